@@ -1,0 +1,262 @@
+//! Numbers and layouts of the Linux user ABI, named as in its headers. Data only.
+//!
+//! Sources: include/uapi/linux of Linux 6.18 and arch/x86/entry/syscalls/syscall_64.tbl.
+#![expect(clippy::upper_case_acronyms, reason = "kernel names")]
+
+/// System call numbers of x86_64.
+pub(crate) mod nr {
+    pub(crate) const WRITE: usize = 1;
+    pub(crate) const POLL: usize = 7;
+    pub(crate) const MMAP: usize = 9;
+    pub(crate) const RT_SIGACTION: usize = 13;
+    pub(crate) const RT_SIGPROCMASK: usize = 14;
+    pub(crate) const IOCTL: usize = 16;
+    pub(crate) const SOCKET: usize = 41;
+    pub(crate) const SENDMSG: usize = 46;
+    pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const EXECVE: usize = 59;
+    pub(crate) const WAIT4: usize = 61;
+    pub(crate) const KILL: usize = 62;
+    pub(crate) const FCNTL: usize = 72;
+    pub(crate) const CHDIR: usize = 80;
+    pub(crate) const FCHDIR: usize = 81;
+    pub(crate) const UMASK: usize = 95;
+    pub(crate) const SETSID: usize = 112;
+    pub(crate) const CAPSET: usize = 126;
+    pub(crate) const PIVOT_ROOT: usize = 155;
+    pub(crate) const PRCTL: usize = 157;
+    pub(crate) const UMOUNT2: usize = 166;
+    pub(crate) const SETHOSTNAME: usize = 170;
+    pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const KEYCTL: usize = 250;
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const MKDIRAT: usize = 258;
+    pub(crate) const SYMLINKAT: usize = 266;
+    pub(crate) const UNSHARE: usize = 272;
+    pub(crate) const SIGNALFD4: usize = 289;
+    pub(crate) const DUP3: usize = 292;
+    pub(crate) const PRLIMIT64: usize = 302;
+    pub(crate) const SECCOMP: usize = 317;
+    pub(crate) const STATX: usize = 332;
+    pub(crate) const READ: usize = 0;
+    pub(crate) const CLOSE: usize = 3;
+    pub(crate) const OPEN_TREE: usize = 428;
+    pub(crate) const MOVE_MOUNT: usize = 429;
+    pub(crate) const FSOPEN: usize = 430;
+    pub(crate) const FSCONFIG: usize = 431;
+    pub(crate) const FSMOUNT: usize = 432;
+    pub(crate) const CLOSE_RANGE: usize = 436;
+    pub(crate) const OPENAT2: usize = 437;
+    pub(crate) const MOUNT_SETATTR: usize = 442;
+    pub(crate) const LANDLOCK_CREATE_RULESET: usize = 444;
+    pub(crate) const LANDLOCK_ADD_RULE: usize = 445;
+    pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
+}
+
+pub(crate) const EINTR: i32 = 4;
+pub(crate) const E2BIG: i32 = 7;
+pub(crate) const EAGAIN: i32 = 11;
+pub(crate) const ENOENT: i32 = 2;
+pub(crate) const EACCES: i32 = 13;
+pub(crate) const ENOTDIR: i32 = 20;
+pub(crate) const EINVAL: i32 = 22;
+pub(crate) const EPROTO: i32 = 71;
+pub(crate) const ESTALE: i32 = 116;
+
+pub(crate) const AT_FDCWD: i32 = -100;
+pub(crate) const AT_EMPTY_PATH: usize = 0x1000;
+pub(crate) const AT_RECURSIVE: usize = 0x8000;
+
+pub(crate) const O_WRONLY: usize = 1;
+pub(crate) const O_RDWR: usize = 2;
+pub(crate) const O_CREAT: usize = 0o100;
+pub(crate) const O_EXCL: usize = 0o200;
+pub(crate) const O_NOCTTY: usize = 0o400;
+pub(crate) const O_NOFOLLOW: usize = 0o400_000;
+pub(crate) const O_CLOEXEC: usize = 0o2_000_000;
+pub(crate) const O_PATH: usize = 0o10_000_000;
+
+pub(crate) const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+pub(crate) const RESOLVE_NO_SYMLINKS: u64 = 0x04;
+pub(crate) const RESOLVE_IN_ROOT: u64 = 0x10;
+
+pub(crate) const OPEN_TREE_CLONE: usize = 1;
+pub(crate) const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x04;
+pub(crate) const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
+pub(crate) const FSCONFIG_SET_FLAG: usize = 0;
+pub(crate) const FSCONFIG_SET_STRING: usize = 1;
+pub(crate) const FSCONFIG_CMD_CREATE: usize = 6;
+pub(crate) const MNT_DETACH: usize = 2;
+pub(crate) const STATX_INO: usize = 0x100;
+
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x01;
+pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x02;
+pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x04;
+pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x08;
+
+pub(crate) const PROT_READ: usize = 1;
+pub(crate) const PROT_WRITE: usize = 2;
+pub(crate) const MAP_PRIVATE: usize = 2;
+
+pub(crate) const CLONE_VM: usize = 0x100;
+pub(crate) const CLONE_VFORK: usize = 0x4000;
+
+pub(crate) const SIGKILL: u32 = 9;
+pub(crate) const SIGCHLD: u32 = 17;
+pub(crate) const SIGCONT: u32 = 18;
+pub(crate) const SIGSTOP: u32 = 19;
+pub(crate) const SIG_SETMASK: usize = 2;
+pub(crate) const SFD_CLOEXEC: usize = O_CLOEXEC;
+pub(crate) const WNOHANG: usize = 1;
+pub(crate) const POLLIN: i16 = 1;
+pub(crate) const POLLHUP: i16 = 0x10;
+pub(crate) const POLLERR: i16 = 0x08;
+
+pub(crate) const AF_INET: usize = 2;
+pub(crate) const SOCK_DGRAM: usize = 2;
+pub(crate) const SOCK_CLOEXEC: usize = O_CLOEXEC;
+pub(crate) const SOL_SOCKET: i32 = 1;
+pub(crate) const SCM_RIGHTS: i32 = 1;
+pub(crate) const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+pub(crate) const MSG_CTRUNC: i32 = 0x08;
+pub(crate) const MSG_TRUNC: i32 = 0x20;
+pub(crate) const MSG_NOSIGNAL: usize = 0x4000;
+pub(crate) const IFF_UP: i16 = 1;
+pub(crate) const SIOCSIFFLAGS: usize = 0x8914;
+
+pub(crate) const TIOCSCTTY: usize = 0x540E;
+pub(crate) const TIOCSWINSZ: usize = 0x5414;
+pub(crate) const TIOCSPTLCK: usize = 0x4004_5431;
+pub(crate) const TIOCGPTPEER: usize = 0x5441;
+
+pub(crate) const F_SETFD: usize = 2;
+pub(crate) const F_DUPFD_CLOEXEC: usize = 1030;
+
+pub(crate) const PR_CAPBSET_DROP: usize = 24;
+pub(crate) const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+/// One more than the highest capability number the kernel could ever have in two 32-bit words.
+pub(crate) const CAPABILITIES: usize = 64;
+pub(crate) const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
+pub(crate) const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
+pub(crate) const SECCOMP_SET_MODE_FILTER: usize = 1;
+
+/// `struct open_how`.
+#[repr(C)]
+pub(crate) struct OpenHow {
+    pub(crate) flags: u64,
+    pub(crate) mode: u64,
+    pub(crate) resolve: u64,
+}
+
+/// `struct mount_attr`.
+#[repr(C)]
+pub(crate) struct MountAttr {
+    pub(crate) set: u64,
+    pub(crate) clear: u64,
+    pub(crate) propagation: u64,
+    pub(crate) userns: u64,
+}
+
+/// The head of `struct statx`, with its spare room.
+#[repr(C)]
+pub(crate) struct Statx {
+    pub(crate) mask: u32,
+    pub(crate) block_size: u32,
+    pub(crate) attributes: u64,
+    pub(crate) links: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u32,
+    pub(crate) inode: u64,
+    pub(crate) sizes_and_times: [u64; 11],
+    pub(crate) special_device: [u32; 2],
+    pub(crate) device_major: u32,
+    pub(crate) device_minor: u32,
+    pub(crate) spare: [u64; 14],
+}
+
+/// `struct landlock_ruleset_attr`.
+#[repr(C)]
+pub(crate) struct RulesetAttr {
+    pub(crate) fs: u64,
+    pub(crate) net: u64,
+    pub(crate) scoped: u64,
+}
+
+/// `struct landlock_path_beneath_attr`.
+#[repr(C, packed)]
+pub(crate) struct PathBeneathAttr {
+    pub(crate) access: u64,
+    pub(crate) parent: i32,
+}
+
+/// `struct pollfd`.
+#[repr(C)]
+pub(crate) struct PollFd {
+    pub(crate) fd: i32,
+    pub(crate) events: i16,
+    pub(crate) answered: i16,
+}
+
+/// `struct iovec`.
+#[repr(C)]
+pub(crate) struct IoVec {
+    pub(crate) base: *mut u8,
+    pub(crate) length: usize,
+}
+
+/// `struct msghdr`.
+#[repr(C)]
+pub(crate) struct MsgHdr {
+    pub(crate) name: usize,
+    pub(crate) name_length: usize,
+    pub(crate) vectors: *mut IoVec,
+    pub(crate) vector_count: usize,
+    pub(crate) control: *mut u8,
+    pub(crate) control_length: usize,
+    pub(crate) flags: i32,
+}
+
+/// `struct cmsghdr` with up to four descriptors behind it.
+#[repr(C, align(8))]
+pub(crate) struct Rights {
+    pub(crate) length: usize,
+    pub(crate) level: i32,
+    pub(crate) kind: i32,
+    pub(crate) descriptors: [i32; 4],
+}
+
+/// The head of `struct rusage`, with the counters nobody reads.
+#[repr(C)]
+pub(crate) struct Rusage {
+    pub(crate) user_s: u64,
+    pub(crate) user_us: u64,
+    pub(crate) system_s: u64,
+    pub(crate) system_us: u64,
+    pub(crate) max_rss_kib: u64,
+    pub(crate) rest: [u64; 13],
+}
+
+/// `struct sigaction` as the kernel takes it.
+#[repr(C)]
+pub(crate) struct Sigaction {
+    pub(crate) handler: usize,
+    pub(crate) flags: u64,
+    pub(crate) restorer: usize,
+    pub(crate) mask: u64,
+}
+
+/// `struct sock_fprog`.
+#[repr(C)]
+pub(crate) struct SockFprog {
+    pub(crate) length: u16,
+    pub(crate) filter: *const u8,
+}
+
+/// `struct ifreq` with flags.
+#[repr(C)]
+pub(crate) struct IfReq {
+    pub(crate) name: [u8; 16],
+    pub(crate) flags: i16,
+    pub(crate) rest: [u8; 22],
+}

@@ -1,0 +1,99 @@
+//! The interpreter: a loop and a match. What a step does is in `mounts` or one call in `sys`.
+
+use crate::{
+    Fault,
+    channel::Channel,
+    control::Report,
+    kernel::{EINVAL, EPROTO, RulesetAttr},
+    mounts,
+    plan::{self, Step},
+    sys::{self, Errno, Fd},
+};
+
+/// What earlier steps made for later ones.
+#[derive(Default)]
+pub(crate) struct State {
+    root: Option<Fd>,
+    ruleset: Option<Fd>,
+}
+
+impl State {
+    fn root(&self) -> Result<&Fd, Errno> {
+        self.root.as_ref().ok_or(Errno(EINVAL))
+    }
+
+    fn ruleset(&self) -> Result<&Fd, Errno> {
+        self.ruleset.as_ref().ok_or(Errno(EINVAL))
+    }
+}
+
+/// Carries out every step of a section, in order. A failing step ends it, unless it is optional: then the
+/// outside is told which protection is missing.
+pub(crate) fn carry_out(
+    bytes: &[u8],
+    section: u32,
+    state: &mut State,
+    channel: &Channel,
+) -> Result<(), Fault> {
+    for (index, entry) in (0u32..).zip(plan::entries(bytes)) {
+        let fault = |errno| Fault { section, index, errno };
+        let entry = entry.ok_or(fault(Errno(EPROTO)))?;
+        match step(&entry.step, state) {
+            Ok(()) => {}
+            Err(errno) if entry.optional => {
+                let skipped = Report::Skipped { section, index, errno: errno.0 };
+                channel.report(&skipped).map_err(fault)?;
+            }
+            Err(errno) => return Err(fault(errno)),
+        }
+    }
+    Ok(())
+}
+
+fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
+    match *step {
+        Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
+        Step::Unshare { flags } => sys::unshare(flags),
+        Step::Hostname { name } => sys::set_hostname(name),
+        Step::LoopbackUp {} => sys::loopback_up(),
+        Step::NewRoot { size, inodes } => {
+            state.root = Some(mounts::new_root(size, inodes)?);
+            Ok(())
+        }
+        Step::MakeDir { path, mode } => sys::make_dir(state.root()?, path, mode),
+        Step::Symlink { path, points_to } => sys::symlink(state.root()?, path, points_to),
+        Step::MakeFile { path, mode, bytes } => {
+            sys::write_all(&sys::create(state.root()?, path, mode)?, bytes)
+        }
+        Step::Bind { source, device, inode, target, attributes } => {
+            mounts::bind(state.root()?, source, (device, inode), target, attributes)
+        }
+        Step::Tmpfs { target, mode, size, inodes, attributes } => {
+            let tmpfs = mounts::tmpfs(mode, size, inodes, attributes)?;
+            mounts::attach(state.root()?, &tmpfs, target)
+        }
+        Step::Proc { target } => mounts::attach(state.root()?, &mounts::proc()?, target),
+        Step::DevPts { target } => mounts::attach(state.root()?, &mounts::dev_pts()?, target),
+        Step::PivotRoot {} => mounts::pivot(state.root()?),
+        Step::SetAttributes { target, attributes } => {
+            sys::set_attributes(&sys::open_path(Some(state.root()?), target)?, attributes, false)
+        }
+        Step::LandlockRuleset { fs, net, scoped } => {
+            state.ruleset = Some(sys::landlock_ruleset(&RulesetAttr { fs, net, scoped })?);
+            Ok(())
+        }
+        Step::LandlockRule { path, access } => {
+            sys::landlock_rule(state.ruleset()?, &sys::open_path(Some(state.root()?), path)?, access)
+        }
+        Step::LandlockRestrict {} => sys::landlock_restrict(state.ruleset()?),
+        Step::Prctl { option, argument } => sys::prctl(option, argument),
+        Step::DropCapabilities {} => {
+            sys::drop_bounding_set()?;
+            sys::drop_capabilities()
+        }
+        Step::NewKeyring {} => sys::new_session_keyring(),
+        Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
+        Step::Seccomp { program } => sys::seccomp(program),
+        Step::NewSession {} => sys::new_session(),
+    }
+}

@@ -1,0 +1,179 @@
+//! The plan: policy turned into a flat list of steps, each one system call or one short fixed sequence.
+//!
+//! The outside writes it once; the inside carries it out in order. Paths of targets are relative to the
+//! sandbox's root (`usr/bin`, never `/usr/bin`); `.` is the root itself. Paths of sources are canonical host
+//! paths without symbolic links.
+
+use core::ffi::CStr;
+
+use crate::wire::{Cursor, Field, List, Sink, records};
+
+/// First bytes of a plan, so that a descriptor mixed up with another is noticed.
+const MAGIC: u32 = 0x4b4e_4c32;
+
+records! { 'w,
+/// One step of a plan.
+enum Step<'w> {
+    /// open(2), write(2): gives an existing kernel file its content (id maps).
+    1 = Write { path: &'w CStr, bytes: &'w [u8] },
+    /// unshare(2): a new namespace of each kind in `flags`.
+    2 = Unshare { flags: u32 },
+    /// sethostname(2) in the new UTS namespace.
+    3 = Hostname { name: &'w [u8] },
+    /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
+    4 = LoopbackUp {},
+    /// fsopen(2) … move_mount(2): an empty tmpfs that will become the root.
+    5 = NewRoot { size: u64, inodes: u64 },
+    /// mkdirat(2) in the new root.
+    6 = MakeDir { path: &'w CStr, mode: u32 },
+    /// symlinkat(2) in the new root.
+    7 = Symlink { path: &'w CStr, points_to: &'w CStr },
+    /// openat(2), write(2): a file of the sandbox's own.
+    8 = MakeFile { path: &'w CStr, mode: u32, bytes: &'w [u8] },
+    /// open_tree(2), mount_setattr(2), move_mount(2): makes `source` visible at `target`. The source must still
+    /// be the inode that the outside looked at.
+    9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, attributes: u64 },
+    /// fsopen(2) … move_mount(2): a private tmpfs. Zero size or inodes means the kernel's own default.
+    10 = Tmpfs { target: &'w CStr, mode: u32, size: u64, inodes: u64, attributes: u64 },
+    /// fsopen(2) … move_mount(2): a fresh procfs of this pid namespace, read-only.
+    11 = Proc { target: &'w CStr },
+    /// fsopen(2) … move_mount(2): a fresh devpts instance.
+    12 = DevPts { target: &'w CStr },
+    /// pivot_root(2), umount2(2): the new root becomes `/`, the old one is gone.
+    13 = PivotRoot {},
+    /// mount_setattr(2) on one mount that is already in place.
+    14 = SetAttributes { target: &'w CStr, attributes: u64 },
+    /// landlock_create_ruleset(2).
+    15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
+    /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
+    16 = LandlockRule { path: &'w CStr, access: u64 },
+    /// landlock_restrict_self(2).
+    17 = LandlockRestrict {},
+    /// prctl(2).
+    18 = Prctl { option: u32, argument: u64 },
+    /// prctl(PR_CAPBSET_DROP) for every capability, capset(2): none is left and none can come back.
+    19 = DropCapabilities {},
+    /// keyctl(KEYCTL_JOIN_SESSION_KEYRING): an empty anonymous session keyring.
+    20 = NewKeyring {},
+    /// prlimit(2).
+    21 = Limit { resource: u32, soft: u64, hard: u64 },
+    /// seccomp(SECCOMP_SET_MODE_FILTER).
+    22 = Seccomp { program: &'w [u8] },
+    /// setsid(2): no controlling terminal is inherited.
+    23 = NewSession {},
+}
+}
+
+/// A step and what its failure means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'w> {
+    /// Whether the sandbox may start without it; the failure is then reported as `Skipped`.
+    pub optional: bool,
+    /// What to do.
+    pub step: Step<'w>,
+}
+
+impl<'w> Field<'w> for Entry<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        Some(Self { optional: u16::take(cursor)? != 0, step: Field::take(cursor)? })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        u16::from(self.optional).put(out);
+        self.step.put(out);
+    }
+}
+
+/// What one command is: everything that differs between two commands under one policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'w> {
+    /// Working directory, absolute in the sandbox.
+    pub cwd: &'w CStr,
+    /// Absolute paths to try in order; the search path was already applied to the name.
+    pub programs: List<'w>,
+    /// Arguments, the zeroth included.
+    pub arguments: List<'w>,
+    /// `NAME=value` strings.
+    pub environment: List<'w>,
+    /// Nonzero: a new pseudoterminal becomes stdio and controlling terminal.
+    pub terminal: u32,
+    /// Window size of that terminal, rows in the high and columns in the low 16 bits.
+    pub window: u32,
+}
+
+impl<'w> Field<'w> for Request<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        Some(Self {
+            cwd: Field::take(cursor)?,
+            programs: Field::take(cursor)?,
+            arguments: Field::take(cursor)?,
+            environment: Field::take(cursor)?,
+            terminal: Field::take(cursor)?,
+            window: Field::take(cursor)?,
+        })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        self.cwd.put(out);
+        self.programs.put(out);
+        self.arguments.put(out);
+        self.environment.put(out);
+        self.terminal.put(out);
+        self.window.put(out);
+    }
+}
+
+impl Request<'_> {
+    /// Bytes of scratch that the inside needs for the pointer arrays of execve(2), terminators included.
+    #[must_use]
+    pub fn scratch(&self) -> usize {
+        (self.arguments.count() + self.environment.count() + 2) * size_of::<usize>()
+    }
+}
+
+/// A whole plan, ready to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan<'w> {
+    /// Steps of PID 1, from the first namespace to the last wall.
+    pub setup: &'w [u8],
+    /// Steps of the payload between its birth and execve(2).
+    pub payload: &'w [u8],
+    /// The command, an encoded [`Request`].
+    pub request: &'w [u8],
+}
+
+impl<'w> Field<'w> for Plan<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        (u32::take(cursor)? == MAGIC).then_some(())?;
+        Some(Self {
+            setup: Field::take(cursor)?,
+            payload: Field::take(cursor)?,
+            request: Field::take(cursor)?,
+        })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        MAGIC.put(out);
+        self.setup.put(out);
+        self.payload.put(out);
+        self.request.put(out);
+    }
+}
+
+/// The entries of one section of a plan; ends at the first malformed one, with `None` as its last item.
+pub fn entries(section: &[u8]) -> impl Iterator<Item = Option<Entry<'_>>> {
+    let mut cursor = Cursor::new(section);
+    let mut broken = false;
+    core::iter::from_fn(move || {
+        if cursor.is_empty() || broken {
+            return None;
+        }
+        let entry = Entry::take(&mut cursor);
+        broken = entry.is_none();
+        Some(entry)
+    })
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

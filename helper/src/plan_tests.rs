@@ -1,0 +1,86 @@
+//! What is written is what is read, and no bytes make a reader panic.
+
+use std::ffi::CString;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    control::{LONGEST, Order, Report},
+    wire::ListBuf,
+};
+
+fn encode<'w>(value: &impl Field<'w>) -> Vec<u8> {
+    let mut out = Vec::new();
+    value.put(&mut out);
+    out
+}
+
+fn c_string() -> impl Strategy<Value = CString> {
+    proptest::collection::vec(1u8..=255, 0..40).prop_map(|bytes| CString::new(bytes).expect("no NUL"))
+}
+
+proptest! {
+    #[test]
+    fn steps_round_trip(path in c_string(), other in c_string(), bytes: Vec<u8>, a: u64, b: u64, c: u32, optional: bool) {
+        let steps = [
+            Step::Write { path: &path, bytes: &bytes },
+            Step::Unshare { flags: c },
+            Step::NewRoot { size: a, inodes: b },
+            Step::Symlink { path: &path, points_to: &other },
+            Step::MakeFile { path: &path, mode: c, bytes: &bytes },
+            Step::Bind { source: &path, device: a, inode: b, target: &other, attributes: a },
+            Step::Tmpfs { target: &path, mode: c, size: a, inodes: b, attributes: b },
+            Step::PivotRoot {},
+            Step::Limit { resource: c, soft: a, hard: b },
+            Step::Seccomp { program: &bytes },
+        ];
+        let written: Vec<Entry<'_>> = steps.map(|step| Entry { optional, step }).to_vec();
+        let section: Vec<u8> = written.iter().flat_map(encode).collect();
+        let read: Option<Vec<Entry<'_>>> = entries(&section).collect();
+        prop_assert_eq!(read, Some(written));
+    }
+
+    #[test]
+    fn requests_round_trip(cwd in c_string(), argv in proptest::collection::vec(c_string(), 0..20), terminal: u32) {
+        let list: ListBuf = argv.iter().collect();
+        let request = Request {
+            cwd: &cwd,
+            programs: list.list(),
+            arguments: list.list(),
+            environment: ListBuf::default().list(),
+            terminal,
+            window: 7,
+        };
+        let bytes = encode(&request);
+        let read = Request::take(&mut Cursor::new(&bytes));
+        prop_assert_eq!(read, Some(request));
+        let strings: Vec<CString> = request.arguments.iter().map(Into::into).collect();
+        prop_assert_eq!(strings, argv);
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+        for entry in entries(&bytes) {
+            let _ = entry;
+        }
+        if let Some(request) = Request::take(&mut Cursor::new(&bytes)) {
+            prop_assert!(request.arguments.iter().count() <= request.arguments.count());
+        }
+        let _ = (Plan::take(&mut Cursor::new(&bytes)), Report::take(&mut Cursor::new(&bytes)));
+        let _ = Order::take(&mut Cursor::new(&bytes));
+    }
+
+    #[test]
+    fn a_cut_plan_is_refused(bytes in proptest::collection::vec(any::<u8>(), 1..200), cut in 0usize..200) {
+        let whole = encode(&Plan { setup: &bytes, payload: &bytes, request: &bytes });
+        let cut = cut.min(whole.len() - 1);
+        prop_assert_eq!(Plan::take(&mut Cursor::new(&whole[..cut])), None);
+    }
+}
+
+#[test]
+fn the_longest_report_fits_a_message() {
+    let ended = Report::Ended { status: -1, user_us: 1, system_us: 2, max_rss_kib: 3, killed: 4 };
+    assert!(encode(&ended).len() <= LONGEST);
+}
