@@ -16,7 +16,7 @@ impl Channel {
     /// Takes over descriptor 0 and closes every other, so that nothing of the embedding program leaks in and
     /// the next descriptors to arrive are 0, 1, 2 and 3.
     pub(crate) fn adopt() -> Result<Self, Errno> {
-        let socket = sys::fcntl(Fd::INHERITED, kernel::F_DUPFD_CLOEXEC, 3)?;
+        let socket = sys::fcntl(Fd::INHERITED, kernel::F_DUPFD_CLOEXEC, 8)?;
         let number = socket.number();
         sys::close_range(0, number.wrapping_sub(1))?;
         sys::close_range(number.wrapping_add(1), u32::MAX)?;

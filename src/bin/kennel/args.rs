@@ -1,0 +1,155 @@
+//! What was typed. Only shapes and help texts; no meaning.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, Toolchains};
+
+/// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
+#[derive(Debug, Parser)]
+#[command(name = "kennel", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run one command confined; its output, input and exit status are as without Kennel.
+    #[command(after_help = RUN_HELP)]
+    Run(Run),
+    /// Test what this host can enforce, and say how to mend what it cannot.
+    Probe(Probe),
+    /// Look at a policy without running anything.
+    Policy {
+        #[command(subcommand)]
+        action: PolicyAction,
+    },
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  kennel run -- make test                     the current directory writable, no network
+  kennel run --profile read-only -- rg TODO   nothing writable but /tmp
+  kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
+
+Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
+125 when Kennel failed; 126 when the command cannot be executed; 127 when it is not found.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyAction {
+    /// Print the policy that these flags and files make, as JSON.
+    Show(PolicyFlags),
+    /// Check it against this host: every path, every protection.
+    Check(PolicyFlags),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Probe {
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The profile to test with.
+    #[arg(long, value_name = "PROFILE", default_value_t = Profile::RepoWrite)]
+    pub(crate) profile: Profile,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) policy: PolicyFlags,
+    /// Run on a terminal of its own, with job control. Needs a terminal.
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Say nothing on stderr about degraded protections and denials.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The flags that make a policy. They add to and override what a policy file says.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyFlags {
+    /// Set of grants to start from: read-only, repo-write, no-network, full-dev, ci-only [default: repo-write].
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<Profile>,
+    /// Directory to work on, visible at its own path [default: the current directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workspace: Option<PathBuf>,
+    /// Read a policy from a TOML or JSON file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) policy: Option<PathBuf>,
+    /// Show P read-only, at T if given.
+    #[arg(long, value_name = "P[:T]", help_heading = "View")]
+    pub(crate) ro: Vec<String>,
+    /// Show P writable, at T if given.
+    #[arg(long, value_name = "P[:T]", help_heading = "View")]
+    pub(crate) rw: Vec<String>,
+    /// Put an empty private directory at P.
+    #[arg(long, value_name = "P[:SIZE]", help_heading = "View")]
+    pub(crate) tmpfs: Vec<String>,
+    /// Hide P.
+    #[arg(long, value_name = "P", help_heading = "View")]
+    pub(crate) mask: Vec<PathBuf>,
+    /// Keep P in the workspace read-only, besides .git/hooks and .git/config.
+    #[arg(long, value_name = "P", help_heading = "View")]
+    pub(crate) protect: Vec<PathBuf>,
+    /// Show toolchains outside the system directories: auto, none [default: auto].
+    #[arg(long, value_name = "WHICH", help_heading = "View")]
+    pub(crate) toolchains: Option<Toolchains>,
+    /// Start in DIR instead of the workspace.
+    #[arg(long, value_name = "DIR", help_heading = "View")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Network: none, host [default: by profile].
+    #[arg(long, value_name = "MODE", help_heading = "Network")]
+    pub(crate) net: Option<NetworkMode>,
+    /// Let connections to HOST:PORT pass the proxy.
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    pub(crate) allow: Vec<String>,
+    /// Host name that the command sees [default: kennel].
+    #[arg(long, value_name = "H", help_heading = "Network")]
+    pub(crate) hostname: Option<String>,
+    /// Environment to start from: scrubbed, inherit [default: scrubbed].
+    #[arg(long, value_name = "BASE", help_heading = "Environment")]
+    pub(crate) env: Option<EnvBase>,
+    /// Pass variable N on.
+    #[arg(long, value_name = "N", help_heading = "Environment")]
+    pub(crate) pass_env: Vec<String>,
+    /// Set variable K to V.
+    #[arg(long, value_name = "K=V", value_parser = assignment, help_heading = "Environment")]
+    pub(crate) setenv: Vec<(String, String)>,
+    /// Memory, such as 512M.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) memory: Option<Size>,
+    /// Processes.
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) pids: Option<u64>,
+    /// Processors, such as 1.5.
+    #[arg(long, value_name = "F", help_heading = "Limits")]
+    pub(crate) cpus: Option<f64>,
+    /// CPU time of each process, such as 10s.
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) cpu_time: Option<Span>,
+    /// Wall time; then everything is killed and the status is 124.
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) timeout: Option<Span>,
+    /// Bytes kept of stdout and of stderr; the rest is read and dropped.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) max_output: Option<Size>,
+    /// Size of each private directory, /tmp among them [default: 2G].
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) tmp_size: Option<Size>,
+    /// When a protection is not to be had: refuse, degrade [default: refuse].
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) on_unavailable: Option<OnUnavailable>,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,41 @@
+//! The `kennel` command: parse, make a policy and a command of it, run, answer with an exit status.
+//!
+//! Low arguments (what was typed) are in `args`; everything after works on the library's own types.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
+
+mod args;
+mod policy;
+mod probe;
+mod report;
+mod run;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, error::ErrorKind};
+
+use args::{Arguments, Verb};
+
+/// Kennel itself failed; the command did not run, or its end is unknown.
+const FAILED: u8 = 125;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            // Nothing can be said where nothing can be written.
+            let _ = error.print();
+            return if asked { ExitCode::SUCCESS } else { FAILED.into() };
+        }
+    };
+    let done = match arguments.verb {
+        Verb::Run(run) => run::run(&run),
+        Verb::Probe(probe) => probe::probe(&probe),
+        Verb::Policy { action } => policy::policy(&action),
+    };
+    done.unwrap_or_else(|error| {
+        report::error(&error);
+        report::exit_code(&error).into()
+    })
+}

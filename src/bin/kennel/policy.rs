@@ -1,0 +1,85 @@
+//! Flags to policy; `kennel policy show` and `check`.
+
+use std::{path::Path, process::ExitCode};
+
+use kennel::{Error, Mount, Policy, Sandbox};
+
+use crate::{
+    args::{PolicyAction, PolicyFlags},
+    report,
+};
+
+/// Runs `kennel policy`.
+pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
+    match action {
+        PolicyAction::Show(flags) => {
+            let policy = from_flags(flags)?;
+            policy.validate()?;
+            println!("{}", report::json(&policy));
+        }
+        PolicyAction::Check(flags) => {
+            let sandbox = Sandbox::new(&from_flags(flags)?)?;
+            report::enforcement_table(sandbox.enforcement());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The policy that a file, if any, and the flags make together.
+pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
+    let mut policy = match &flags.policy {
+        Some(file) => Policy::load(file)?,
+        None => Policy::default(),
+    };
+    set(&mut policy.profile, flags.profile);
+    set(&mut policy.workspace, flags.workspace.clone());
+    set(&mut policy.toolchains, flags.toolchains);
+    set(&mut policy.on_unavailable, flags.on_unavailable);
+    set(&mut policy.hostname, flags.hostname.clone());
+    set(&mut policy.env.base, flags.env);
+    policy.cwd = flags.cwd.clone().or(policy.cwd);
+    policy.network.mode = flags.net.or(policy.network.mode);
+    policy.network.allow.extend(flags.allow.iter().cloned());
+    policy.protect.extend(flags.protect.iter().cloned());
+    policy.env.pass.extend(flags.pass_env.iter().cloned());
+    policy.env.set.extend(flags.setenv.iter().cloned());
+    policy.mounts.extend(mounts(flags)?);
+    limits(&mut policy, flags);
+    Ok(policy)
+}
+
+fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
+    let mut mounts = Vec::new();
+    for spec in &flags.ro {
+        let (source, target) = Mount::parse_bind(spec)?;
+        mounts.push(Mount::ReadOnly { source, target });
+    }
+    for spec in &flags.rw {
+        let (source, target) = Mount::parse_bind(spec)?;
+        mounts.push(Mount::ReadWrite { source, target });
+    }
+    for spec in &flags.tmpfs {
+        let (target, size) = Mount::parse_tmpfs(spec)?;
+        mounts.push(Mount::Tmpfs { target, size });
+    }
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    mounts.extend(flags.mask.iter().map(|path| Mount::Mask { path: absolute(path) }));
+    Ok(mounts)
+}
+
+fn limits(policy: &mut Policy, flags: &PolicyFlags) {
+    let limits = &mut policy.limits;
+    limits.memory = flags.memory.or(limits.memory);
+    limits.pids = flags.pids.or(limits.pids);
+    limits.cpus = flags.cpus.or(limits.cpus);
+    limits.cpu_time = flags.cpu_time.or(limits.cpu_time);
+    limits.timeout = flags.timeout.or(limits.timeout);
+    limits.output = flags.max_output.or(limits.output);
+    limits.tmp_size = flags.tmp_size.or(limits.tmp_size);
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}

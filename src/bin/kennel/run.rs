@@ -1,0 +1,189 @@
+//! `kennel run`: one command with the caller's own descriptors, signals passed on, its status for ours.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal},
+    process::ExitCode,
+    task::Poll,
+    time::Duration,
+};
+
+use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Sandbox, Stdio, Terminal};
+use nix::sys::signal::{Signal, raise};
+use tokio::{
+    io::{AsyncWrite, AsyncWriteExt},
+    runtime::{Builder, Runtime},
+    signal::unix::{SignalKind, signal},
+    task::JoinHandle,
+};
+
+use crate::{
+    args::Run,
+    policy, report,
+    terminal::{self, Raw},
+};
+
+/// How long output that nobody reads may hold up the exit after a timeout.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Signals that end or inform the command; a terminal sends some of them, a supervisor others.
+const PASSED_ON: [i32; 7] =
+    [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+
+/// Runs `kennel run`.
+pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
+    let mut json = run
+        .json
+        .as_ref()
+        .map(File::create)
+        .transpose()
+        .map_err(|source| Error::Io { what: "create the file of --json", source })?;
+    let result = confine(run);
+    if let Some(file) = &mut json {
+        report::write(file, &result)
+            .map_err(|source| Error::Io { what: "write the file of --json", source })?;
+    }
+    let outcome = result?;
+    if !run.quiet {
+        report::remarks(&outcome);
+    }
+    Ok(outcome.exit_code().into())
+}
+
+fn confine(run: &Run) -> Result<Outcome, Error> {
+    let sandbox = Sandbox::new(&policy::from_flags(&run.policy)?)?;
+    let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
+    let mut command = sandbox.command(program);
+    command.args(arguments);
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(async {
+        if run.tty { on_terminal(&mut command).await } else { on_descriptors(run, &mut command).await }
+    });
+    // A thread that waits for input nobody types must not hold up the exit.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// One thread: the runtime only waits.
+fn runtime() -> Result<Runtime, Error> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| Error::Io { what: "start the runtime", source })
+}
+
+/// The command gets our own descriptors. Output is read by us only where it must be counted or cut.
+async fn on_descriptors(run: &Run, command: &mut Command) -> Result<Outcome, Error> {
+    let counted = |terminal: bool| run.policy.max_output.is_some() || (run.json.is_some() && !terminal);
+    if counted(io::stdout().is_terminal()) {
+        command.stdout(Stdio::piped());
+    }
+    if counted(io::stderr().is_terminal()) {
+        command.stderr(Stdio::piped());
+    }
+    let signals = PassedOn::listen()?;
+    let mut child = command.spawn().await?;
+    let stdout = child.stdout.take().map(|stream| pump(stream, tokio::io::stdout()));
+    let stderr = child.stderr.take().map(|stream| pump(stream, tokio::io::stderr()));
+    let mut outcome = until_end(&mut child, signals, None).await?;
+    let patience = (outcome.ended == Ended::TimedOut).then_some(PATIENCE);
+    let (stdout, stderr) = (drained(stdout, patience).await, drained(stderr, patience).await);
+    outcome.count(stdout.as_ref(), stderr.as_ref());
+    Ok(outcome)
+}
+
+/// The command gets a terminal of its own; ours becomes a window onto it.
+async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
+    let failed = |source| Error::Io { what: "--tty needs a terminal as standard input", source };
+    let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
+    let signals = PassedOn::listen()?;
+    let mut child = command.terminal(rows, columns).spawn().await?;
+    let Some(terminal) = child.terminal.clone() else { return child.wait().await };
+    let raw = Raw::enter().map_err(failed)?;
+    let typing = tokio::spawn(terminal::type_in(terminal::typed(), terminal.clone()));
+    let showing = tokio::spawn(terminal::show(terminal.clone()));
+    let outcome = until_end(&mut child, signals, Some(&terminal)).await;
+    typing.abort();
+    // What the command wrote last is still on its way.
+    let _ = tokio::time::timeout(PATIENCE, showing).await;
+    drop(raw);
+    outcome
+}
+
+/// Waits for the end, passing signals on meanwhile.
+async fn until_end(
+    child: &mut Child,
+    mut signals: PassedOn,
+    terminal: Option<&Terminal>,
+) -> Result<Outcome, Error> {
+    loop {
+        let number = tokio::select! {
+            outcome = child.wait() => return outcome,
+            number = signals.next() => number,
+        };
+        pass_on(child, number, terminal).map_err(|source| Error::Io { what: "pass a signal on", source })?;
+    }
+}
+
+fn pass_on(child: &Child, number: i32, terminal: Option<&Terminal>) -> io::Result<()> {
+    match (number, terminal) {
+        (libc::SIGTSTP, _) => {
+            child.signal(libc::SIGSTOP)?;
+            // Stop as the shell expects of us; when it continues us, so is the command.
+            raise(Signal::SIGSTOP)?;
+            child.signal(libc::SIGCONT)
+        }
+        (libc::SIGWINCH, Some(terminal)) => {
+            let (rows, columns) = Terminal::size(io::stdin())?;
+            terminal.resize(rows, columns)
+        }
+        _ => child.signal(number),
+    }
+}
+
+/// The signals that are passed on, from the moment this exists.
+struct PassedOn {
+    receivers: Vec<(i32, tokio::signal::unix::Signal)>,
+}
+
+impl PassedOn {
+    fn listen() -> Result<Self, Error> {
+        let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
+        let receivers = PASSED_ON.into_iter().chain([libc::SIGTSTP]).map(listen).collect::<io::Result<_>>();
+        let receivers = receivers.map_err(|source| Error::Io { what: "listen for signals", source })?;
+        Ok(Self { receivers })
+    }
+
+    /// The next signal's number.
+    async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|cx| {
+            let mut each = self.receivers.iter_mut();
+            match each.find_map(|(number, receiver)| receiver.poll_recv(cx).is_ready().then_some(*number)) {
+                Some(number) => Poll::Ready(number),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+}
+
+/// Copies a stream of the command to ours. When ours is closed, the command's goes on being read, so that it ends
+/// as it would have; what it says is lost, as it would have been.
+fn pump(mut from: ChildOutput, mut to: impl AsyncWrite + Unpin + Send + 'static) -> JoinHandle<ChildOutput> {
+    tokio::spawn(async move {
+        if tokio::io::copy(&mut from, &mut to).await.is_err() {
+            let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+        }
+        let _ = to.flush().await;
+        from
+    })
+}
+
+/// The stream, when everything was copied; `None` where there is none or patience ran out.
+async fn drained(pump: Option<JoinHandle<ChildOutput>>, patience: Option<Duration>) -> Option<ChildOutput> {
+    let pump = pump?;
+    match patience {
+        Some(patience) => tokio::time::timeout(patience, pump).await.ok()?.ok(),
+        None => pump.await.ok(),
+    }
+}

@@ -1,0 +1,79 @@
+//! Who asks: identity, home, environment and directory of the embedding program, read once and only read.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::{OsStr, OsString},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The caller of a sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) user: String,
+    /// Absolute; where HOME is unset or relative, that of the password database, else `/`.
+    pub(crate) home: PathBuf,
+    pub(crate) directory: PathBuf,
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+}
+
+impl Caller {
+    /// The caller as this process is now.
+    pub(crate) fn current() -> Self {
+        let uid = nix::unistd::geteuid().as_raw();
+        let environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
+        let account = Account::of(uid);
+        let home = environment.get(OsStr::new("HOME")).map(PathBuf::from).filter(|home| home.is_absolute());
+        Self {
+            uid,
+            gid: nix::unistd::getegid().as_raw(),
+            user: account.as_ref().map_or_else(|| "user".to_owned(), |account| account.name.clone()),
+            home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
+            directory: env::current_dir().unwrap_or_else(|_| "/".into()),
+            environment,
+        }
+    }
+
+    /// A variable of the caller's environment.
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.environment.get(OsStr::new(name)).map(OsString::as_os_str)
+    }
+
+    /// Directories of the caller's PATH, absolute ones only.
+    pub(crate) fn search_path(&self) -> Vec<PathBuf> {
+        let path = self.variable("PATH").unwrap_or_default();
+        env::split_paths(path).filter(|entry| entry.is_absolute()).collect()
+    }
+
+    /// `path` made absolute against the caller's directory, not resolved.
+    pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
+        self.directory.join(path)
+    }
+
+    /// Whether the caller is root of the host, or of the container it lives in.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// A line of the password database.
+struct Account {
+    name: String,
+    home: PathBuf,
+}
+
+impl Account {
+    /// Looked up in /etc/passwd only: getpwuid(3) would load plugins into the embedding program.
+    fn of(uid: u32) -> Option<Self> {
+        let passwd = fs::read_to_string("/etc/passwd").ok()?;
+        passwd.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let &[name, _, id, _, _, home, ..] = fields.as_slice() else { return None };
+            let usable = id.parse() == Ok(uid) && home.starts_with('/');
+            usable.then(|| Self { name: name.to_owned(), home: home.into() })
+        })
+    }
+}

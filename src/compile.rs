@@ -1,0 +1,192 @@
+//! The only place where policy becomes mechanism: a policy and the facts of a host go in, a plan comes out.
+//!
+//! Reads the host's files to check what is granted; changes nothing and starts nothing. Every condition on the
+//! policy is in this room, so that the inside has none.
+
+mod emit;
+mod environment;
+mod grants;
+mod identity;
+mod landlock;
+mod limits;
+mod protect;
+pub(crate) mod request;
+mod seccomp;
+mod secrets;
+mod section;
+mod source;
+mod system;
+mod toolchains;
+mod view;
+
+use std::{ffi::OsString, path::PathBuf};
+
+use kennel_helper::plan::Step;
+
+pub(crate) use section::Section;
+
+use self::view::View;
+use crate::{
+    Enforcement, Error,
+    caller::Caller,
+    enforcement::State,
+    host::{Host, OLDEST},
+    policy::{Limits, NetworkMode, Policy, Profile, Protection, Requirement},
+    watch::Watch,
+};
+
+/// Private places are that large where the policy does not say.
+const DEFAULT_TMPFS: u64 = 2 << 30;
+
+/// What one compilation looks at.
+#[derive(Clone, Copy)]
+struct Parts<'p> {
+    policy: &'p Policy,
+    host: &'p Host,
+    caller: &'p Caller,
+}
+
+impl Parts<'_> {
+    fn tmpfs_size(&self) -> u64 {
+        self.policy.limits.tmp_size.map_or(DEFAULT_TMPFS, |size| size.bytes())
+    }
+
+    /// HOME inside: the caller's, except where nothing of it may be known.
+    fn home(&self) -> PathBuf {
+        match self.policy.profile {
+            Profile::CiOnly => "/home/ci".into(),
+            _ => self.caller.home.clone(),
+        }
+    }
+}
+
+/// A policy that was checked against a host and turned into steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Compiled {
+    /// Steps of PID 1.
+    pub(crate) setup: Section,
+    /// Steps of the payload.
+    pub(crate) payload: Section,
+    /// What will be in force if every step succeeds.
+    pub(crate) enforcement: Enforcement,
+    /// Environment of commands that do not change it.
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// Where commands start that do not say.
+    pub(crate) directory: PathBuf,
+    /// Paths to look at after a command.
+    pub(crate) watches: Vec<Watch>,
+    /// Limits that the outside keeps: wall time and output.
+    pub(crate) limits: Limits,
+}
+
+/// Compiles `policy` for `host`, asked by `caller`.
+///
+/// # Errors
+/// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
+pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<Compiled, Error> {
+    policy.validate()?;
+    let parts = Parts { policy, host, caller };
+    if host.kernel < OLDEST {
+        return Err(Error::Unavailable {
+            protection: Protection::Root,
+            reason: format!("Linux {} cannot make mounts read-only as a tree", host.kernel),
+            remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
+        });
+    }
+    if policy.effective_network() == NetworkMode::Proxy {
+        return Err(Error::Unavailable {
+            protection: Protection::NetworkNamespace,
+            reason: "network mode proxy is not part of this version".to_owned(),
+            remedy: Some("use --net none, or --net host to grant the whole network".to_owned()),
+        });
+    }
+    let workspace = grants::workspace(&parts)?;
+    let (view, watches) = view_of(&parts, &workspace)?;
+    let mut enforcement = Enforcement::default();
+    let setup = setup_steps(&parts, &view, &mut enforcement)?;
+    let payload = payload_steps(&parts, &mut enforcement);
+    Ok(Compiled {
+        setup,
+        payload,
+        environment: environment::environment(&parts),
+        directory: directory(&parts, workspace.path),
+        watches,
+        limits: policy.limits.clone(),
+        enforcement,
+    })
+}
+
+/// Everything visible. The order is that of precedence: what comes later gives way, walls go over all.
+fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Vec<Watch>), Error> {
+    let mut view = View::default();
+    system::show(&mut view, parts);
+    grants::show_workspace(&mut view, parts, workspace)?;
+    grants::show_mounts(&mut view, parts)?;
+    grants::show_home(&mut view, parts);
+    grants::show_identity(&mut view, parts);
+    toolchains::show(&mut view, parts);
+    secrets::mask(&mut view, parts);
+    let watches = protect::protect(&mut view, parts, workspace);
+    Ok((view, watches))
+}
+
+/// Steps of PID 1, in the order that the kernel needs: namespaces, view, then walls from the outermost in.
+fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
+    let mut setup = Section::default();
+    identity::namespaces(parts, &mut setup, enforcement);
+    emit::emit(view, &mut setup)?;
+    enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
+    enforcement.set(
+        Protection::ProtectedPaths,
+        State::Enforced,
+        "read-only; undone after the command where absent",
+    );
+    identity::keyring(parts, &mut setup, enforcement);
+    landlock::ruleset(parts, view, &mut setup, enforcement)?;
+    identity::privileges(&mut setup, enforcement);
+    filter(parts, &mut setup, enforcement)?;
+    Ok(setup)
+}
+
+/// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
+fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Section {
+    let mut payload = Section::default();
+    payload.push(Protection::PidNamespace, &Step::NewSession {});
+    limits::limits(parts, &mut payload, enforcement);
+    landlock::restrict(parts, &mut payload);
+    payload
+}
+
+/// The seccomp filter: installed by init for itself and, by inheritance, for the command.
+fn filter(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if !parts.host.seccomp {
+        return lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement);
+    }
+    let program = seccomp::bytes(seccomp::program());
+    setup.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });
+    enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
+    Ok(())
+}
+
+/// A protection that the host lacks altogether: an error where it is required, an entry where it is not.
+fn lacking(
+    parts: &Parts<'_>,
+    protection: Protection,
+    reason: &str,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    if parts.policy.effective_requirement(protection) == Requirement::Required {
+        return Err(Error::Unavailable {
+            protection,
+            reason: reason.to_owned(),
+            remedy: crate::host::remedy::remedy(protection, libc::ENOSYS),
+        });
+    }
+    enforcement.set(protection, State::Off, reason);
+    Ok(())
+}
+
+/// Where commands start: as the policy says, resolved like a path in a shell; else the workspace.
+fn directory(parts: &Parts<'_>, workspace: PathBuf) -> PathBuf {
+    parts.policy.cwd.as_deref().map_or(workspace, |cwd| parts.caller.absolute(cwd))
+}

@@ -1,0 +1,223 @@
+//! From the view to mount steps, in the order the kernel needs them. Reads the host only to see whether a mount
+//! point is there: none is ever made on it.
+
+use std::{
+    collections::BTreeSet,
+    ffi::CString,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use kennel_helper::plan::Step;
+
+use super::{
+    section::Section,
+    source::Source,
+    view::{Access, Node, Origin, Place, View},
+};
+use crate::{Error, policy::Protection};
+
+const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+
+/// The root holds directories, links and small files only.
+const ROOT_SIZE: u64 = 64 << 20;
+const ROOT_INODES: u64 = 65536;
+/// Inodes of a private tmpfs: one for each 4 KiB of it, so that neither runs out long before the other.
+const BYTES_PER_INODE: u64 = 4096;
+
+/// Appends the steps that make the view, pivot into it, and close what must not be writable.
+pub(super) fn emit(view: &View, setup: &mut Section) -> Result<(), Error> {
+    setup.push(Protection::Root, &Step::NewRoot { size: ROOT_SIZE, inodes: ROOT_INODES });
+    let mut emitter = Emitter { view, setup, made: BTreeSet::new() };
+    for (target, place) in view.iter() {
+        emitter.place(target, place)?;
+    }
+    setup.push(Protection::Root, &Step::PivotRoot {});
+    for (target, _) in view.iter().filter(|(target, place)| is_late(view, target, place)) {
+        let target = relative(target);
+        setup.push(Protection::Root, &Step::SetAttributes { target: &target, attributes: RDONLY });
+    }
+    setup.push(Protection::Root, &Step::SetAttributes { target: c".", attributes: RDONLY });
+    Ok(())
+}
+
+/// A path of the sandbox as steps want it: relative to the root.
+pub(super) fn relative(path: &Path) -> CString {
+    let below = path.strip_prefix("/").unwrap_or(path).as_os_str();
+    let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
+    // A NUL cannot come from the host, and the policy refuses it; cutting there names another path, which fails.
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    CString::new(&bytes[..end]).unwrap_or_default()
+}
+
+/// A host path for a step.
+fn absolute(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// Whether a read-only tmpfs must be writable until what lies in it was put there.
+fn is_late(view: &View, target: &Path, place: &Place) -> bool {
+    let read_only = matches!(place.node, Node::Tmpfs { access: Access::Read, .. });
+    read_only && view.iter().any(|(other, _)| other != target && other.starts_with(target))
+}
+
+struct Emitter<'e> {
+    view: &'e View,
+    setup: &'e mut Section,
+    made: BTreeSet<PathBuf>,
+}
+
+impl Emitter<'_> {
+    fn place(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        match self.view.mount_above(target) {
+            Some((_, Place { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
+            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
+                Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
+            }
+            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) => {
+                self.mount(target, place);
+                Ok(())
+            }
+            _ => {
+                self.parents(target, place)?;
+                self.mount_point(target, place);
+                self.mount(target, place);
+                Ok(())
+            }
+        }
+    }
+
+    /// The target lies in something of the host's: the mount point must be there already.
+    fn in_host_directory(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        let mounts = matches!(place.node, Node::Bind { .. } | Node::Tmpfs { .. } | Node::Proc | Node::DevPts);
+        let there = self.view.host_path_of_mount_point(target).map(|path| (Source::resolve(&path), path));
+        let dir = is_dir(&place.node);
+        match there {
+            Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
+                self.mount(target, place);
+                Ok(())
+            }
+            // What the profile would put there gives way to what the policy shows.
+            _ if place.origin == Origin::Profile => Ok(()),
+            _ if !mounts => Err(refuse(
+                target,
+                place,
+                "cannot lie in a directory of the host, where it would have to be created",
+                "choose a target outside of what is granted",
+            )),
+            Some((Ok(source), path)) if source.path != path => Err(refuse(
+                target,
+                place,
+                "the way to it passes a symbolic link",
+                "name the place it leads to",
+            )),
+            Some((Ok(_), _)) if dir => {
+                Err(refuse(target, place, "a file is in its place on the host", "choose another target"))
+            }
+            Some((Ok(_), _)) => {
+                Err(refuse(target, place, "a directory is in its place on the host", "choose another target"))
+            }
+            _ => Err(refuse(
+                target,
+                place,
+                "there is no such path in the granted directory, and none is made on the host",
+                "create it first, or choose another target",
+            )),
+        }
+    }
+
+    /// Directories between the mount that the target lies in and the target itself.
+    fn parents(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        let above: Vec<&Path> = target.ancestors().skip(1).collect();
+        for path in above.into_iter().rev().filter(|path| *path != Path::new("/")) {
+            match self.view.get(path).map(|place| &place.node) {
+                Some(Node::Symlink { .. } | Node::File { .. }) => {
+                    let reason = format!("{} is not a directory in the sandbox", path.display());
+                    return Err(refuse(target, place, &reason, "choose another target"));
+                }
+                Some(_) => {}
+                None => self.make_dir(path, 0o755),
+            }
+        }
+        Ok(())
+    }
+
+    fn make_dir(&mut self, path: &Path, mode: u32) {
+        if self.made.insert(path.to_owned()) {
+            self.setup.push(Protection::Root, &Step::MakeDir { path: &relative(path), mode });
+        }
+    }
+
+    fn mount_point(&mut self, target: &Path, place: &Place) {
+        match &place.node {
+            Node::File { .. } | Node::Symlink { .. } => {}
+            node if is_dir(node) => self.make_dir(target, 0o755),
+            _ => {
+                let path = relative(target);
+                self.setup.push(place.protection, &Step::MakeFile { path: &path, mode: 0o444, bytes: b"" });
+            }
+        }
+    }
+
+    fn mount(&mut self, target: &Path, place: &Place) {
+        let path = relative(target);
+        let late = is_late(self.view, target, place);
+        let step = match &place.node {
+            Node::Dir => return,
+            Node::Bind { source, access } => {
+                let (device, inode) = source.identity;
+                let attributes = attributes(*access, source);
+                let source = &absolute(&source.path);
+                let step = Step::Bind { source, device, inode, target: &path, attributes };
+                return self.setup.push(place.protection, &step);
+            }
+            Node::File { contents, mode } => Step::MakeFile { path: &path, mode: *mode, bytes: contents },
+            Node::Symlink { points_to } => {
+                let step = Step::Symlink { path: &path, points_to: &absolute(points_to) };
+                return self.setup.push(place.protection, &step);
+            }
+            Node::Tmpfs { mode, size, access } => {
+                let read_only = if *access == Access::Read && !late { RDONLY } else { 0 };
+                Step::Tmpfs {
+                    target: &path,
+                    mode: *mode,
+                    size: *size,
+                    inodes: (size / BYTES_PER_INODE).max(16),
+                    attributes: NOSUID | NODEV | read_only,
+                }
+            }
+            Node::Proc => Step::Proc { target: &path },
+            Node::DevPts => Step::DevPts { target: &path },
+        };
+        self.setup.push(place.protection, &step);
+    }
+}
+
+fn attributes(access: Access, source: &Source) -> u64 {
+    match access {
+        Access::Read => RDONLY | NOSUID | NODEV,
+        Access::Write => NOSUID | NODEV,
+        Access::Device if source.is_dir() => NOSUID,
+        Access::Device => NOSUID | NOEXEC,
+    }
+}
+
+fn is_dir(node: &Node) -> bool {
+    match node {
+        Node::Bind { source, .. } => source.is_dir(),
+        Node::File { .. } | Node::Symlink { .. } => false,
+        Node::Dir | Node::Tmpfs { .. } | Node::Proc | Node::DevPts => true,
+    }
+}
+
+fn refuse(target: &Path, place: &Place, reason: &str, remedy: &str) -> Error {
+    Error::View {
+        what: place.what,
+        path: target.to_owned(),
+        reason: reason.to_owned(),
+        remedy: Some(remedy.to_owned()),
+    }
+}

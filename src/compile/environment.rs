@@ -1,0 +1,56 @@
+//! The environment that commands get. Reads the caller's, changes nobody's.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+};
+
+use super::{Parts, toolchains};
+use crate::policy::{EnvBase, Profile};
+
+/// Variables that the scrubbed environment keeps; `LC_*` besides.
+const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
+
+/// Where programs are looked for when the caller has no PATH, or must not matter.
+const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Variables that name a temporary directory of the host's.
+const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
+
+/// Builds the environment: base, toolchains, what the policy passes, what it sets.
+pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
+    let mut variables = base(parts);
+    let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
+    put("HOME", parts.home().as_os_str());
+    if parts.caller.variable("PATH").is_none() {
+        put("PATH", OsStr::new(SYSTEM_PATH));
+    }
+    variables.extend(toolchains::variables(parts));
+    for name in &parts.policy.env.pass {
+        if let Some(value) = parts.caller.variable(name) {
+            variables.insert(name.into(), value.to_owned());
+        }
+    }
+    variables.extend(parts.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.into_iter().collect()
+}
+
+fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
+    if parts.policy.profile == Profile::CiOnly {
+        let fixed =
+            [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
+        return fixed.map(|(name, value)| (name.into(), value.into())).into();
+    }
+    let mut variables = parts.caller.environment.clone();
+    match parts.policy.env.base {
+        EnvBase::Scrubbed => variables.retain(|name, _| is_kept(name)),
+        EnvBase::Inherit => {
+            variables.retain(|name, _| !TEMPORARY.iter().any(|temporary| name == temporary));
+        }
+    }
+    variables
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
+}

@@ -1,0 +1,199 @@
+//! The workspace and the policy's own mounts, checked against the host and put into the view.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Parts, secrets,
+    source::{Kind, Source},
+    system,
+    view::{Access, Node, View},
+};
+use crate::{
+    Error,
+    policy::{Mount, Profile},
+};
+
+/// Directories that are never a workspace: writable, each would be the host itself.
+const NOT_A_WORKSPACE: &[&str] = &[
+    "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin",
+    "/sys", "/usr", "/var",
+];
+
+/// Resolves the workspace: a directory that the caller can list, wherever its links lead.
+pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
+    let given = parts.caller.absolute(&parts.policy.workspace);
+    let refused = |source: io::Error, remedy: &str| Error::Grant {
+        what: "workspace",
+        path: given.clone(),
+        source,
+        remedy: Some(remedy.to_owned()),
+    };
+    let source = Source::resolve(&given)
+        .map_err(|error| refused(error, "name an existing directory with --workspace"))?;
+    if !source.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
+    }
+    if NOT_A_WORKSPACE.iter().any(|path| source.path == Path::new(path)) || source.path.starts_with("/proc") {
+        let error =
+            io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
+        return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
+    }
+    std::fs::read_dir(&source.path)
+        .map_err(|error| refused(error, "run as a user who may read the workspace"))?;
+    Ok(source)
+}
+
+/// Puts the workspace into the view, at its own canonical path, and the path it was named by as a link to it.
+pub(super) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<(), Error> {
+    let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
+    let node = Node::Bind { source: workspace.clone(), access };
+    view.grant("workspace", workspace.path.clone(), node)?;
+    link_to_canonical(view, parts, &parts.policy.workspace, &workspace.path);
+    Ok(())
+}
+
+/// People name directories through links and expect the name to work inside.
+fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical: &Path) {
+    let given: PathBuf = parts.caller.absolute(given).components().collect();
+    let plain = !given.components().any(|part| part == std::path::Component::ParentDir);
+    // Where the host's own directories are shown, the link is there already.
+    if plain && given != canonical && view.host_path(&given).is_none() {
+        view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
+    }
+}
+
+/// Puts the policy's own mounts into the view; masks last, because they cover what the others show.
+pub(super) fn show_mounts(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
+    let is_mask = |mount: &&Mount| matches!(mount, Mount::Mask { .. });
+    for mount in parts.policy.mounts.iter().filter(|mount| !is_mask(mount)) {
+        show_mount(view, parts, mount)?;
+    }
+    parts.policy.mounts.iter().filter(is_mask).try_for_each(|mask| show_mount(view, parts, mask))
+}
+
+fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
+    match mount {
+        Mount::ReadOnly { source, target } => {
+            bind(view, parts, "read-only grant", (source, target.as_deref()), Access::Read)
+        }
+        Mount::ReadWrite { source, target } => {
+            bind(view, parts, "read-write grant", (source, target.as_deref()), Access::Write)
+        }
+        Mount::Device { path } => bind(view, parts, "device", (path, None), Access::Device),
+        Mount::Tmpfs { target, size } => {
+            let size = size.map_or_else(|| parts.tmpfs_size(), |size| size.bytes());
+            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, size, access: Access::Write })
+        }
+        Mount::Mask { path } => mask(view, path),
+        Mount::File { target, contents, executable } => {
+            let mode = if *executable { 0o755 } else { 0o644 };
+            let contents = contents.clone().into_bytes();
+            view.grant("file", clean(target), Node::File { contents, mode })
+        }
+        Mount::Symlink { target, points_to } => {
+            view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
+        }
+        Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
+    }
+}
+
+fn bind(
+    view: &mut View,
+    parts: &Parts<'_>,
+    what: &'static str,
+    (given, target): (&Path, Option<&Path>),
+    access: Access,
+) -> Result<(), Error> {
+    let path = parts.caller.absolute(given);
+    let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
+        what,
+        path: given.to_owned(),
+        source,
+        remedy: remedy.map(str::to_owned),
+    };
+    let source = Source::resolve(&path).map_err(|error| refused(error, Some("grant a path that exists")))?;
+    if source.path.starts_with("/proc") || source.path == Path::new("/") {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
+        let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
+        return Err(refused(error, Some(remedy)));
+    }
+    let access = match (access, source.kind) {
+        (Access::Device, Kind::Device) | (Access::Read | Access::Write, Kind::Device) => Access::Device,
+        (Access::Device, _) => {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a device node");
+            return Err(refused(error, Some("grant files and directories with --ro or --rw")));
+        }
+        (access, _) => access,
+    };
+    let place = target.map_or_else(|| source.path.clone(), clean);
+    if target.is_none() {
+        link_to_canonical(view, parts, &path, &source.path);
+    }
+    view.grant(what, place, Node::Bind { source, access })
+}
+
+/// Covers a path that the view shows. A mask over nothing is an error: it would be believed to protect something.
+fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
+    let path = clean(path);
+    let on_host = view.host_path(&path);
+    let shown = on_host.as_deref().map(std::fs::symlink_metadata);
+    let node = match shown {
+        Some(Ok(metadata)) => {
+            secrets::cover_node(if metadata.is_dir() { Kind::Directory } else { Kind::File })
+        }
+        _ if view.get(&path).is_some() => secrets::cover_node(Kind::Directory),
+        _ => None,
+    };
+    let Some(node) = node else {
+        return Err(Error::View {
+            what: "mask",
+            path,
+            reason: "nothing is visible there".to_owned(),
+            remedy: Some("remove the mask, or correct its path".to_owned()),
+        });
+    };
+    view.grant("mask", path, node)
+}
+
+/// A target without `.` and doubled slashes, so that one place has one name.
+fn clean(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
+/// HOME: a private directory, unless the policy shows what is there.
+pub(super) fn show_home(view: &mut View, parts: &Parts<'_>) {
+    let home = parts.home();
+    let shown = view.host_path(&home).is_some() || home == Path::new("/");
+    if !shown {
+        let node = Node::Tmpfs { mode: 0o700, size: parts.tmpfs_size(), access: Access::Write };
+        view.offer("private directory", home, node);
+    }
+}
+
+/// The files by which programs learn who they are, made to fit.
+pub(super) fn show_identity(view: &mut View, parts: &Parts<'_>) {
+    if parts.policy.profile == Profile::FullDev {
+        return;
+    }
+    let (uid, gid, user) = (parts.caller.uid, parts.caller.gid, &parts.caller.user);
+    let home = parts.home();
+    let mut passwd = format!("{user}:x:{uid}:{gid}:{user}:{}:/bin/sh\n", home.display());
+    let mut group = format!("{user}:x:{gid}:\n");
+    for (name, id) in [("root", 0), ("nobody", 65534)] {
+        if uid != id {
+            passwd.push_str(&format!("{name}:x:{id}:{id}:{name}:/:/usr/sbin/nologin\n"));
+        }
+        if gid != id {
+            group.push_str(&format!("{}:x:{id}:\n", if name == "nobody" { "nogroup" } else { name }));
+        }
+    }
+    let hostname = &parts.policy.hostname;
+    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
+    view.offer("file", "/etc/passwd", system::file(passwd));
+    view.offer("file", "/etc/group", system::file(group));
+    view.offer("file", "/etc/hosts", system::file(hosts));
+    view.offer("file", "/etc/hostname", system::file(format!("{hostname}\n")));
+}

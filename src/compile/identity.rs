@@ -1,0 +1,75 @@
+//! Who the command is inside: namespaces, id maps, privileges, keyring. Decides which steps, runs none.
+
+use std::ffi::CStr;
+
+use kennel_helper::plan::Step;
+
+use super::{Parts, section::Section};
+use crate::{
+    Enforcement,
+    enforcement::State,
+    policy::{NetworkMode, Protection},
+};
+
+/// Securebits that take real root's privileges from uid 0, locked: SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP,
+/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks, of capabilities(7).
+const SECUREBITS: u64 = 0b1100_1111;
+
+/// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
+/// names the one that is refused.
+pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    use Protection::*;
+    id_maps(parts, setup);
+    // Only after the maps: they are files that belong to root once a process cannot be dumped.
+    setup.push(PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
+    enforcement.set(UserNamespace, State::Enforced, "own user namespace, the caller's uid and gid only");
+    enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
+    let mut unshare = |protection, flag: libc::c_int, detail| {
+        let flags = flag.cast_unsigned();
+        setup.push_by(parts.policy, protection, &Step::Unshare { flags });
+        enforcement.set(protection, State::Enforced, detail);
+    };
+    unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
+    unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
+    unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
+    unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, "the cgroup is shown as the root");
+    let isolated = parts.policy.effective_network() != NetworkMode::Host;
+    if isolated {
+        unshare(NetworkNamespace, libc::CLONE_NEWNET, "own loopback, no way out");
+        setup.push_by(parts.policy, NetworkNamespace, &Step::LoopbackUp {});
+    } else {
+        enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
+    }
+    setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
+}
+
+/// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
+fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
+    let uids = format!("{0} {0} 1\n", parts.caller.uid);
+    let gids = format!("{0} {0} 1\n", parts.caller.gid);
+    let mut write = |path: &CStr, bytes: &[u8]| {
+        setup.push(Protection::UserNamespace, &Step::Write { path, bytes });
+    };
+    write(c"/proc/self/setgroups", b"deny");
+    write(c"/proc/self/uid_map", uids.as_bytes());
+    write(c"/proc/self/gid_map", gids.as_bytes());
+}
+
+/// An empty session keyring: keys of the caller's session are out of reach.
+pub(super) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    setup.push_by(parts.policy, Protection::Keyring, &Step::NewKeyring {});
+    enforcement.set(Protection::Keyring, State::Enforced, "new session keyring");
+}
+
+/// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
+pub(super) fn privileges(setup: &mut Section, enforcement: &mut Enforcement) {
+    setup.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
+    setup.push(Protection::Capabilities, &Step::DropCapabilities {});
+    setup.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
+    enforcement.set(Protection::Capabilities, State::Enforced, "none, bounding set empty");
+    enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
+}
+
+fn prctl(option: libc::c_int, argument: u64) -> Step<'static> {
+    Step::Prctl { option: option.cast_unsigned(), argument }
+}

@@ -1,0 +1,94 @@
+//! Landlock as second wall: the view's grants once more, by inode. Even a path that leads out of the view would
+//! end here.
+
+use std::path::Path;
+
+use ::landlock::{ABI, Access as _, AccessFs, BitFlags, Scope};
+use kennel_helper::plan::Step;
+
+use super::{
+    Parts,
+    emit::relative,
+    lacking,
+    section::Section,
+    view::{Access, Node, Origin, Place, View},
+};
+use crate::{Enforcement, Error, enforcement::State, policy::Protection};
+
+/// First ABI with scopes for signals and abstract sockets. Linux 6.12.
+const ABI_WITH_SCOPES: u32 = 6;
+
+/// Appends the ruleset: everything the ABI knows is handled; reading is allowed below the root, which shows only
+/// what is granted, and writing where the view is writable.
+pub(super) fn ruleset(
+    parts: &Parts<'_>,
+    view: &View,
+    setup: &mut Section,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    let number = parts.host.landlock_abi;
+    if number == 0 {
+        lacking(parts, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
+        return lacking(parts, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
+    }
+    let abi = abi(number);
+    let scopes: BitFlags<Scope> = Scope::from_all(abi);
+    let policy = parts.policy;
+    let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net: 0, scoped: scopes.bits() };
+    setup.push_by(policy, Protection::Landlock, &ruleset);
+    let mut rule = |path: &Path, access: BitFlags<AccessFs>| {
+        let step = Step::LandlockRule { path: &relative(path), access: access.bits() };
+        setup.push_by(policy, Protection::Landlock, &step);
+    };
+    rule(Path::new("/"), AccessFs::from_read(abi));
+    rule(Path::new("/dev"), devices(abi));
+    for (target, place) in view.iter() {
+        if let Some(access) = allowed(place, abi) {
+            rule(target, access);
+        }
+    }
+    enforcement.set(Protection::Landlock, State::Enforced, format!("ABI {number}, every file right it has"));
+    if number < ABI_WITH_SCOPES {
+        let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
+        return lacking(parts, Protection::LandlockScope, &reason, enforcement);
+    }
+    enforcement.set(Protection::LandlockScope, State::Enforced, "signals and abstract sockets stay inside");
+    Ok(())
+}
+
+/// Appends the restriction itself, for the payload.
+pub(super) fn restrict(parts: &Parts<'_>, payload: &mut Section) {
+    if parts.host.landlock_abi > 0 {
+        payload.push_by(parts.policy, Protection::Landlock, &Step::LandlockRestrict {});
+    }
+}
+
+/// What a place allows beyond reading, if anything.
+fn allowed(place: &Place, abi: ABI) -> Option<BitFlags<AccessFs>> {
+    let directory =
+        AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    match &place.node {
+        _ if place.origin == Origin::Wall => None,
+        Node::Tmpfs { access: Access::Write, .. } => Some(directory),
+        Node::Bind { source, access: Access::Write } if source.is_dir() => Some(directory),
+        Node::Bind { access: Access::Write, .. } => Some(directory & AccessFs::from_file(abi)),
+        Node::Bind { source, access: Access::Device } if !source.path.starts_with("/dev") => {
+            Some(devices(abi) & AccessFs::from_file(abi))
+        }
+        _ => None,
+    }
+}
+
+fn devices(abi: ABI) -> BitFlags<AccessFs> {
+    let wanted = AccessFs::ReadFile
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::IoctlDev
+        | AccessFs::ReadDir;
+    wanted & AccessFs::from_all(abi)
+}
+
+/// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.
+fn abi(number: u32) -> ABI {
+    ABI::from(i32::try_from(number).unwrap_or(i32::MAX))
+}

@@ -1,0 +1,111 @@
+//! From a command to a request: the search path applied, strings checked, directory made absolute. Pure.
+
+use std::{
+    ffi::{CString, OsStr, OsString},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+use kennel_helper::{
+    plan::Request,
+    wire::{Field, ListBuf},
+};
+
+use crate::Error;
+
+/// A command, checked and owned; [`RequestBuf::encode`] borrows it.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestBuf {
+    cwd: CString,
+    programs: ListBuf,
+    arguments: ListBuf,
+    environment: ListBuf,
+    window: Option<(u16, u16)>,
+}
+
+/// What a command is made from.
+pub(crate) struct Wanted<'w> {
+    pub(crate) program: &'w OsStr,
+    pub(crate) arguments: &'w [OsString],
+    pub(crate) environment: &'w [(OsString, OsString)],
+    /// Absolute.
+    pub(crate) directory: &'w Path,
+    /// Rows and columns, when a terminal is wanted.
+    pub(crate) terminal: Option<(u16, u16)>,
+}
+
+impl RequestBuf {
+    /// # Errors
+    /// An empty program name, a NUL anywhere, a variable without a name.
+    pub(crate) fn new(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        if wanted.program.is_empty() {
+            return Err(refused("program", wanted.program, "is empty"));
+        }
+        let programs = places(wanted)
+            .into_iter()
+            .map(|path| c_string("program", path.as_os_str()))
+            .collect::<Result<ListBuf, Error>>()?;
+        let mut arguments = ListBuf::default();
+        arguments.push(&c_string("program", wanted.program)?);
+        for argument in wanted.arguments {
+            arguments.push(&c_string("argument", argument)?);
+        }
+        let mut environment = ListBuf::default();
+        for (name, value) in wanted.environment {
+            environment.push(&variable(name, value)?);
+        }
+        let cwd = c_string("working directory", wanted.directory.as_os_str())?;
+        Ok(Self { cwd, programs, arguments, environment, window: wanted.terminal })
+    }
+
+    /// The request's bytes, and how much scratch the inside needs to carry it out.
+    pub(crate) fn encode(&self) -> (Vec<u8>, usize) {
+        let (rows, columns) = self.window.unwrap_or_default();
+        let request = Request {
+            cwd: &self.cwd,
+            programs: self.programs.list(),
+            arguments: self.arguments.list(),
+            environment: self.environment.list(),
+            terminal: self.window.is_some().into(),
+            window: u32::from(rows) << 16 | u32::from(columns),
+        };
+        let mut bytes = Vec::new();
+        request.put(&mut bytes);
+        (bytes, request.scratch())
+    }
+}
+
+/// Where the program could be: itself if its name has a slash, else in every directory of the command's own PATH.
+fn places(wanted: &Wanted<'_>) -> Vec<PathBuf> {
+    let program = Path::new(wanted.program);
+    if wanted.program.as_bytes().contains(&b'/') {
+        return vec![wanted.directory.join(program)];
+    }
+    let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let directories = std::env::split_paths(path.unwrap_or_default());
+    // An empty or relative entry means the working directory, as in a shell.
+    directories.map(|directory| wanted.directory.join(directory).join(program)).collect()
+}
+
+fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("environment variable", name, "is not a name"));
+    }
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    // The value may be a secret: only the name appears in the message.
+    CString::new(bytes).map_err(|_| refused("environment variable", name, "contains a NUL byte"))
+}
+
+fn c_string(what: &'static str, value: &OsStr) -> Result<CString, Error> {
+    CString::new(value.to_owned().into_vec()).map_err(|_| refused(what, value, "contains a NUL byte"))
+}
+
+fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
+    let mut value = value.to_string_lossy().into_owned();
+    if value.chars().count() > 80 {
+        value = value.chars().take(80).chain(['…']).collect();
+    }
+    Error::Command { what, value, reason: reason.to_owned() }
+}

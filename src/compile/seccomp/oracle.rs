@@ -1,0 +1,268 @@
+//! The compiled filter against other ways to the same answer: the rules read directly, and seccompiler's own
+//! compiler. Tests only.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use proptest::prelude::*;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::interpreter::{self, Call, X86_64};
+use super::rule::{Rule, Test, Verdict, Word};
+use super::rules::RULES;
+use super::syscalls::{ALLOWED, REFUSED};
+use super::table::{Decision, Range};
+use super::{program, tree};
+
+/// Values that sit on or beside what the rules compare with.
+const TELLING: &[u32] = &[
+    0,
+    1,
+    2,
+    3,
+    6,
+    8,
+    10,
+    16,
+    17,
+    33,
+    40,
+    58,
+    132,
+    255,
+    256,
+    262,
+    263,
+    0x40,
+    0x41,
+    0x80,
+    0x100,
+    0x200,
+    0x5411,
+    0x5412,
+    0x5413,
+    0x541c,
+    0x541d,
+    0x5423,
+    0o2000,
+    0o2755,
+    0o4000,
+    0o4755,
+    0o6000,
+    0o644,
+    0o755,
+    0o1777,
+    0o20644,
+    0o20_200_000,
+    0o20_000_000,
+    0o60644,
+    0o10644,
+    0o140_755,
+    0o100_644,
+    0x0002_0000,
+    0x0002_0008,
+    0x0004_0000,
+    0x0010_0000,
+    0x0200_0000,
+    0x0400_0000,
+    0x0800_0000,
+    0x1000_0000,
+    0x2000_0000,
+    0x4000_0000,
+    0x8000_0000,
+    0xffff_ffff,
+    0x0008_0001,
+    0x0008_0003,
+    0x0008_0802,
+];
+
+/// What the lists and rules say, read in the simplest way.
+fn expected(call: &Call) -> Verdict {
+    let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
+    match call.number {
+        _ if call.arch != X86_64 => Verdict::Kill,
+        u32::MAX => Verdict::refuse(libc::ENOSYS),
+        0x4000_0000.. => Verdict::Kill,
+        _ if ALLOWED.iter().any(|group| listed(group)) => Verdict::Allow,
+        _ if REFUSED.iter().any(|group| listed(group)) => Verdict::refuse(libc::EPERM),
+        _ => RULES
+            .iter()
+            .find(|rule| listed(rule.calls))
+            .map_or(Verdict::refuse(libc::ENOSYS), |rule| judge(rule, call)),
+    }
+}
+
+fn judge(rule: &Rule, call: &Call) -> Verdict {
+    let holds = |test: &Test| match *test {
+        Test::OneOf(word, mask, values) => values.contains(&(read(word, call) & mask)),
+        Test::NoneOf(word, mask, values) => !values.contains(&(read(word, call) & mask)),
+        Test::AnyBit(word, mask) => read(word, call) & mask != 0,
+    };
+    let first = rule.clauses.iter().find(|clause| clause.when.iter().all(holds));
+    first.map_or(rule.otherwise, |clause| clause.then)
+}
+
+fn read(word: Word, call: &Call) -> u32 {
+    let argument = |index: u8| call.arguments[usize::from(index)];
+    match word {
+        Word::Number => call.number,
+        Word::Arch => call.arch,
+        Word::Low(index) => u32::try_from(argument(index) & 0xffff_ffff).expect("32 bits"),
+        Word::High(index) => u32::try_from(argument(index) >> 32).expect("32 bits"),
+    }
+}
+
+fn number() -> impl Strategy<Value = u32> {
+    let ruled: Vec<u32> =
+        RULES.iter().flat_map(|rule| rule.calls).map(|call| u32::try_from(*call).expect("small")).collect();
+    let edges =
+        vec![0x3fff_ffff, 0x4000_0000, 0x4000_0010, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
+    prop_oneof![
+        4 => proptest::sample::select(ruled),
+        3 => 0..=600_u32,
+        1 => proptest::sample::select(edges),
+        1 => any::<u32>(),
+    ]
+}
+
+fn argument() -> impl Strategy<Value = u64> {
+    let high =
+        prop_oneof![3 => Just(0_u64), 1 => Just(u64::from(u32::MAX)), 1 => any::<u32>().prop_map(u64::from)];
+    let low = prop_oneof![4 => proptest::sample::select(TELLING), 1 => any::<u32>()];
+    (high, low).prop_map(|(high, low)| high << 32 | u64::from(low))
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let arch = prop_oneof![19 => Just(X86_64), 1 => any::<u32>()];
+    (number(), arch, proptest::array::uniform6(argument())).prop_map(|(number, arch, arguments)| Call {
+        number,
+        arch,
+        arguments,
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(10_000))]
+
+    #[test]
+    fn any_call_gets_the_verdict_of_the_rules(call in call()) {
+        prop_assert_eq!(interpreter::run(program(), &call).action, expected(&call).encode());
+    }
+}
+
+#[test]
+fn every_number_gets_the_verdict_of_the_rules() {
+    let numbers = (0..=600)
+        .chain([
+            0x3fff_ffff,
+            0x4000_0000,
+            0x4000_0001,
+            0x4000_0200,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_fffe,
+            u32::MAX,
+        ])
+        .chain((0..u32::MAX).step_by(0x0010_0001));
+    for number in numbers {
+        for (turn, value) in TELLING.iter().enumerate() {
+            // Neighbouring arguments get different values, and every second turn garbage above bit 31.
+            let mut arguments = [0; 6];
+            for (index, argument) in arguments.iter_mut().enumerate() {
+                let other = TELLING[(turn * (index + 1) + index * 7) % TELLING.len()];
+                *argument =
+                    u64::from(if index == turn % 3 { *value } else { other }) | ((turn as u64 & 1) << 63);
+            }
+            let call = Call { number, arch: X86_64, arguments };
+            assert_eq!(interpreter::run(program(), &call).action, expected(&call).encode(), "{call:x?}");
+        }
+    }
+}
+
+/// A second opinion, written from the promises and compiled by seccompiler: when is a call allowed?
+fn second_opinion() -> BpfProgram {
+    let is = |index, length, op, value| SeccompCondition::new(index, length, op, value).expect("condition");
+    let low = |index, op, value| is(index, Len::Dword, op, value);
+    let all = |conditions: Vec<SeccompCondition>| SeccompRule::new(conditions).expect("rule");
+    let without = |index, mask| all(vec![low(index, Op::MaskedEq(mask), 0)]);
+
+    let mut calls: BTreeMap<i64, Vec<SeccompRule>> =
+        ALLOWED.iter().flat_map(|group| group.iter()).map(|call| (*call, vec![])).collect();
+    calls.insert(libc::SYS_clone, vec![without(0, 0x7e02_0000)]);
+    calls.insert(libc::SYS_unshare, vec![all(vec![is(0, Len::Qword, Op::MaskedEq(!0x0005_0f00), 0)])]);
+    let tricks = [0x5412, 0x541c, 0x541d, 0x5423];
+    calls.insert(libc::SYS_ioctl, vec![all(tricks.map(|request| low(1, Op::Ne, request)).to_vec())]);
+    let domains = [0, 8, 0x20000, 0x20008, 0x40000, 0xffff_ffff];
+    calls.insert(libc::SYS_personality, domains.map(|domain| all(vec![low(0, Op::Eq, domain)])).to_vec());
+    calls.insert(libc::SYS_open, vec![without(1, 0o20_000_100), without(2, 0o6000)]);
+    calls.insert(libc::SYS_openat, vec![without(2, 0o20_000_100), without(3, 0o6000)]);
+    for call in [libc::SYS_creat, libc::SYS_chmod, libc::SYS_fchmod] {
+        calls.insert(call, vec![without(1, 0o6000)]);
+    }
+    for call in [libc::SYS_fchmodat, libc::SYS_fchmodat2] {
+        calls.insert(call, vec![without(2, 0o6000)]);
+    }
+    calls.insert(libc::SYS_renameat2, vec![without(4, 4)]);
+    // Of the sixteen kinds of node, all but 2 (character device) and 6 (block device).
+    let kinds = [0, 1, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|kind: u64| kind << 12);
+    for (call, mode) in [(libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)] {
+        calls.insert(call, kinds.map(|kind| all(vec![low(mode, Op::MaskedEq(0o176_000), kind)])).to_vec());
+    }
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        let mut rules = vec![all(vec![low(0, Op::Eq, 1)]), all(vec![low(0, Op::Eq, 16), low(2, Op::Eq, 0)])];
+        for family in [2, 10] {
+            rules.push(all(vec![low(0, Op::Eq, family), low(1, Op::MaskedEq(15), 3)]));
+            for (kind, protocol) in
+                [1, 2].into_iter().flat_map(|kind| [0, 1, 6, 17, 58, 262].map(|p| (kind, p)))
+            {
+                let kind = low(1, Op::MaskedEq(15), kind);
+                rules.push(all(vec![low(0, Op::Eq, family), kind, low(2, Op::Eq, protocol)]));
+            }
+        }
+        calls.insert(call, rules);
+    }
+    let refused = SeccompAction::Errno(1);
+    let filter =
+        SeccompFilter::new(calls, refused, SeccompAction::Allow, TargetArch::x86_64).expect("filter");
+    filter.try_into().expect("program")
+}
+
+#[test]
+fn seccompiler_allows_the_same_calls() {
+    let theirs = second_opinion();
+    let outcome = proptest::test_runner::TestRunner::new(cases(5_000)).run(&call(), |call| {
+        let allowed = |program: &[_]| interpreter::run(program, &call).action == libc::SECCOMP_RET_ALLOW;
+        prop_assert_eq!(allowed(program()), allowed(&theirs));
+        Ok(())
+    });
+    outcome.expect("agreement");
+}
+
+#[test]
+fn programs_too_long_for_short_jumps_are_still_right() {
+    let verdict = |number: u32| match number % 5 {
+        0 => Decision::Rule(usize::try_from(number / 5).expect("small") % RULES.len()),
+        n => Decision::Verdict(Verdict::Refuse(number % 100 * 5 + n)),
+    };
+    let ranges: Vec<Range> = (0..1500).map(|n| Range { first: n * 3, decision: verdict(n) }).collect();
+    let long = tree::compile(&ranges, RULES);
+    interpreter::check(&long);
+    assert!(long.iter().any(|step| step.code == 0x05), "no trampoline: the test is too small");
+    for number in 0..4600 {
+        for low in TELLING {
+            let call = Call { number, arch: X86_64, arguments: [u64::from(*low); 6] };
+            let expected = match verdict((number / 3).min(1499)) {
+                Decision::Verdict(verdict) => verdict,
+                Decision::Rule(index) => judge(&RULES[index], &call),
+            };
+            assert_eq!(interpreter::run(&long, &call).action, expected.encode(), "{call:x?}");
+        }
+    }
+}

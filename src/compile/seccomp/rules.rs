@@ -1,0 +1,194 @@
+//! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
+//!
+//! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
+//! `umode_t` (`ioctl` request, `socket` family, `open` flags, every mode, `personality`, and `clone` flags,
+//! of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
+//! `unsigned long`, so both words are looked at.
+//!
+//! prctl(2) has no rule: what it can give away needs a capability that nobody inside has, the rest binds
+//! only the caller and its children.
+
+use libc::c_int;
+
+use super::rule::{Clause, Rule, Test, Verdict, Word};
+
+const ALLOW: Verdict = Verdict::Allow;
+const EPERM: Verdict = Verdict::refuse(libc::EPERM);
+const EXACT: u32 = u32::MAX;
+
+/// Every flag of clone(2) that makes a namespace. Its lowest byte is the exit signal, so CLONE_NEWTIME,
+/// which lies there, cannot be asked for by clone(2).
+const NAMESPACES: u32 = bits(
+    libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET,
+);
+
+/// The flags of unshare(2) that make no namespace. Named as what is allowed, because unshare has flags of
+/// its own that do: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
+const PLAIN_UNSHARE: u32 = bits(
+    libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_THREAD
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_VM,
+);
+
+/// S_ISUID and S_ISGID: a file with them in a writable workspace would lend its owner's rights to whoever
+/// runs it outside.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// open(2) looks at its mode only with one of these; without, the mode may be garbage. `__O_TMPFILE` is
+/// O_TMPFILE without the O_DIRECTORY that it includes.
+const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY));
+
+/// Kinds of node that give access to a device.
+const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
+
+/// What a terminal must not be asked to do: TIOCSTI and TIOCLINUX type into it, so what is outside the
+/// sandbox and reads it next would obey; TIOCCONS takes the console's output; TIOCSETD loads line
+/// disciplines, kernel modules with a long record of holes that only modem and serial-line tools use.
+const TERMINAL_TRICKS: &[u32] =
+    &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
+
+const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
+const NETLINK: &[u32] = &[bits(libc::AF_NETLINK)];
+const ROUTE: &[u32] = &[bits(libc::NETLINK_ROUTE)];
+const INTERNET: &[u32] = &[bits(libc::AF_INET), bits(libc::AF_INET6)];
+
+/// The bits of a socket's type that are not flags (linux/net.h: SOCK_TYPE_MASK).
+const SOCKET_TYPE: u32 = 0xf;
+/// Not SOCK_PACKET, which the kernel takes as another way to ask for AF_PACKET, nor SOCK_SEQPACKET and
+/// SOCK_DCCP, which lead to SCTP and DCCP without naming them.
+const SOCKET_TYPES: &[u32] = &[bits(libc::SOCK_STREAM), bits(libc::SOCK_DGRAM), bits(libc::SOCK_RAW)];
+/// Raw sockets stay with the kernel's own check for CAP_NET_RAW, whatever their protocol.
+const RAW: &[u32] = &[bits(libc::SOCK_RAW)];
+/// Not SCTP, DCCP, L2TP, UDP-Lite, SMC: each would load a module of the host's kernel. MPTCP is what Go's
+/// listeners ask for.
+const PROTOCOLS: &[u32] = &[
+    bits(libc::IPPROTO_IP),
+    bits(libc::IPPROTO_ICMP),
+    bits(libc::IPPROTO_TCP),
+    bits(libc::IPPROTO_UDP),
+    bits(libc::IPPROTO_ICMPV6),
+    bits(libc::IPPROTO_MPTCP),
+];
+
+/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
+/// ADDR_NO_RANDOMIZE (debuggers: it weakens only the caller's own children), and 0xffff_ffff, which asks
+/// for the present one.
+const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
+
+/// All rules. A system call is in at most one, and in none of the lists of `syscalls`; `table` sees to it.
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        calls: &[libc::SYS_clone],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(0), NAMESPACES)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_unshare],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(0), !PLAIN_UNSHARE)], then: EPERM },
+            Clause { when: &[Test::AnyBit(Word::High(0), u32::MAX)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_ioctl],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule { calls: &[libc::SYS_socket, libc::SYS_socketpair], clauses: SOCKET, otherwise: ALLOW },
+    Rule {
+        calls: &[libc::SYS_personality],
+        clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, PERSONALITIES)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_open],
+        clauses: &[Clause {
+            when: &[Test::AnyBit(Word::Low(1), CREATES), Test::AnyBit(Word::Low(2), SET_ID)],
+            then: EPERM,
+        }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_openat],
+        clauses: &[Clause {
+            when: &[Test::AnyBit(Word::Low(2), CREATES), Test::AnyBit(Word::Low(3), SET_ID)],
+            then: EPERM,
+        }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_creat, libc::SYS_chmod, libc::SYS_fchmod],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_fchmodat, libc::SYS_fchmodat2],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_mknod],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(1), libc::S_IFMT, DEVICES)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_mknodat],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(2), libc::S_IFMT, DEVICES)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    // RENAME_WHITEOUT leaves a character device (0:0) behind, since Linux 5.8 without any capability.
+    Rule {
+        calls: &[libc::SYS_renameat2],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+];
+
+/// socket(family, type, protocol), with the errno the kernel gives where it was built without the thing.
+const SOCKET: &[Clause] = &[
+    Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW },
+    Clause {
+        when: &[Test::OneOf(Word::Low(0), EXACT, NETLINK), Test::OneOf(Word::Low(2), EXACT, ROUTE)],
+        then: ALLOW,
+    },
+    Clause {
+        when: &[Test::NoneOf(Word::Low(0), EXACT, INTERNET)],
+        then: Verdict::refuse(libc::EAFNOSUPPORT),
+    },
+    Clause {
+        when: &[Test::NoneOf(Word::Low(1), SOCKET_TYPE, SOCKET_TYPES)],
+        then: Verdict::refuse(libc::ESOCKTNOSUPPORT),
+    },
+    Clause { when: &[Test::OneOf(Word::Low(1), SOCKET_TYPE, RAW)], then: ALLOW },
+    Clause {
+        when: &[Test::NoneOf(Word::Low(2), EXACT, PROTOCOLS)],
+        then: Verdict::refuse(libc::EPROTONOSUPPORT),
+    },
+];
+
+/// A C `int` as the bits that a filter sees.
+const fn bits(int: c_int) -> u32 {
+    int.cast_unsigned()
+}
+
+/// An ioctl request, which libc spells `unsigned long` and the kernel reads as `unsigned int`.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
+const fn constant(request: libc::Ioctl) -> u32 {
+    request as u32
+}

@@ -1,0 +1,288 @@
+//! What the filter promises, one test per promise, each with the exact errno. Tests only; that the compiler
+//! keeps to the rules at all is shown in `oracle`.
+
+use libc::{
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, ESOCKTNOSUPPORT,
+    c_int, c_long,
+};
+
+use super::interpreter::{self, Call, Run, X86_64};
+use super::rule::Verdict;
+use super::{bytes, program, rules, syscalls};
+
+const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
+
+fn run(call: c_long, arguments: &[u64]) -> Run {
+    let mut padded = [0; 6];
+    padded[..arguments.len()].copy_from_slice(arguments);
+    let number = u32::try_from(call).expect("a number");
+    interpreter::run(program(), &Call { number, arch: X86_64, arguments: padded })
+}
+
+fn assert_allowed(call: c_long, arguments: &[u64]) {
+    assert_eq!(run(call, arguments).action, libc::SECCOMP_RET_ALLOW, "call {call}{arguments:x?}");
+}
+
+fn assert_refused(call: c_long, arguments: &[u64], errno: c_int) {
+    assert_eq!(run(call, arguments).action, Verdict::refuse(errno).encode(), "call {call}{arguments:x?}");
+}
+
+fn bits(int: c_int) -> u64 {
+    u64::from(int.cast_unsigned())
+}
+
+fn all_lists() -> impl Iterator<Item = c_long> {
+    let plain = syscalls::ALLOWED.iter().chain(syscalls::REFUSED).flat_map(|group| group.iter());
+    plain.chain(syscalls::HIDDEN).chain(rules::RULES.iter().flat_map(|rule| rule.calls)).copied()
+}
+
+#[test]
+fn the_kernel_accepts_the_program_and_it_is_small() {
+    interpreter::check(program());
+    let longest = all_lists().map(|call| run(call, &[]).steps).max();
+    assert!(program().len() < 256, "{} instructions", program().len());
+    assert!(longest < Some(32), "{longest:?} steps");
+}
+
+#[test]
+fn bytes_are_eight_per_instruction_in_kernel_layout() {
+    let bytes = bytes(program());
+    assert_eq!(bytes.len(), program().len() * 8);
+    assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0], "the first loads the calling convention");
+}
+
+#[test]
+fn the_kernel_can_cache_every_allowed_call() {
+    for call in syscalls::ALLOWED.iter().flat_map(|group| group.iter()) {
+        let run = run(*call, &[]);
+        assert!(
+            !run.saw_arguments && run.action == libc::SECCOMP_RET_ALLOW && run.steps <= 12,
+            "{call} {run:?}"
+        );
+    }
+}
+
+#[test]
+fn i386_calls_are_killed() {
+    for arch in [0x4000_0003, 0, X86_64 ^ 1, 0xc000_00b7] {
+        let call = Call { number: 0, arch, arguments: [0; 6] };
+        assert_eq!(interpreter::run(program(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
+    }
+}
+
+#[test]
+fn x32_calls_are_killed() {
+    for number in [0x4000_0000, 0x4000_0001, 0x4000_0000 + libc::SYS_openat, 0x7fff_ffff, 0xffff_fffe] {
+        assert_eq!(run(number, &[]).action, libc::SECCOMP_RET_KILL_PROCESS, "{number:x}");
+    }
+}
+
+#[test]
+fn unknown_and_skipped_calls_do_not_exist() {
+    for number in [337, 423, 471, 511, 512, 600, 0x3fff_ffff, 0xffff_ffff] {
+        assert_refused(number, &[], ENOSYS);
+    }
+}
+
+#[test]
+fn calls_with_flags_behind_a_pointer_do_not_exist() {
+    assert_refused(libc::SYS_openat2, &[], ENOSYS);
+    assert_refused(libc::SYS_clone3, &[], ENOSYS);
+}
+
+#[test]
+fn known_dangers_are_refused() {
+    for call in [
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_pivot_root,
+        libc::SYS_chroot,
+        libc::SYS_move_mount,
+        libc::SYS_mount_setattr,
+        467, // open_tree_attr
+        libc::SYS_setns,
+        libc::SYS_bpf,
+        libc::SYS_io_uring_setup,
+        libc::SYS_userfaultfd,
+        libc::SYS_perf_event_open,
+        libc::SYS_keyctl,
+        libc::SYS_add_key,
+        libc::SYS_finit_module,
+        libc::SYS_kexec_file_load,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_syslog,
+        libc::SYS_reboot,
+    ] {
+        assert_refused(call, &[], EPERM);
+    }
+}
+
+#[test]
+fn debuggers_and_nested_sandboxes_work() {
+    for call in [
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_kcmp,
+        libc::SYS_seccomp,
+        libc::SYS_landlock_restrict_self,
+    ] {
+        assert_allowed(call, &[]);
+    }
+}
+
+#[test]
+fn clone_makes_processes_but_no_namespaces() {
+    assert_allowed(libc::SYS_clone, &[bits(libc::SIGCHLD)]);
+    assert_allowed(libc::SYS_clone, &[0x003d_0f00]); // A thread, as glibc makes it.
+    assert_allowed(libc::SYS_clone, &[0x4111]); // vfork
+    for bit in [17, 25, 26, 27, 28, 29, 30] {
+        assert_refused(libc::SYS_clone, &[1 << bit | bits(libc::SIGCHLD)], EPERM);
+        assert_refused(libc::SYS_clone, &[1 << bit | HIGH_BITS], EPERM);
+        assert_refused(libc::SYS_unshare, &[1 << bit], EPERM);
+    }
+}
+
+#[test]
+fn unshare_takes_plain_flags_only() {
+    assert_allowed(libc::SYS_unshare, &[bits(libc::CLONE_FS | libc::CLONE_FILES)]);
+    assert_refused(libc::SYS_unshare, &[bits(libc::CLONE_NEWTIME)], EPERM);
+    assert_refused(libc::SYS_unshare, &[0x0010_0000], EPERM); // UNSHARE_EMPTY_MNTNS
+    assert_refused(libc::SYS_unshare, &[1 << 37], EPERM);
+}
+
+#[test]
+fn tiocsti_is_refused() {
+    assert_refused(libc::SYS_ioctl, &[0, 0x5412], EPERM);
+    assert_refused(libc::SYS_ioctl, &[0, 0x541c], EPERM);
+    assert_allowed(libc::SYS_ioctl, &[0, 0x5401]); // TCGETS
+    assert_allowed(libc::SYS_ioctl, &[0x5412, 0x5413, 0x5412]); // TIOCGWINSZ
+}
+
+#[test]
+fn tiocsti_with_high_bits_is_refused() {
+    assert_refused(libc::SYS_ioctl, &[0, 0x5412 | HIGH_BITS], EPERM);
+    assert_refused(libc::SYS_ioctl, &[0, 0x541c | 1 << 32], EPERM);
+}
+
+#[test]
+fn tioccons_and_line_disciplines_are_refused() {
+    assert_refused(libc::SYS_ioctl, &[0, 0x541d], EPERM);
+    assert_refused(libc::SYS_ioctl, &[0, 0x5423], EPERM);
+}
+
+#[test]
+fn sockets_are_unix_internet_or_route() {
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        assert_allowed(call, &[bits(AF_UNIX), 2]);
+        assert_allowed(call, &[bits(AF_INET), 0x0008_0001, 6]);
+        assert_allowed(call, &[bits(AF_INET6) | HIGH_BITS, 2]);
+        assert_allowed(call, &[bits(AF_NETLINK), 3, 0]);
+        assert_refused(call, &[bits(AF_NETLINK), 3, bits(libc::NETLINK_GENERIC)], EAFNOSUPPORT);
+        for family in
+            [libc::AF_VSOCK, libc::AF_PACKET, libc::AF_ALG, libc::AF_XDP, libc::AF_BLUETOOTH, 0, 45, -1]
+        {
+            assert_refused(call, &[bits(family), 2], EAFNOSUPPORT);
+            assert_refused(call, &[bits(family) | HIGH_BITS, 2], EAFNOSUPPORT);
+        }
+    }
+}
+
+#[test]
+fn raw_sockets_stay_with_the_kernels_capability_check() {
+    assert_allowed(libc::SYS_socket, &[bits(AF_INET), 3, 255]);
+    assert_allowed(libc::SYS_socket, &[bits(AF_INET6), 0x0008_0003, 89]);
+}
+
+#[test]
+fn packet_sockets_do_not_come_in_as_inet() {
+    assert_refused(libc::SYS_socket, &[bits(AF_INET), 10, 0x0300], ESOCKTNOSUPPORT);
+    assert_refused(libc::SYS_socket, &[bits(AF_INET), 0x0008_000a, 0x0300], ESOCKTNOSUPPORT);
+}
+
+#[test]
+fn protocols_that_load_modules_are_refused() {
+    for protocol in [33, 115, 132, 136, 256] {
+        assert_refused(libc::SYS_socket, &[bits(AF_INET), 1, protocol], EPROTONOSUPPORT);
+        assert_refused(libc::SYS_socket, &[bits(AF_INET6), 2, protocol | HIGH_BITS], EPROTONOSUPPORT);
+    }
+    assert_refused(libc::SYS_socket, &[bits(AF_INET), 5, 0], ESOCKTNOSUPPORT); // SOCK_SEQPACKET: SCTP
+    assert_allowed(libc::SYS_socket, &[bits(AF_INET), 1, 262]); // MPTCP
+}
+
+#[test]
+fn personality_changes_no_protection() {
+    for domain in [0, 0x8, 0x20000, 0x20008, 0x40000, 0xffff_ffff, 0xffff_ffff | HIGH_BITS] {
+        assert_allowed(libc::SYS_personality, &[domain]);
+    }
+    for domain in [0x0040_0000, 0x0010_0000, 0x0044_0000, 1, 0x0004_0000 | 0x0040_0000] {
+        assert_refused(libc::SYS_personality, &[domain], EPERM); // READ_IMPLIES_EXEC, MMAP_PAGE_ZERO, …
+    }
+}
+
+#[test]
+fn no_mode_carries_setuid_or_setgid() {
+    const BY_POSITION: [(c_long, usize); 7] = [
+        (libc::SYS_chmod, 1),
+        (libc::SYS_fchmod, 1),
+        (libc::SYS_creat, 1),
+        (libc::SYS_mknod, 1),
+        (libc::SYS_fchmodat, 2),
+        (libc::SYS_fchmodat2, 2),
+        (libc::SYS_mknodat, 2),
+    ];
+    for (call, position) in BY_POSITION {
+        for (mode, refused) in
+            [(0o4755, true), (0o2755, true), (0o6000, true), (0o1777, false), (0o644, false)]
+        {
+            let mut arguments = [0; 6];
+            arguments[position] = mode | HIGH_BITS;
+            if refused { assert_refused(call, &arguments, EPERM) } else { assert_allowed(call, &arguments) }
+        }
+    }
+}
+
+#[test]
+fn open_cannot_create_a_setuid_file() {
+    for flags in
+        [libc::O_CREAT, libc::O_TMPFILE, libc::O_CREAT | libc::O_WRONLY, libc::O_TMPFILE & !libc::O_DIRECTORY]
+    {
+        assert_refused(libc::SYS_open, &[0, bits(flags), 0o4755], EPERM);
+        assert_refused(libc::SYS_openat, &[0, 0, bits(flags) | HIGH_BITS, 0o2755 | HIGH_BITS], EPERM);
+        assert_allowed(libc::SYS_openat, &[0, 0, bits(flags), 0o1777]);
+    }
+}
+
+#[test]
+fn open_without_creation_ignores_its_mode() {
+    for flags in [0, libc::O_RDWR, libc::O_DIRECTORY, libc::O_PATH | libc::O_CLOEXEC] {
+        assert_allowed(libc::SYS_open, &[0, bits(flags), 0o6777]);
+        assert_allowed(libc::SYS_openat, &[0, 0, bits(flags), u64::MAX]);
+    }
+}
+
+#[test]
+fn device_nodes_are_refused_and_fifos_are_not() {
+    for (kind, refused) in
+        [(0o020_000, true), (0o060_000, true), (0o010_000, false), (0o140_000, false), (0, false)]
+    {
+        for arguments in [[0, kind | 0o644, 0], [0, kind | 0o600 | HIGH_BITS, 0x103]] {
+            let shifted = [0, 0, arguments[1], arguments[2]];
+            if refused {
+                assert_refused(libc::SYS_mknod, &arguments, EPERM);
+                assert_refused(libc::SYS_mknodat, &shifted, EPERM);
+            } else {
+                assert_allowed(libc::SYS_mknod, &arguments);
+                assert_allowed(libc::SYS_mknodat, &shifted);
+            }
+        }
+    }
+}
+
+#[test]
+fn rename_leaves_no_whiteout_device() {
+    assert_refused(libc::SYS_renameat2, &[0, 0, 0, 0, 4], EPERM);
+    assert_refused(libc::SYS_renameat2, &[0, 0, 0, 0, 5], EPERM);
+    assert_allowed(libc::SYS_renameat2, &[0, 0, 0, 0, bits(3)]); // NOREPLACE, EXCHANGE
+}

@@ -1,0 +1,41 @@
+//! Building a section of the plan: every step belongs to a protection, and the policy says whether the sandbox
+//! may start without it.
+
+use kennel_helper::{
+    plan::{Entry, Step},
+    wire::Field,
+};
+
+use crate::policy::{Policy, Protection, Requirement};
+
+/// Steps in order, as bytes, with the protection of each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Section {
+    pub(crate) bytes: Vec<u8>,
+    protections: Vec<Protection>,
+}
+
+impl Section {
+    /// Appends a step that the sandbox cannot do without.
+    pub(crate) fn push(&mut self, protection: Protection, step: &Step<'_>) {
+        self.put(protection, step, false);
+    }
+
+    /// Appends a step that may fail where the policy says `if_available`.
+    pub(crate) fn push_by(&mut self, policy: &Policy, protection: Protection, step: &Step<'_>) {
+        let optional = policy.effective_requirement(protection) == Requirement::IfAvailable;
+        self.put(protection, step, optional);
+    }
+
+    fn put(&mut self, protection: Protection, step: &Step<'_>, optional: bool) {
+        Entry { optional, step: *step }.put(&mut self.bytes);
+        self.protections.push(protection);
+    }
+
+    /// The step at `index` and the protection it belongs to.
+    pub(crate) fn step(&self, index: u32) -> Option<(Protection, Step<'_>)> {
+        let index = usize::try_from(index).ok()?;
+        let entry = kennel_helper::plan::entries(&self.bytes).nth(index)??;
+        Some((*self.protections.get(index)?, entry.step))
+    }
+}

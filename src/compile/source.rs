@@ -1,0 +1,80 @@
+//! Looking at what a grant names on the host: canonical path, kind and identity. Reads, never writes.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, Metadata},
+    io,
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+use crate::host::identity;
+
+/// A thing on the host that can be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// Canonical: absolute, no symbolic link anywhere.
+    pub(crate) path: PathBuf,
+    pub(crate) identity: (u64, u64),
+    pub(crate) kind: Kind,
+}
+
+/// What kind of thing it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Directory,
+    /// A file, socket or fifo: anything that is bound onto a file.
+    File,
+    Device,
+}
+
+impl Source {
+    /// Resolves `path`, which is absolute.
+    ///
+    /// # Errors
+    /// Those of realpath(3).
+    pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
+        let (path, metadata) = match plain(path) {
+            Ok(metadata) => (path.to_owned(), metadata),
+            Err(_) => {
+                let canonical = fs::canonicalize(path)?;
+                let metadata = plain(&canonical)?;
+                (canonical, metadata)
+            }
+        };
+        let kind = kind(&metadata);
+        Ok(Self { path, identity: identity(&metadata), kind })
+    }
+
+    pub(crate) fn is_dir(&self) -> bool {
+        self.kind == Kind::Directory
+    }
+}
+
+fn kind(metadata: &Metadata) -> Kind {
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        Kind::Directory
+    } else if kind.is_char_device() || kind.is_block_device() {
+        Kind::Device
+    } else {
+        Kind::File
+    }
+}
+
+/// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.
+fn plain(path: &Path) -> io::Result<Metadata> {
+    let lexical = path.components().collect::<PathBuf>();
+    if lexical.as_os_str() != path.as_os_str()
+        || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
+    {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = openat2(nix::fcntl::AT_FDCWD, path, how)?;
+    fs::File::from(file).metadata()
+}

@@ -1,0 +1,185 @@
+//! What every profile shows of the system: programs and libraries, the few files of /etc that programs need,
+//! /dev, /proc, and private places to write. The lists are data; change them here.
+
+use std::{fs, path::Path};
+
+use super::{
+    Parts,
+    source::{Kind, Source},
+    view::{Access, Node, View},
+};
+use crate::policy::Profile;
+
+/// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
+const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+
+/// Directories of /etc that programs need, shown read-only.
+const ETC_DIRECTORIES: &[&str] = &[
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/fonts",
+    "/etc/java-17-openjdk",
+    "/etc/java-21-openjdk",
+    "/etc/ld.so.conf.d",
+    "/etc/perl",
+    "/etc/pki",
+    "/etc/ssl",
+    "/etc/terminfo",
+];
+
+/// Files of /etc that programs need. They are copied: a mount each would cost more than their bytes.
+const ETC_FILES: &[&str] = &[
+    "/etc/bash.bashrc",
+    "/etc/ca-certificates.conf",
+    "/etc/debian_version",
+    "/etc/gai.conf",
+    "/etc/gitconfig",
+    "/etc/host.conf",
+    "/etc/inputrc",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/locale.conf",
+    "/etc/localtime",
+    "/etc/lsb-release",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/networks",
+    "/etc/os-release",
+    "/etc/profile",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/shells",
+    "/etc/timezone",
+];
+
+/// A larger file is bound instead of copied.
+const LARGEST_COPY: u64 = 256 * 1024;
+
+/// Device nodes that every program may use.
+const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"];
+
+/// Links of /dev that programs expect.
+const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/ptmx", "pts/ptmx"),
+    ("/dev/stderr", "/proc/self/fd/2"),
+    ("/dev/stdin", "/proc/self/fd/0"),
+    ("/dev/stdout", "/proc/self/fd/1"),
+];
+
+/// Files of /proc that show more of the host than of the sandbox. Their modes keep an ordinary user out; for
+/// real root, who owns them, they are covered.
+const PROC_OF_ROOT: &[&str] = &[
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+];
+
+/// Directories of the host's root that FullDev does not show: the sandbox has its own, or none.
+const NOT_OF_THE_TREE: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
+
+/// Adds the system to the view.
+pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
+    devices(view, parts);
+    private(view, parts);
+    if parts.policy.profile == Profile::FullDev {
+        whole_tree(view);
+        return;
+    }
+    for path in SYSTEM {
+        show_root_entry(view, Path::new(path));
+    }
+    etc(view);
+    view.offer("directory", "/var", Node::Dir);
+    view.offer("link", "/var/tmp", Node::Symlink { points_to: "/tmp".into() });
+    view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
+}
+
+/// An entry of the host's root directory as it is there: a link as the same link, a directory read-only.
+fn show_root_entry(view: &mut View, path: &Path) {
+    if let Ok(points_to) = fs::read_link(path) {
+        view.offer("link", path, Node::Symlink { points_to });
+    } else if let Ok(source) = Source::resolve(path) {
+        view.offer("system", path, Node::Bind { source, access: Access::Read });
+    }
+}
+
+/// FullDev: everything of the host, read-only. Secrets are covered later.
+fn whole_tree(view: &mut View) {
+    let entries = fs::read_dir("/").into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| !NOT_OF_THE_TREE.iter().any(|name| entry.file_name() == *name)) {
+        show_root_entry(view, &entry.path());
+    }
+    if let Ok(source) = Source::resolve(Path::new("/run/systemd/resolve")) {
+        view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
+    }
+}
+
+fn etc(view: &mut View) {
+    for path in ETC_DIRECTORIES {
+        if let Ok(source) = Source::resolve(Path::new(path)) {
+            view.offer("system", *path, Node::Bind { source, access: Access::Read });
+        }
+    }
+    for path in ETC_FILES {
+        if let Some(node) = copy(Path::new(path)) {
+            view.offer("system", *path, node);
+        }
+    }
+    let names = "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n";
+    view.offer("file", "/etc/nsswitch.conf", file(names));
+    view.offer("link", "/etc/mtab", Node::Symlink { points_to: "/proc/self/mounts".into() });
+}
+
+/// The file that `path` leads to, through links: what a program would read there. None where it cannot be read.
+fn copy(path: &Path) -> Option<Node> {
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    if metadata.len() > LARGEST_COPY {
+        return Some(Node::Bind { source: Source::resolve(path).ok()?, access: Access::Read });
+    }
+    Some(Node::File { contents: fs::read(path).ok()?, mode: 0o644 })
+}
+
+/// A small text file of the sandbox's own.
+pub(super) fn file(contents: impl Into<Vec<u8>>) -> Node {
+    Node::File { contents: contents.into(), mode: 0o644 }
+}
+
+fn devices(view: &mut View, parts: &Parts<'_>) {
+    for path in DEVICES {
+        if let Ok(source) = Source::resolve(Path::new(path))
+            && source.kind == Kind::Device
+        {
+            view.offer("device", *path, Node::Bind { source, access: Access::Device });
+        }
+    }
+    for (path, points_to) in DEVICE_LINKS {
+        view.offer("link", *path, Node::Symlink { points_to: points_to.into() });
+    }
+    view.offer("terminals", "/dev/pts", Node::DevPts);
+    view.offer("processes", "/proc", Node::Proc);
+    if parts.caller.is_root() {
+        for path in PROC_OF_ROOT.iter().filter(|path| crate::host::exists(Path::new(path))) {
+            super::secrets::cover(view, "kernel file", Path::new(path), Kind::File);
+        }
+    }
+}
+
+/// The places a command may write to whatever the profile, empty and gone with it.
+fn private(view: &mut View, parts: &Parts<'_>) {
+    let size = parts.tmpfs_size();
+    let tmpfs = |mode| Node::Tmpfs { mode, size, access: Access::Write };
+    view.offer("private directory", "/tmp", tmpfs(0o1777));
+    view.offer("private directory", "/dev/shm", tmpfs(0o1777));
+    view.offer("directory", "/run", Node::Dir);
+}

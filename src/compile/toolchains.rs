@@ -1,0 +1,135 @@
+//! Toolchains that people keep outside the system directories, shown read-only so that `kennel run -- cargo build`
+//! just works. The table is data: to support another tool, add a row. Never a row with credentials in it.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Parts, secrets,
+    source::Source,
+    view::{Access, Node, View},
+};
+use crate::policy::{Profile, Toolchains};
+
+/// A toolchain with a home of its own.
+struct Toolchain {
+    /// Variable that moves its home; passed on when set.
+    variable: &'static str,
+    /// Where it lives otherwise, below HOME.
+    home: &'static str,
+    /// What of it is shown; `.` is all of it.
+    parts: &'static [&'static str],
+}
+
+const TOOLCHAINS: &[Toolchain] = &[
+    Toolchain {
+        variable: "RUSTUP_HOME",
+        home: ".rustup",
+        parts: &["toolchains", "settings.toml", "update-hashes"],
+    },
+    Toolchain { variable: "CARGO_HOME", home: ".cargo", parts: &["bin", "env", "git", "registry"] },
+    Toolchain { variable: "PYENV_ROOT", home: ".pyenv", parts: &["."] },
+    Toolchain { variable: "RBENV_ROOT", home: ".rbenv", parts: &["."] },
+    Toolchain { variable: "NVM_DIR", home: ".nvm", parts: &["."] },
+    Toolchain { variable: "FNM_DIR", home: ".local/share/fnm", parts: &["."] },
+    Toolchain { variable: "VOLTA_HOME", home: ".volta", parts: &["."] },
+    Toolchain { variable: "BUN_INSTALL", home: ".bun", parts: &["bin", "install/global"] },
+    Toolchain { variable: "DENO_INSTALL", home: ".deno", parts: &["bin"] },
+    Toolchain { variable: "GOROOT", home: "go", parts: &["bin", "src", "pkg", "VERSION", "go.env", "lib"] },
+    Toolchain { variable: "GOPATH", home: "go", parts: &["bin", "pkg"] },
+    Toolchain { variable: "SDKMAN_DIR", home: ".sdkman", parts: &["bin", "candidates", "src"] },
+    Toolchain { variable: "JAVA_HOME", home: ".jdks", parts: &["."] },
+    Toolchain { variable: "UV_PYTHON_INSTALL_DIR", home: ".local/share/uv/python", parts: &["."] },
+    Toolchain { variable: "UV_TOOL_DIR", home: ".local/share/uv/tools", parts: &["."] },
+    Toolchain { variable: "PIPX_HOME", home: ".local/share/pipx", parts: &["."] },
+    Toolchain {
+        variable: "MISE_DATA_DIR",
+        home: ".local/share/mise",
+        parts: &["installs", "shims", "plugins"],
+    },
+    Toolchain { variable: "ASDF_DATA_DIR", home: ".asdf", parts: &["."] },
+];
+
+/// Of a directory on PATH below HOME, its siblings that programs in it load from.
+const PREFIX_PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
+
+/// Adds the caller's toolchains to the view.
+pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
+    if !wanted(parts) {
+        return;
+    }
+    for toolchain in TOOLCHAINS {
+        let home = home_of(toolchain, parts);
+        for part in toolchain.parts {
+            offer(view, parts, &if *part == "." { home.clone() } else { home.join(part) });
+        }
+    }
+    for entry in parts.caller.search_path() {
+        if let Ok(below_opt) = entry.strip_prefix("/opt") {
+            // Packages in /opt keep everything below one directory of their own.
+            offer(view, parts, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
+        } else if entry.starts_with(&parts.caller.home) && entry != parts.caller.home {
+            offer(view, parts, &entry);
+            offer_prefix(view, parts, &entry);
+        }
+    }
+}
+
+/// Variables that tell tools where their toolchain lives, as the caller has them.
+pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
+    if !wanted(parts) {
+        return Vec::new();
+    }
+    let set = |toolchain: &Toolchain| {
+        let value = parts.caller.variable(toolchain.variable)?;
+        Some((toolchain.variable.into(), value.to_owned()))
+    };
+    TOOLCHAINS.iter().filter_map(set).collect()
+}
+
+fn wanted(parts: &Parts<'_>) -> bool {
+    let by_profile = !matches!(parts.policy.profile, Profile::CiOnly | Profile::FullDev);
+    by_profile && parts.policy.toolchains == Toolchains::Auto
+}
+
+fn home_of(toolchain: &Toolchain, parts: &Parts<'_>) -> PathBuf {
+    let moved =
+        parts.caller.variable(toolchain.variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    moved.unwrap_or_else(|| parts.caller.home.join(toolchain.home))
+}
+
+/// `~/x/bin` on PATH: its `lib` and the like too, but not when `~/x` is HOME itself.
+fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
+    let Some(prefix) = bin.parent().filter(|prefix| *prefix != parts.caller.home && bin.ends_with("bin"))
+    else {
+        return;
+    };
+    for part in PREFIX_PARTS {
+        offer(view, parts, &prefix.join(part));
+    }
+}
+
+/// Shows a path read-only if it exists and is fit to be shown: a variable must not be able to name HOME, a
+/// secret, or a place that the system shows already.
+fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
+    let home = &parts.caller.home;
+    let unfit = home.starts_with(path) || secrets::is_secret(path, home) || already_shown(view, path);
+    if unfit || path.components().count() < 2 {
+        return;
+    }
+    if let Ok(source) = Source::resolve(path)
+        && !secrets::is_secret(&source.path, home)
+        && !home.starts_with(&source.path)
+    {
+        view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
+    }
+}
+
+fn already_shown(view: &View, path: &Path) -> bool {
+    let shown = |place: &super::view::Place| {
+        matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. })
+    };
+    path.ancestors().any(|above| view.get(above).is_some_and(shown))
+}

@@ -1,0 +1,141 @@
+//! The view: what will be visible where, as a tree of places. Pure data; `emit` turns it into steps.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use super::source::Source;
+use crate::{Error, policy::Protection};
+
+/// What lies at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// An empty directory of the root.
+    Dir,
+    /// A thing of the host.
+    Bind { source: Source, access: Access },
+    /// A private tmpfs, writable unless it is a mask.
+    Tmpfs { mode: u32, size: u64, access: Access },
+    /// A file of the sandbox's own.
+    File { contents: Vec<u8>, mode: u32 },
+    /// A symbolic link of the root.
+    Symlink { points_to: PathBuf },
+    /// A fresh procfs.
+    Proc,
+    /// A fresh devpts.
+    DevPts,
+}
+
+/// How much a place allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// A device node: usable as the host lets its user use it.
+    Device,
+}
+
+/// Who wanted it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// The profile: gives way to everything else.
+    Profile,
+    /// The policy's own mounts: two of them must not contradict each other.
+    Policy,
+    /// Secrets and protected paths: added last, where nothing explicit lies.
+    Wall,
+}
+
+/// A node, where it comes from, and its name in messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: Node,
+    pub(crate) origin: Origin,
+    pub(crate) what: &'static str,
+    pub(crate) protection: Protection,
+}
+
+/// Everything visible, by absolute path in the sandbox. Parents come before their children.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    places: BTreeMap<PathBuf, Place>,
+}
+
+impl View {
+    /// Puts a node of the profile at `target`, unless something is there.
+    pub(crate) fn offer(&mut self, what: &'static str, target: impl Into<PathBuf>, node: Node) {
+        let place = Place { node, origin: Origin::Profile, what, protection: Protection::Root };
+        self.places.entry(target.into()).or_insert(place);
+    }
+
+    /// Puts a node that the policy names at `target`, in place of the profile's.
+    ///
+    /// # Errors
+    /// Where the policy names two different things for one place.
+    pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
+        if let Some(old) = self.places.get(&target)
+            && old.origin >= Origin::Policy
+            && old.node != node
+        {
+            return Err(Error::View {
+                what,
+                path: target,
+                reason: format!("the policy puts a {} there as well", old.what),
+                remedy: Some("keep one of the two".to_owned()),
+            });
+        }
+        let place = Place { node, origin: Origin::Policy, what, protection: Protection::Root };
+        self.places.insert(target, place);
+        Ok(())
+    }
+
+    /// Puts up a wall at `target`, unless the policy names that very place.
+    pub(crate) fn wall(&mut self, what: &'static str, target: PathBuf, node: Node, protection: Protection) {
+        let place = Place { node, origin: Origin::Wall, what, protection };
+        match self.places.get(&target) {
+            Some(old) if old.origin == Origin::Policy => {}
+            _ => {
+                self.places.insert(target, place);
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, target: &Path) -> Option<&Place> {
+        self.places.get(target)
+    }
+
+    /// Places in order, parents first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
+        self.places.iter().map(|(target, place)| (target.as_path(), place))
+    }
+
+    /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
+    pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &Place)> {
+        target.ancestors().skip(1).find_map(|path| self.mount_at(path))
+    }
+
+    fn mount_at(&self, path: &Path) -> Option<(&Path, &Place)> {
+        let (path, place) = self.places.get_key_value(path)?;
+        let mounted =
+            matches!(place.node, Node::Bind { .. } | Node::Tmpfs { .. } | Node::Proc | Node::DevPts);
+        mounted.then_some((path.as_path(), place))
+    }
+
+    /// The host path that `target` shows, when it lies in something bound from the host.
+    pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
+        let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
+        shown_by(at, target)
+    }
+
+    /// The host path under a mount at `target`: what the mount around it shows there.
+    pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
+        shown_by(self.mount_above(target)?, target)
+    }
+}
+
+fn shown_by((at, place): (&Path, &Place), target: &Path) -> Option<PathBuf> {
+    let Node::Bind { source, .. } = &place.node else { return None };
+    let below = target.strip_prefix(at).ok()?;
+    Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
+}

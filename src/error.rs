@@ -1,0 +1,156 @@
+//! Errors of the Rust API. Each names the thing; the cause is its source; the remedy, where a person can do
+//! something about it, is data beside it.
+
+use std::{io, path::PathBuf};
+
+use crate::{
+    failure::{Boundary, Class, Failure},
+    policy::{PolicyError, Protection},
+};
+
+/// Why a sandbox could not be prepared, or a command not be run in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The policy contradicts itself or has a value that cannot be.
+    #[error("policy")]
+    Policy(#[from] PolicyError),
+    /// A path that the policy grants cannot be granted.
+    #[error("{what} {}", path.display())]
+    Grant {
+        /// What the path is in the policy: `workspace`, `read-only grant`, …
+        what: &'static str,
+        /// The path as the user wrote it.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// Two places of the view cannot exist together.
+    #[error("{what} {}: {reason}", path.display())]
+    View {
+        /// What the path is in the policy.
+        what: &'static str,
+        /// The path in the sandbox.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// A required protection is not to be had on this host.
+    #[error("{protection}: {reason}")]
+    Unavailable {
+        /// The protection.
+        protection: Protection,
+        /// What the host lacks or refused.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// A step of the start failed inside, before the command ran. Nothing of it is left.
+    #[error("{step}")]
+    Step {
+        /// The step in words, with the user's path.
+        step: String,
+        /// The protection that the step belongs to.
+        protection: Protection,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// The program is in none of the places where it could be.
+    #[error("{program}: not found in the sandbox")]
+    NotFound {
+        /// The program as the caller named it.
+        program: String,
+    },
+    /// The program is there but cannot be executed.
+    #[error("{program}")]
+    NotExecutable {
+        /// The program as the caller named it.
+        program: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An argument, variable or directory of the command is not usable.
+    #[error("{what} {value:?}: {reason}")]
+    Command {
+        /// `argument`, `environment variable`, `working directory`, …
+        what: &'static str,
+        /// The value, shortened.
+        value: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A call of the embedding program's side failed.
+    #[error("{what}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The sandbox ended without a report: init was killed from outside.
+    #[error("the sandbox ended without a report")]
+    Lost,
+}
+
+impl Error {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+
+    /// What a person can do about it, if anything is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Grant { remedy, .. }
+            | Self::View { remedy, .. }
+            | Self::Unavailable { remedy, .. }
+            | Self::Step { remedy, .. } => remedy.as_deref(),
+            Self::NotFound { .. } => {
+                Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
+            }
+            _ => None,
+        }
+    }
+
+    /// The error and its causes in one line, joined by `: `.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut line = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            line.push_str(": ");
+            line.push_str(&error.to_string());
+            cause = error.source();
+        }
+        line
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary) = match self {
+            Self::Policy(_) | Self::Grant { .. } | Self::View { .. } => {
+                (Class::CapabilityDenied, Boundary::Manifest)
+            }
+            Self::Unavailable { .. } | Self::Step { .. } => {
+                (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
+            }
+            Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
+            Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
+            Self::Io { .. } | Self::Lost => (Class::RuntimeError, Boundary::Runtime),
+        };
+        let details = match self {
+            Self::Unavailable { .. } | Self::Step { .. } => serde_json::json!({
+                "platform": "linux", "reason": self.chain(), "remedy": self.remedy(),
+            }),
+            _ => serde_json::Value::Null,
+        };
+        Failure::new(class, boundary, self.chain(), details)
+    }
+}

@@ -1,0 +1,93 @@
+//! What this machine offers, as facts that are cheap to read; `probe` tries them for real.
+
+pub(crate) mod remedy;
+
+use std::{fmt, fs, os::unix::fs::MetadataExt, path::Path};
+
+use serde::Serialize;
+
+/// Facts of the kernel that the compiler decides by. Plain data, so that kernels we do not have can be written
+/// down in a test.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Host {
+    /// Version of the running kernel.
+    pub kernel: Version,
+    /// Landlock ABI, 0 where there is none.
+    pub landlock_abi: u32,
+    /// Whether seccomp filters can be installed.
+    pub seccomp: bool,
+    /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted.
+    pub cgroup2: bool,
+}
+
+/// A kernel version, major and minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Version(pub u32, pub u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// The oldest kernel whose mount calls suffice: mount_setattr(2) came with Linux 5.12.
+pub(crate) const OLDEST: Version = Version(5, 12);
+
+impl Host {
+    /// The facts of the running machine.
+    ///
+    /// ```
+    /// let host = kennel::Host::detect();
+    /// println!("Linux {}, Landlock ABI {}", host.kernel, host.landlock_abi);
+    /// ```
+    #[must_use]
+    pub fn detect() -> Self {
+        Self {
+            kernel: kernel_version(),
+            landlock_abi: crate::sys::landlock_abi(),
+            seccomp: crate::sys::seccomp_available(),
+            cgroup2: has_cgroup2(),
+        }
+    }
+}
+
+fn kernel_version() -> Version {
+    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
+    parse_version(&release.unwrap_or_default())
+}
+
+/// `6.18.44-cloud` is 6.18; what cannot be read is 0.0, which is older than everything.
+fn parse_version(release: &str) -> Version {
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or_default());
+    Version(numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
+fn has_cgroup2() -> bool {
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    controllers.split_whitespace().any(|name| name == "memory")
+}
+
+/// Device and inode of a file: what the inside compares a bind source with.
+pub(crate) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Whether something is there, whatever it is and whoever may read it.
+pub(crate) fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_releases() {
+        assert_eq!(parse_version("6.18.44-fc-v595"), Version(6, 18));
+        assert_eq!(parse_version("5.10.0-32-cloud-amd64"), Version(5, 10));
+        assert_eq!(parse_version("7.3"), Version(7, 3));
+        assert_eq!(parse_version("nonsense"), Version(0, 0));
+        assert!(Version(5, 10) < OLDEST && OLDEST < Version(6, 1));
+    }
+}

@@ -1,0 +1,54 @@
+//! Kennel confines commands on Linux, for programs that run thousands of them.
+//!
+//! A [`Policy`] says what a command may see, use and reach. [`Sandbox::new`] checks it against this host and
+//! turns it into a plan; every command of the sandbox then runs in namespaces of its own, with a tmpfs root that
+//! shows only what was granted, Landlock, seccomp and limits. What was enforced comes back as data.
+//!
+//! ```no_run
+//! use kennel::{Policy, Profile, Sandbox};
+//!
+//! # async fn example() -> Result<(), kennel::Error> {
+//! let policy = Policy::profile(Profile::RepoWrite, "/home/me/repo");
+//! let sandbox = Sandbox::new(&policy)?;
+//! let out = sandbox.command("cargo").args(["test"]).output().await?;
+//! println!("{} {:?}", out.status, out.enforcement.level());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
+//! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
+//! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
+
+mod caller;
+mod child;
+mod command;
+mod compile;
+mod describe;
+mod enforcement;
+mod error;
+mod failure;
+mod host;
+mod image;
+mod inside;
+mod outcome;
+mod policy;
+mod start;
+mod stdio;
+mod sys;
+mod terminal;
+mod watch;
+
+pub use child::Child;
+pub use command::{Command, Sandbox};
+pub use enforcement::{Enforcement, Entry, Level, State};
+pub use error::Error;
+pub use failure::{Boundary, Class, Failure};
+pub use host::{Host, Version};
+pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
+pub use policy::{
+    Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
+    Protection, Requirement, Requirements, Size, Span, Toolchains,
+};
+pub use stdio::{ChildOutput, ChildStdin, Stdio};
+pub use terminal::Terminal;

@@ -1,0 +1,106 @@
+//! Policies for property tests: any value of each type, sensible or not, as long as JSON can spell it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proptest::collection::{btree_map, vec};
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::{
+    Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, Profile, Protection,
+    Requirement, Requirements, Size, Span, Toolchains,
+};
+
+/// Any policy.
+pub(crate) fn policies() -> impl Strategy<Value = Policy> {
+    let choices = (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(OnUnavailable::ALL));
+    let paths = (path(), vec(path(), 0..3), option::of(path()), vec(mount(), 0..4));
+    let parts = (network(), env(), limits(), requirements(), ".{0,10}");
+    (choices, paths, parts).prop_map(|(choices, paths, parts)| {
+        let (profile, toolchains, on_unavailable) = choices;
+        let (workspace, protect, cwd, mounts) = paths;
+        let (network, env, limits, require, hostname) = parts;
+        Policy {
+            profile,
+            workspace,
+            mounts,
+            network,
+            env,
+            limits,
+            toolchains,
+            protect,
+            require,
+            on_unavailable,
+            hostname,
+            cwd,
+        }
+    })
+}
+
+fn one_of<T: Copy + std::fmt::Debug + 'static, const N: usize>(all: [T; N]) -> impl Strategy<Value = T> {
+    select(all.to_vec())
+}
+
+fn path() -> impl Strategy<Value = PathBuf> {
+    prop_oneof!["(/[a-c.]{1,3}){1,3}", "/(proc|sys|dev)(/[a-c])?", ".{0,8}"].prop_map(PathBuf::from)
+}
+
+fn mount() -> impl Strategy<Value = Mount> {
+    let bind = || (path(), option::of(path()));
+    prop_oneof![
+        bind().prop_map(|(source, target)| Mount::ReadOnly { source, target }),
+        bind().prop_map(|(source, target)| Mount::ReadWrite { source, target }),
+        (path(), option::of(size())).prop_map(|(target, size)| Mount::Tmpfs { target, size }),
+        path().prop_map(|path| Mount::Mask { path }),
+        (path(), ".{0,20}", any::<bool>()).prop_map(|(target, contents, executable)| Mount::File {
+            target,
+            contents,
+            executable
+        }),
+        (path(), path()).prop_map(|(target, points_to)| Mount::Symlink { target, points_to }),
+        path().prop_map(|path| Mount::Device { path }),
+        path().prop_map(|target| Mount::Proc { target }),
+    ]
+}
+
+fn network() -> impl Strategy<Value = Network> {
+    let rule = prop_oneof!["[a-z]{1,5}:[0-9]{1,5}", ".{0,10}"];
+    (option::of(one_of(NetworkMode::ALL)), vec(rule, 0..3)).prop_map(|(mode, allow)| Network { mode, allow })
+}
+
+fn env() -> impl Strategy<Value = Env> {
+    (one_of(EnvBase::ALL), vec(".{0,5}", 0..3), btree_map(".{0,5}", ".{0,5}", 0..3))
+        .prop_map(|(base, pass, set)| Env { base, pass, set })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let sizes = (option::of(size()), option::of(size()), option::of(size()), option::of(size()));
+    let counts = (option::of(any::<u64>()), option::of(any::<u64>()));
+    // Quarters, because serde_json may round the last bit of other fractions.
+    let cpus = option::of((-4_i32..20_000).prop_map(|quarters| f64::from(quarters) / 4.0));
+    (sizes, counts, cpus, option::of(span()), option::of(span())).prop_map(
+        |(sizes, counts, cpus, cpu_time, timeout)| {
+            let (memory, output, tmp_size, file_size) = sizes;
+            let (pids, open_files) = counts;
+            Limits { memory, pids, cpus, cpu_time, timeout, output, tmp_size, open_files, file_size }
+        },
+    )
+}
+
+fn requirements() -> impl Strategy<Value = Requirements> {
+    vec((one_of(Protection::ALL), one_of(Requirement::ALL)), 0..5).prop_map(|pairs| {
+        let mut requirements = Requirements::default();
+        pairs.into_iter().for_each(|(protection, requirement)| requirements.set(protection, requirement));
+        requirements
+    })
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    (1_u64..).prop_map(Size::from_bytes)
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    (any::<u64>(), 1_u32..1_000_000_000).prop_map(|(seconds, nanos)| Duration::new(seconds, nanos).into())
+}

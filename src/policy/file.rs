@@ -1,0 +1,476 @@
+//! Policies as text: TOML and JSON, read strictly. An unknown key, a key said twice, or a value of the wrong
+//! kind is an error with its place, because a misspelled restriction must not read as no restriction.
+//!
+//! [`Policy::load`] is the only function of the policy that touches the host.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::marker::PhantomData;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+
+use super::{Mount, Policy, PolicyError};
+
+/// Largest policy file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+impl Policy {
+    /// Reads a policy from TOML. Every key may be left out; the workspace is then `.`. Paths stay as written.
+    ///
+    /// Only the text is judged here; [`Policy::validate`] judges what it says.
+    ///
+    /// # Errors
+    /// [`PolicyError::Syntax`] with line and column.
+    ///
+    /// ```
+    /// use kennel::{Policy, Profile};
+    ///
+    /// let policy = Policy::from_toml("profile = 'ci-only'\nlimits.memory = '64M'")?;
+    /// assert_eq!(policy.profile, Profile::CiOnly);
+    ///
+    /// let error = Policy::from_toml("profil = 'ci-only'").unwrap_err();
+    /// assert!(error.to_string().starts_with("policy:1:1: unknown field `profil`"));
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn from_toml(text: &str) -> Result<Policy, PolicyError> {
+        parse_toml("policy", text)
+    }
+
+    /// Reads a policy from JSON; the same keys as in TOML.
+    ///
+    /// # Errors
+    /// [`PolicyError::Syntax`] with line and column.
+    ///
+    /// ```
+    /// use kennel::Policy;
+    ///
+    /// let policy = Policy::default().read_only("/srv/data");
+    /// let text = serde_json::to_string(&policy).unwrap();
+    /// assert_eq!(Policy::from_json(&text)?, policy);
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn from_json(text: &str) -> Result<Policy, PolicyError> {
+        parse_json("policy", text)
+    }
+
+    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB.
+    ///
+    /// Relative paths in it are joined to the directory of the file: workspace, working directory, sources of
+    /// mounts and masks; a missing workspace is that directory. `~/` at the start of any path is the home
+    /// directory that `HOME` names. Targets are left as they are: they must be absolute.
+    ///
+    /// Only the text is judged here; [`Policy::validate`] judges what it says.
+    ///
+    /// # Errors
+    /// [`PolicyError::Read`] when it cannot be read, [`PolicyError::Syntax`] with line and column when it is
+    /// no policy, [`PolicyError::Value`] when it is not a regular file, too large, named otherwise, or says
+    /// `~/` while `HOME` is not an absolute path.
+    ///
+    /// ```no_run
+    /// let policy = kennel::Policy::load("ci/kennel.toml".as_ref())?;
+    /// policy.validate()?;
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn load(path: &Path) -> Result<Policy, PolicyError> {
+        let parse = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("toml") => parse_toml,
+            Some("json") => parse_json,
+            _ => return Err(PolicyError::path("policy file", path, "the name must end in .toml or .json")),
+        };
+        let mut policy = parse(&path.display().to_string(), &read(path)?)?;
+        let absolute = std::path::absolute(path);
+        let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
+        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+        let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };
+        base.apply(&mut policy)?;
+        Ok(policy)
+    }
+}
+
+fn parse_toml(file: &str, text: &str) -> Result<Policy, PolicyError> {
+    refuse_empty(file, text)?;
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        PolicyError::syntax(file, text.as_bytes(), offset, error.message())
+    })
+}
+
+fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
+    refuse_empty(file, text)?;
+    // Serde would take an array as the fields in order; nobody means that.
+    if text.trim_start().starts_with('[') {
+        return Err(PolicyError::syntax_at(file, 1, 1, "expected an object, not an array"));
+    }
+    serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line().max(1), error.column().max(1));
+        let whole = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        PolicyError::syntax_at(file, line, column, whole.strip_suffix(&place).unwrap_or(&whole))
+    })
+}
+
+/// An empty text is more likely a file cut short than somebody who wants every default.
+fn refuse_empty(file: &str, text: &str) -> Result<(), PolicyError> {
+    if text.trim_start_matches('\u{feff}').trim().is_empty() {
+        return Err(PolicyError::syntax_at(file, 1, 1, "the policy is empty; say at least which profile"));
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, PolicyError> {
+    let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
+    // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(PolicyError::path("policy file", path, "is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let size = file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if u64::try_from(size).is_ok_and(|size| size > FILE_MAX) {
+        return Err(PolicyError::path("policy file", path, "is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        PolicyError::syntax(&path.display().to_string(), error.as_bytes(), offset, "the text is not UTF-8")
+    })
+}
+
+/// What paths in a file are relative to.
+struct Base<'a> {
+    directory: &'a Path,
+    home: Option<&'a Path>,
+}
+
+impl Base<'_> {
+    fn apply(&self, policy: &mut Policy) -> Result<(), PolicyError> {
+        self.join("workspace", &mut policy.workspace)?;
+        if let Some(cwd) = &mut policy.cwd {
+            self.join("cwd", cwd)?;
+        }
+        policy.protect.iter_mut().try_for_each(|path| self.expand("protect", path))?;
+        for (index, mount) in policy.mounts.iter_mut().enumerate() {
+            self.apply_to_mount(&format!("mounts[{index}]"), mount)?;
+        }
+        Ok(())
+    }
+
+    fn apply_to_mount(&self, key: &str, mount: &mut Mount) -> Result<(), PolicyError> {
+        match mount {
+            Mount::ReadOnly { source, target } | Mount::ReadWrite { source, target } => {
+                self.join(key, source)?;
+                target.as_mut().map_or(Ok(()), |target| self.expand(key, target))
+            }
+            Mount::Mask { path } => self.join(key, path),
+            Mount::Tmpfs { target, .. } | Mount::File { target, .. } | Mount::Proc { target } => {
+                self.expand(key, target)
+            }
+            Mount::Symlink { target, points_to } => {
+                self.expand(key, target)?;
+                self.expand(key, points_to)
+            }
+            Mount::Device { path } => self.expand(key, path),
+        }
+    }
+
+    /// Makes a path of the host absolute. An empty one stays, for [`Policy::validate`] to refuse.
+    fn join(&self, key: &str, path: &mut PathBuf) -> Result<(), PolicyError> {
+        self.expand(key, path)?;
+        if path.is_relative() && !path.as_os_str().is_empty() {
+            // Collecting the components drops the `.` of `workspace = "."`.
+            *path = self.directory.join(&path).components().collect();
+        }
+        Ok(())
+    }
+
+    fn expand(&self, key: &str, path: &mut PathBuf) -> Result<(), PolicyError> {
+        let Ok(rest) = path.strip_prefix("~") else { return Ok(()) };
+        let Some(home) = self.home else {
+            return Err(PolicyError::path(key, path, "HOME is not an absolute path; write the path in full"));
+        };
+        *path = home.join(rest).components().collect();
+        Ok(())
+    }
+}
+
+/// Reads a map in which no key is said twice; serde's own would keep the last.
+pub(super) fn unique_map<'de, D, K, V>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    deserializer.deserialize_map(UniqueMap(PhantomData))
+}
+
+struct UniqueMap<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K, V> Visitor<'de> for UniqueMap<K, V>
+where
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    type Value = BTreeMap<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut map = BTreeMap::new();
+        while let Some(key) = access.next_key::<K>()? {
+            if map.contains_key(&key) {
+                return Err(de::Error::custom(format!("duplicate key `{key}`")));
+            }
+            map.insert(key, access.next_value()?);
+        }
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::arbitrary::policies;
+    use crate::policy::{
+        EnvBase, NetworkMode, OnUnavailable, Profile, Protection, Requirement, Size, Toolchains,
+    };
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    const FULL: &str = r#"
+profile = "repo-write"
+workspace = "."
+toolchains = "auto"
+protect = [".env"]
+hostname = "kennel"
+cwd = "sub"
+on_unavailable = "refuse"
+[[mounts]]
+type = "ro"
+source = "/srv/data"
+target = "/data"
+[network]
+mode = "none"
+allow = ["crates.io:443"]
+[env]
+base = "scrubbed"
+pass = ["CI"]
+set = { A = "b" }
+[limits]
+memory = "64M"
+timeout = "30s"
+[require]
+landlock = "if_available"
+"#;
+
+    fn toml_error(text: &str) -> String {
+        Policy::from_toml(text).expect_err(text).to_string()
+    }
+
+    fn json_error(text: &str) -> String {
+        Policy::from_json(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn documented_file_is_read_in_full() {
+        let policy = Policy::from_toml(FULL).expect("the documented form");
+        assert_eq!(policy.profile, Profile::RepoWrite);
+        assert_eq!((policy.toolchains, policy.on_unavailable), (Toolchains::Auto, OnUnavailable::Refuse));
+        let data = Mount::ReadOnly { source: "/srv/data".into(), target: Some("/data".into()) };
+        assert_eq!(policy.mounts, [data]);
+        assert_eq!(policy.network.mode, Some(NetworkMode::None));
+        assert_eq!((policy.env.base, policy.env.set["A"].as_str()), (EnvBase::Scrubbed, "b"));
+        assert_eq!(policy.limits.memory, Some(Size::from_bytes(64 << 20)));
+        assert_eq!(policy.limits.timeout, Some(Duration::from_secs(30).into()));
+        assert_eq!(policy.require.get(Protection::Landlock), Some(Requirement::IfAvailable));
+        assert_eq!(policy.cwd, Some("sub".into()));
+        assert_eq!(policy.protect, [PathBuf::from(".env")]);
+    }
+
+    #[test]
+    fn every_key_can_be_left_out() {
+        assert_eq!(Policy::from_toml("# defaults").expect("comment"), Policy::default());
+        assert_eq!(Policy::from_json("{}").expect("empty object"), Policy::default());
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_name_and_line() {
+        for (text, start) in [
+            ("a = 1", "policy:1:1: unknown field `a`"),
+            ("\n[network]\nmod = 'none'", "policy:3:1: unknown field `mod`"),
+            ("[env]\nsett = {}", "policy:2:1: unknown field `sett`"),
+            ("[limits]\npids = 1\nmem = 1", "policy:3:1: unknown field `mem`"),
+            ("[require]\nlandlok = 'required'", "policy:2:1: unknown variant `landlok`"),
+            ("[[mounts]]\ntype = 'proc'\ntarget = '/p'\ntaget = '/p'", "policy:4:1: unknown field `taget`"),
+        ] {
+            let error = toml_error(text);
+            assert!(error.starts_with(start), "{error}");
+        }
+        let error = json_error("{\n \"network\": {\"mod\": 1}}");
+        assert!(error.starts_with("policy:2:") && error.contains("unknown field `mod`"), "{error}");
+        let error = json_error("{\"mounts\": [\n{\"type\": \"ro\", \"source\": \"/a\", \"sorce\": 1}]}");
+        assert!(error.starts_with("policy:2:") && error.contains("unknown field `sorce`"), "{error}");
+    }
+
+    #[test]
+    fn unknown_words_list_the_known_ones() {
+        for (text, words) in [
+            ("profile = 'ci'", "`read-only`, `repo-write`, `no-network`, `full-dev`, `ci-only`"),
+            ("network.mode = 'all'", "`none`, `proxy`, `host`"),
+            ("require.landlock = 'no'", "`required` or `if_available`"),
+            ("[[mounts]]\ntype = 'bind'", "`ro`, `rw`, `tmpfs`, `mask`, `file`, `symlink`, `device`, `proc`"),
+        ] {
+            let error = toml_error(text);
+            assert!(error.contains("unknown variant") && error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_said_twice_are_refused() {
+        assert!(toml_error("hostname = 'a'\nhostname = 'b'").starts_with("policy:2:1: duplicate key"));
+        for text in [
+            r#"{"hostname": "a", "hostname": "b"}"#,
+            r#"{"limits": {"pids": 1, "pids": 2}}"#,
+            r#"{"env": {"set": {"A": "1", "A": "2"}}}"#,
+            r#"{"require": {"root": "required", "root": "required"}}"#,
+            r#"{"mounts": [{"type": "proc", "target": "/a", "target": "/b"}]}"#,
+            r#"{"mounts": [{"type": "proc", "type": "mask", "target": "/a"}]}"#,
+        ] {
+            let error = json_error(text);
+            assert!(error.contains("duplicate"), "{error}");
+        }
+    }
+
+    #[test]
+    fn values_of_the_wrong_kind_are_refused_at_their_line() {
+        for (text, start) in [
+            ("\nhostname = 1", "policy:2:12: invalid type: integer"),
+            ("limits.memory = '1.5G'", "policy:1:17: size `1.5G`: expected"),
+            ("limits.memory = 0", "policy:1:17: size `0`: expected"),
+            ("limits.timeout = '1d'", "policy:1:18: time `1d`: expected"),
+            ("limits.pids = -1", "policy:1:15: "),
+            ("[[mounts]]\ntype = 'tmpfs'\ntarget = '/t'\nsize = 'x'", "policy:4:8: size `x`: "),
+        ] {
+            let error = toml_error(text);
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_inputs_are_errors_and_not_panics() {
+        let garbage: String = (0..10_u32 << 20)
+            .map(|i| char::from(i.wrapping_mul(0x9E37_79B1).to_be_bytes()[0] & 0x7F))
+            .collect();
+        let deep = "[".repeat(200_000);
+        let tables = "{\"env\":".repeat(200_000);
+        for text in ["", " \n\t", "\0", "[]", "null", "\u{feff}", "=", "profile", &garbage, &deep, &tables] {
+            assert!(toml_error(text).len() < 1200);
+            assert!(json_error(text).len() < 1200);
+        }
+        assert!(toml_error(&format!("mounts = {deep}")).contains("recurs"));
+        assert!(json_error(&format!("{{\"mounts\": {deep}")).starts_with("policy:1:"));
+        assert_eq!(toml_error(""), "policy:1:1: the policy is empty; say at least which profile");
+        assert!(json_error(&format!("{{\"{}\": 1}}", "k".repeat(1 << 20))).len() < 1200);
+    }
+
+    fn load(directory: &Path, name: &str, text: &[u8]) -> Result<Policy, PolicyError> {
+        let path = directory.join(name);
+        std::fs::write(&path, text).expect("writes a file of the test");
+        Policy::load(&path)
+    }
+
+    #[test]
+    fn relative_paths_are_those_of_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let dir = directory.path();
+        let text = "workspace = '.'\ncwd = 'sub'\nprotect = ['.env']\n\
+            [[mounts]]\ntype = 'rw'\nsource = './cache'\n[[mounts]]\ntype = 'mask'\npath = 'keys'\n\
+            [[mounts]]\ntype = 'ro'\nsource = '/abs'\ntarget = 'rel'\n";
+        let policy = load(dir, "p.toml", text.as_bytes()).expect("loads");
+        assert_eq!(policy.workspace.as_os_str(), dir.as_os_str());
+        assert_eq!(policy.cwd, Some(dir.join("sub")));
+        assert_eq!(policy.protect, [PathBuf::from(".env")]);
+        assert_eq!(policy.mounts[0], Mount::ReadWrite { source: dir.join("cache"), target: None });
+        assert_eq!(policy.mounts[1], Mount::Mask { path: dir.join("keys") });
+        let error = policy.validate().expect_err("targets stay as written").to_string();
+        assert!(error.starts_with("mounts[2].target `rel`: must be absolute"), "{error}");
+    }
+
+    #[test]
+    fn missing_workspace_is_the_directory_of_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let policy = load(directory.path(), "p.json", b"{}").expect("loads");
+        assert_eq!(policy, Policy::profile(Profile::RepoWrite, directory.path()));
+    }
+
+    #[test]
+    fn tilde_is_the_home_directory() {
+        let base = Base { directory: Path::new("/dir"), home: Some(Path::new("/home/me")) };
+        for (written, joined) in
+            [("~", "/home/me"), ("~/a", "/home/me/a"), ("~me/a", "/dir/~me/a"), ("a/~", "/dir/a/~")]
+        {
+            let mut path = PathBuf::from(written);
+            base.join("cwd", &mut path).expect(written);
+            assert_eq!(path, Path::new(joined));
+        }
+        let homeless = Base { home: None, ..base };
+        let error = homeless.join("cwd", &mut "~/a".into()).expect_err("no home").to_string();
+        assert_eq!(error, "cwd `~/a`: HOME is not an absolute path; write the path in full");
+    }
+
+    #[test]
+    fn files_that_are_none_are_refused_by_name() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let dir = directory.path();
+        let large = vec![b'#'; (1 << 20) + 1];
+        for (result, words) in [
+            (load(dir, "large.toml", &large), "is larger than 1 MiB"),
+            (load(dir, "binary.toml", b"a = 1\nb = \xff"), "binary.toml:2:5: the text is not UTF-8"),
+            (load(dir, "policy.yaml", b""), "must end in .toml or .json"),
+            (load(dir, "empty.json", b""), "empty.json:1:1: the policy is empty"),
+            (load(dir, "wrong.toml", b"\na = 1"), "wrong.toml:2:1: unknown field `a`"),
+            (Policy::load(&dir.join("absent.toml")), "read "),
+        ] {
+            let error = result.expect_err(words).to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        load(dir, "limit.toml", &large[1..]).expect("exactly 1 MiB");
+        std::fs::create_dir(dir.join("dir.toml")).expect("makes a directory");
+        let fifo = std::process::Command::new("mkfifo").arg(dir.join("fifo.toml")).status();
+        assert!(fifo.expect("mkfifo").success());
+        for name in ["dir.toml", "fifo.toml"] {
+            let error = Policy::load(&dir.join(name)).expect_err(name).to_string();
+            assert!(error.contains(name) && error.ends_with("is not a regular file"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn json_round_trips(policy in policies()) {
+            let text = serde_json::to_string(&policy).expect("serialises");
+            prop_assert_eq!(Policy::from_json(&text).expect("reads its own"), policy);
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".*|[\\[\\]{}=\"'.,:a-z\n0-9]*") {
+            let _ = Policy::from_toml(&text);
+            let _ = Policy::from_json(&text);
+        }
+
+        #[test]
+        fn any_policy_can_be_judged(policy in policies()) {
+            let _ = policy.validate();
+        }
+
+        #[test]
+        fn damaged_files_are_parsed_or_refused(at in 0..FULL.len(), with in any::<char>()) {
+            let mut text = FULL.to_owned();
+            text.replace_range(at..=at, with.encode_utf8(&mut [0; 4]));
+            let _ = Policy::from_toml(&text).map(|policy| policy.validate().is_ok());
+        }
+    }
+}

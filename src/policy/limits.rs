@@ -1,0 +1,138 @@
+//! How much the commands may use. Numbers only; whether the host can hold them to it is said by the
+//! enforcement.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{PolicyError, Protection, Size, Span};
+
+/// Upper bounds of what a command may use. `None` is no limit beyond those of the host.
+///
+/// ```
+/// use kennel::{Limits, Size};
+///
+/// let limits = Limits { memory: Some(Size::from_bytes(64 << 20)), pids: Some(100), ..Limits::default() };
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Memory of all processes together, in bytes.
+    pub memory: Option<Size>,
+    /// Processes and threads at the same time.
+    pub pids: Option<u64>,
+    /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
+    pub cpus: Option<f64>,
+    /// Processor time.
+    pub cpu_time: Option<Span>,
+    /// Time on the wall clock.
+    pub timeout: Option<Span>,
+    /// Bytes kept of each output stream; what comes after is read and dropped.
+    pub output: Option<Size>,
+    /// Size of the private `/tmp`, in bytes.
+    pub tmp_size: Option<Size>,
+    /// Open descriptors of a process.
+    pub open_files: Option<u64>,
+    /// Size of one written file, in bytes.
+    pub file_size: Option<Size>,
+}
+
+/// More processors than a kernel is built for.
+const CPUS_MAX: f64 = 4096.0;
+/// Far above any command, far below where adding to a clock overflows.
+const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+impl Limits {
+    /// Whether a limit was asked for that this protection enforces.
+    pub(super) fn asks_for(&self, protection: Protection) -> bool {
+        match protection {
+            Protection::Memory => self.memory.is_some(),
+            Protection::Pids => self.pids.is_some(),
+            Protection::Cpus => self.cpus.is_some(),
+            Protection::CpuTime => self.cpu_time.is_some(),
+            Protection::OpenFiles => self.open_files.is_some(),
+            Protection::FileSize => self.file_size.is_some(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), PolicyError> {
+        for (key, size) in [
+            ("limits.memory", self.memory),
+            ("limits.output", self.output),
+            ("limits.tmp_size", self.tmp_size),
+            ("limits.file_size", self.file_size),
+        ] {
+            check_size(key, size)?;
+        }
+        for (key, count) in [("limits.pids", self.pids), ("limits.open_files", self.open_files)] {
+            if count == Some(0) {
+                return Err(PolicyError::value(key, 0, "must be at least 1"));
+            }
+        }
+        for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
+            if let Some(span) = span.filter(|span| span.duration().is_zero() || span.duration() > SPAN_MAX) {
+                return Err(PolicyError::value(key, span, "must be above 0 and at most a year"));
+            }
+        }
+        match self.cpus {
+            Some(cpus) if !(cpus > 0.0 && cpus <= CPUS_MAX) => {
+                Err(PolicyError::value("limits.cpus", cpus, "must be a number above 0 and at most 4096"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Sizes made in code can be 0, those from text cannot.
+pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
+    match size {
+        Some(size) if size.bytes() == 0 => Err(PolicyError::value(key, size, "must be at least 1 byte")),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(limits: &Limits, start: &str) {
+        let error = limits.check().expect_err(start).to_string();
+        assert!(error.starts_with(start), "{error}");
+    }
+
+    #[test]
+    fn none_and_usual_limits_pass() {
+        Limits::default().check().expect("no limits");
+        let usual = Limits {
+            memory: Some(Size::from_bytes(1)),
+            pids: Some(1),
+            cpus: Some(0.01),
+            timeout: Some(SPAN_MAX.into()),
+            ..Limits::default()
+        };
+        usual.check().expect("usual limits");
+        Limits { cpus: Some(4096.0), ..Limits::default() }.check().expect("the upper bound");
+    }
+
+    #[test]
+    fn cpus_are_finite_and_above_zero() {
+        for cpus in [0.0, -0.0, -1.0, 4096.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            refused(&Limits { cpus: Some(cpus), ..Limits::default() }, "limits.cpus `");
+        }
+    }
+
+    #[test]
+    fn zeros_made_in_code_are_refused() {
+        let none = Limits::default;
+        let (zero, now) = (Some(Size::from_bytes(0)), Some(Span::from(Duration::ZERO)));
+        refused(&Limits { memory: zero, ..none() }, "limits.memory `0`");
+        refused(&Limits { output: zero, ..none() }, "limits.output `0`");
+        refused(&Limits { tmp_size: zero, ..none() }, "limits.tmp_size `0`");
+        refused(&Limits { file_size: zero, ..none() }, "limits.file_size `0`");
+        refused(&Limits { pids: Some(0), ..none() }, "limits.pids `0`");
+        refused(&Limits { open_files: Some(0), ..none() }, "limits.open_files `0`");
+        refused(&Limits { timeout: now, ..none() }, "limits.timeout `0s`");
+        refused(&Limits { cpu_time: Some(Duration::MAX.into()), ..none() }, "limits.cpu_time `");
+    }
+}

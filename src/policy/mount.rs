@@ -1,0 +1,303 @@
+//! What is visible in the sandbox beyond its profile. Names paths, opens none.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::limits::check_size;
+use super::mount_text::MountKeys;
+use super::validate::{check_source, check_target, check_text};
+use super::{PolicyError, Size};
+
+/// One thing made visible, or hidden, in the file tree of the sandbox.
+///
+/// Targets are paths inside the sandbox and absolute; sources are paths of the host.
+///
+/// ```
+/// use kennel::{Mount, Policy, Profile};
+///
+/// let data = Mount::ReadOnly { source: "/srv/data".into(), target: Some("/data".into()) };
+/// let policy = Policy::profile(Profile::ReadOnly, "/home/me/repo").mount(data);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", try_from = "MountKeys")]
+pub enum Mount {
+    /// A file or directory of the host, with everything below, read-only.
+    #[serde(rename = "ro")]
+    ReadOnly {
+        /// What to show.
+        source: PathBuf,
+        /// Where; `None`: at the same path.
+        target: Option<PathBuf>,
+    },
+    /// A file or directory of the host, with everything below, writable.
+    #[serde(rename = "rw")]
+    ReadWrite {
+        /// What to show.
+        source: PathBuf,
+        /// Where; `None`: at the same path.
+        target: Option<PathBuf>,
+    },
+    /// An empty, writable directory in memory.
+    #[serde(rename = "tmpfs")]
+    Tmpfs {
+        /// Where.
+        target: PathBuf,
+        /// How much it holds; `None`: the default of the kernel, half of the memory.
+        size: Option<Size>,
+    },
+    /// Hides what would be visible at a path: a directory becomes empty, a file unreadable.
+    #[serde(rename = "mask")]
+    Mask {
+        /// What to hide.
+        path: PathBuf,
+    },
+    /// A read-only file with the given contents.
+    #[serde(rename = "file")]
+    File {
+        /// Where.
+        target: PathBuf,
+        /// At most 16 MiB.
+        contents: String,
+        /// Whether it can be executed.
+        executable: bool,
+    },
+    /// A symbolic link.
+    #[serde(rename = "symlink")]
+    Symlink {
+        /// Where the link lies.
+        target: PathBuf,
+        /// What it says; need not exist.
+        points_to: PathBuf,
+    },
+    /// A device node of the host's `/dev`, at its own path.
+    #[serde(rename = "device")]
+    Device {
+        /// Below `/dev`.
+        path: PathBuf,
+    },
+    /// A further fresh procfs, besides the one at `/proc`.
+    #[serde(rename = "proc")]
+    Proc {
+        /// Where.
+        target: PathBuf,
+    },
+}
+
+/// Largest [`Mount::File`], in bytes.
+const FILE_MAX: usize = 16 << 20;
+
+impl Mount {
+    /// Where it lies in the sandbox: the target, or the source when that is shown at its own path.
+    pub fn target(&self) -> &Path {
+        match self {
+            Mount::ReadOnly { source, target } | Mount::ReadWrite { source, target } => {
+                target.as_ref().unwrap_or(source)
+            }
+            Mount::Tmpfs { target, .. } | Mount::File { target, .. } => target,
+            Mount::Symlink { target, .. } | Mount::Proc { target } => target,
+            Mount::Mask { path } | Mount::Device { path } => path,
+        }
+    }
+
+    /// All mounts of a policy: each alone, then whether two want different things at one path.
+    pub(super) fn check_all(mounts: &[Mount]) -> Result<(), PolicyError> {
+        let mut seen = BTreeMap::new();
+        for (index, mount) in mounts.iter().enumerate() {
+            mount.check(&format!("mounts[{index}]"))?;
+            match seen.insert(mount.target(), mount) {
+                Some(first) if !first.is_same(mount) => {
+                    let target = mount.target().to_owned();
+                    return Err(PolicyError::Conflict {
+                        target,
+                        first: first.describe(),
+                        second: mount.describe(),
+                    });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn check(&self, key: &str) -> Result<(), PolicyError> {
+        let target_key = format!("{key}.target");
+        match self {
+            Mount::ReadOnly { source, target } | Mount::ReadWrite { source, target } => {
+                let writable = matches!(self, Mount::ReadWrite { .. });
+                check_source(&format!("{key}.source"), source, writable)?;
+                target.as_ref().map_or(Ok(()), |target| check_target(&target_key, target))
+            }
+            Mount::Tmpfs { target, size } => {
+                check_target(&target_key, target)?;
+                check_size(&format!("{key}.size"), *size)
+            }
+            Mount::File { target, contents, .. } => {
+                check_target(&target_key, target)?;
+                check_contents(&format!("{key}.contents"), contents)
+            }
+            Mount::Symlink { target, points_to } => {
+                check_target(&target_key, target)?;
+                check_text(&format!("{key}.points_to"), points_to)
+            }
+            Mount::Mask { path } => check_target(&format!("{key}.path"), path),
+            Mount::Device { path } => check_device(&format!("{key}.path"), path),
+            Mount::Proc { target } => check_target(&target_key, target),
+        }
+    }
+
+    /// Whether two mounts of one target are the same, however the target is spelled.
+    fn is_same(&self, other: &Mount) -> bool {
+        match (self, other) {
+            (Mount::ReadOnly { source, .. }, Mount::ReadOnly { source: other, .. })
+            | (Mount::ReadWrite { source, .. }, Mount::ReadWrite { source: other, .. }) => source == other,
+            _ => self == other,
+        }
+    }
+
+    /// The kind, with what tells two of a kind apart.
+    fn describe(&self) -> String {
+        match self {
+            Mount::ReadOnly { source, .. } => format!("ro {}", source.display()),
+            Mount::ReadWrite { source, .. } => format!("rw {}", source.display()),
+            Mount::Tmpfs { size: Some(size), .. } => format!("tmpfs of {size}"),
+            Mount::Tmpfs { size: None, .. } => "tmpfs".to_owned(),
+            Mount::Mask { .. } => "mask".to_owned(),
+            Mount::File { contents, executable, .. } => {
+                format!(
+                    "{} of {} bytes",
+                    if *executable { "executable file" } else { "file" },
+                    contents.len()
+                )
+            }
+            Mount::Symlink { points_to, .. } => format!("symlink to {}", points_to.display()),
+            Mount::Device { .. } => "device".to_owned(),
+            Mount::Proc { .. } => "proc".to_owned(),
+        }
+    }
+}
+
+fn check_contents(key: &str, contents: &str) -> Result<(), PolicyError> {
+    if contents.len() > FILE_MAX {
+        return Err(PolicyError::value(
+            key,
+            contents,
+            "at most 16 MiB; put it in a file and mount that as ro",
+        ));
+    }
+    Ok(())
+}
+
+fn check_device(key: &str, path: &Path) -> Result<(), PolicyError> {
+    check_target(key, path)?;
+    if path == Path::new("/dev") || !path.starts_with("/dev") {
+        return Err(PolicyError::path(key, path, "a device lies below /dev; mount other files as ro or rw"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ro(source: &str, target: Option<&str>) -> Mount {
+        Mount::ReadOnly { source: source.into(), target: target.map(PathBuf::from) }
+    }
+
+    fn tmpfs(target: &str) -> Mount {
+        Mount::Tmpfs { target: target.into(), size: None }
+    }
+
+    fn refused(mount: Mount, words: &str) {
+        let error = Mount::check_all(std::slice::from_ref(&mount)).expect_err(words).to_string();
+        assert!(error.starts_with("mounts[0].") && error.contains(words), "{mount:?}: {error}");
+    }
+
+    #[test]
+    fn usual_mounts_pass() {
+        let mounts = [
+            ro("/srv/data", Some("/data")),
+            ro("relative/is/resolved/later", None),
+            ro("../beside", None),
+            ro("/sys/class", None),
+            Mount::ReadWrite { source: "/var/cache/x".into(), target: None },
+            tmpfs("/scratch"),
+            Mount::Mask { path: "/home/me/.ssh".into() },
+            Mount::File { target: "/etc/motd".into(), contents: String::new(), executable: false },
+            Mount::Symlink { target: "/bin/python".into(), points_to: "python3".into() },
+            Mount::Device { path: "/dev/kvm".into() },
+            Mount::Proc { target: "/mnt/proc".into() },
+            ro("/processes", None),
+        ];
+        Mount::check_all(&mounts).expect("valid");
+    }
+
+    #[test]
+    fn impossible_targets_are_refused() {
+        for (target, words) in [
+            ("", "missing"),
+            ("data", "absolute"),
+            ("/a/../b", "`..`"),
+            ("/a\0b", "NUL"),
+            ("/", "the root"),
+            ("//.", "the root"),
+            ("/proc", "the sandbox has its own /proc"),
+            ("/proc/sys/kernel", "the sandbox has its own /proc"),
+            ("//proc/./sys", "the sandbox has its own /proc"),
+        ] {
+            refused(ro("/a", Some(target)), words);
+            refused(tmpfs(target), words);
+            refused(Mount::Mask { path: target.into() }, words);
+            refused(Mount::File { target: target.into(), contents: String::new(), executable: false }, words);
+            refused(Mount::Symlink { target: target.into(), points_to: "x".into() }, words);
+            refused(Mount::Device { path: target.into() }, words);
+            refused(Mount::Proc { target: target.into() }, words);
+        }
+    }
+
+    #[test]
+    fn impossible_sources_are_refused() {
+        for (source, words) in [
+            ("", "missing"),
+            ("/a\0b", "NUL"),
+            ("/", "/proc along"),
+            ("/usr/..", "/proc along"),
+            ("/proc", "the sandbox has its own /proc"),
+            ("/proc/self/root", "the sandbox has its own /proc"),
+            ("/usr/../proc/1", "the sandbox has its own /proc"),
+        ] {
+            refused(ro(source, Some("/x")), words);
+            refused(Mount::ReadWrite { source: source.into(), target: Some("/x".into()) }, words);
+        }
+        for source in ["/sys", "/sys/fs/cgroup", "/usr/../sys"] {
+            refused(Mount::ReadWrite { source: source.into(), target: Some("/x".into()) }, "read-only");
+            Mount::check_all(&[ro(source, Some("/x"))]).expect("read-only is fine");
+        }
+    }
+
+    #[test]
+    fn other_impossible_parts_are_refused() {
+        refused(Mount::Tmpfs { target: "/t".into(), size: Some(Size::from_bytes(0)) }, "at least 1 byte");
+        refused(Mount::Symlink { target: "/l".into(), points_to: PathBuf::new() }, "missing");
+        refused(Mount::Device { path: "/etc/passwd".into() }, "below /dev");
+        refused(Mount::Device { path: "/dev".into() }, "below /dev");
+        let contents = "x".repeat(FILE_MAX + 1);
+        refused(Mount::File { target: "/f".into(), contents, executable: false }, "16 MiB");
+    }
+
+    #[test]
+    fn two_different_mounts_of_one_target_conflict() {
+        let error = Mount::check_all(&[ro("/a", Some("/x")), tmpfs("/y"), ro("/b", Some("/x/"))]);
+        assert_eq!(error.expect_err("conflict").to_string(), "conflict at /x/: ro /a and ro /b; keep one");
+        let rw = Mount::ReadWrite { source: "/a".into(), target: None };
+        let error = Mount::check_all(&[ro("/a", None), rw]).expect_err("conflict").to_string();
+        assert_eq!(error, "conflict at /a: ro /a and rw /a; keep one");
+    }
+
+    #[test]
+    fn the_same_mount_twice_is_no_conflict() {
+        Mount::check_all(&[ro("/a", None), ro("/a", Some("/a")), ro("/a/", None)]).expect("the same");
+        Mount::check_all(&[tmpfs("/t"), tmpfs("/t/.")]).expect("the same");
+    }
+}

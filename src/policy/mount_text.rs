@@ -1,0 +1,233 @@
+//! Mounts as they are written: the arguments of flags, and the keys of policy files.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::{Mount, PolicyError, Size};
+
+impl Mount {
+    /// Splits `P[:T]`, the argument of `--ro` and `--rw`, into source and target.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`] when a part is empty, when the target is not absolute, or when there is a
+    /// further colon. A path with a colon in its name cannot be written so; a policy file has no such limit.
+    ///
+    /// ```
+    /// use kennel::Mount;
+    ///
+    /// assert_eq!(Mount::parse_bind("/srv/data:/data")?, ("/srv/data".into(), Some("/data".into())));
+    /// assert_eq!(Mount::parse_bind("data")?, ("data".into(), None));
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn parse_bind(spec: &str) -> Result<(PathBuf, Option<PathBuf>), PolicyError> {
+        let refuse = || {
+            let reason =
+                "expected PATH or PATH:TARGET, the target absolute; a path with a colon goes into a file";
+            PolicyError::value("bind", spec, reason)
+        };
+        let (source, target) = match spec.split_once(':') {
+            Some((source, target)) => (source, Some(target)),
+            None => (spec, None),
+        };
+        let target_fits = target.is_none_or(|target| target.starts_with('/') && !target.contains(':'));
+        if source.is_empty() || !target_fits {
+            return Err(refuse());
+        }
+        Ok((source.into(), target.map(PathBuf::from)))
+    }
+
+    /// Splits `P[:SIZE]`, the argument of `--tmpfs`, into target and size.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`] when the path is not absolute or the size is none.
+    ///
+    /// ```
+    /// use kennel::{Mount, Size};
+    ///
+    /// let size = Size::from_bytes(64 << 20);
+    /// assert_eq!(Mount::parse_tmpfs("/scratch:64M")?, ("/scratch".into(), Some(size)));
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn parse_tmpfs(spec: &str) -> Result<(PathBuf, Option<Size>), PolicyError> {
+        let (target, size) = match spec.split_once(':') {
+            Some((target, size)) => (target, Some(size.parse()?)),
+            None => (spec, None),
+        };
+        if !target.starts_with('/') {
+            return Err(PolicyError::value(
+                "tmpfs",
+                spec,
+                "expected PATH or PATH:SIZE with an absolute path",
+            ));
+        }
+        Ok((target.into(), size))
+    }
+}
+
+/// A mount as it is written in a file. Serde could read [`Mount`] by its tag alone, but would then lose the
+/// line of a wrong key, since it buffers the keys until it knows the tag.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MountKeys {
+    #[serde(rename = "type")]
+    kind: Kind,
+    source: Option<PathBuf>,
+    target: Option<PathBuf>,
+    path: Option<PathBuf>,
+    size: Option<Size>,
+    contents: Option<String>,
+    executable: Option<bool>,
+    points_to: Option<PathBuf>,
+}
+
+/// The written forms of the variants of [`Mount`].
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Ro,
+    Rw,
+    Tmpfs,
+    Mask,
+    File,
+    Symlink,
+    Device,
+    Proc,
+}
+
+impl TryFrom<MountKeys> for Mount {
+    type Error = String;
+
+    fn try_from(mut keys: MountKeys) -> Result<Self, Self::Error> {
+        let mount = match keys.kind {
+            Kind::Ro => {
+                Mount::ReadOnly { source: need("source", &mut keys.source)?, target: keys.target.take() }
+            }
+            Kind::Rw => {
+                Mount::ReadWrite { source: need("source", &mut keys.source)?, target: keys.target.take() }
+            }
+            Kind::Tmpfs => Mount::Tmpfs { target: need("target", &mut keys.target)?, size: keys.size.take() },
+            Kind::Mask => Mount::Mask { path: need("path", &mut keys.path)? },
+            Kind::File => Mount::File {
+                target: need("target", &mut keys.target)?,
+                contents: need("contents", &mut keys.contents)?,
+                executable: keys.executable.take().unwrap_or(false),
+            },
+            Kind::Symlink => Mount::Symlink {
+                target: need("target", &mut keys.target)?,
+                points_to: need("points_to", &mut keys.points_to)?,
+            },
+            Kind::Device => Mount::Device { path: need("path", &mut keys.path)? },
+            Kind::Proc => Mount::Proc { target: need("target", &mut keys.target)? },
+        };
+        match keys.left() {
+            Some(key) => Err(format!("field `{key}` does not belong to this type of mount")),
+            None => Ok(mount),
+        }
+    }
+}
+
+impl MountKeys {
+    /// A key that the type of the mount did not take.
+    fn left(&self) -> Option<&'static str> {
+        let keys = [
+            ("source", self.source.is_some()),
+            ("target", self.target.is_some()),
+            ("path", self.path.is_some()),
+            ("size", self.size.is_some()),
+            ("contents", self.contents.is_some()),
+            ("executable", self.executable.is_some()),
+            ("points_to", self.points_to.is_some()),
+        ];
+        keys.into_iter().find_map(|(key, is_left)| is_left.then_some(key))
+    }
+}
+
+fn need<T>(key: &str, value: &mut Option<T>) -> Result<T, String> {
+    value.take().ok_or_else(|| format!("missing field `{key}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(toml: &str) -> Result<Mount, String> {
+        toml::from_str(toml).map_err(|error| error.message().to_owned())
+    }
+
+    #[test]
+    fn each_type_takes_its_keys() {
+        for (toml, mount) in [
+            ("type='ro'\nsource='/a'", Mount::ReadOnly { source: "/a".into(), target: None }),
+            (
+                "type='rw'\nsource='/a'\ntarget='/b'",
+                Mount::ReadWrite { source: "/a".into(), target: Some("/b".into()) },
+            ),
+            (
+                "type='tmpfs'\ntarget='/t'\nsize=5",
+                Mount::Tmpfs { target: "/t".into(), size: Some(Size::from_bytes(5)) },
+            ),
+            ("type='mask'\npath='/m'", Mount::Mask { path: "/m".into() }),
+            (
+                "type='file'\ntarget='/f'\ncontents=''",
+                Mount::File { target: "/f".into(), contents: String::new(), executable: false },
+            ),
+            (
+                "type='symlink'\ntarget='/l'\npoints_to='x'",
+                Mount::Symlink { target: "/l".into(), points_to: "x".into() },
+            ),
+            ("type='device'\npath='/dev/kvm'", Mount::Device { path: "/dev/kvm".into() }),
+            ("type='proc'\ntarget='/p'", Mount::Proc { target: "/p".into() }),
+        ] {
+            assert_eq!(read(toml).as_ref(), Ok(&mount));
+            let json = serde_json::to_string(&mount).expect("serialises");
+            assert_eq!(serde_json::from_str::<Mount>(&json).expect("reads its own"), mount);
+        }
+    }
+
+    #[test]
+    fn missing_and_foreign_keys_are_named() {
+        for (toml, message) in [
+            ("source='/a'", "missing field `type`"),
+            ("type='ro'", "missing field `source`"),
+            ("type='file'\ntarget='/f'", "missing field `contents`"),
+            ("type='ro'\nsource='/a'\nsize=1", "field `size` does not belong to this type of mount"),
+            ("type='mask'\npath='/a'\ntarget='/b'", "field `target` does not belong to this type of mount"),
+        ] {
+            assert_eq!(read(toml).expect_err(toml), message);
+        }
+    }
+
+    #[test]
+    fn bind_arguments() {
+        assert_eq!(Mount::parse_bind("/a").expect("source"), ("/a".into(), None));
+        assert_eq!(Mount::parse_bind("a b:/c d").expect("both"), ("a b".into(), Some("/c d".into())));
+        for spec in ["", ":", ":/t", "/a:", "/a:b", "/a:/b:", "/a:/b:/c", "/a::/b"] {
+            let error = Mount::parse_bind(spec).expect_err(spec).to_string();
+            assert!(error.starts_with(&format!("bind `{spec}`: ")), "{error}");
+        }
+    }
+
+    #[test]
+    fn tmpfs_arguments() {
+        assert_eq!(Mount::parse_tmpfs("/t").expect("target"), ("/t".into(), None));
+        assert_eq!(Mount::parse_tmpfs("/t:1K").expect("both"), ("/t".into(), Some(Size::from_bytes(1024))));
+        for spec in ["", "t", ":1K", "/t:", "/t:0", "/t:1K:", "t:1K"] {
+            Mount::parse_tmpfs(spec).expect_err(spec);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_argument_is_parsed_or_refused(spec in "[/a:.0-9K]{0,12}|.*") {
+            if let Ok((source, target)) = Mount::parse_bind(&spec) {
+                prop_assert!(!source.as_os_str().is_empty());
+                prop_assert!(target.is_none_or(|target| target.is_absolute()));
+            }
+            if let Ok((target, _)) = Mount::parse_tmpfs(&spec) {
+                prop_assert!(target.is_absolute());
+            }
+        }
+    }
+}

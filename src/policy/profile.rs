@@ -1,0 +1,74 @@
+//! The named choices of a policy: profile, toolchains, and what to do when the host falls short.
+
+use super::words::words;
+
+words! {
+    /// A named set of grants to start from. Secrets of the home directory are invisible in all but
+    /// [`FullDev`](Profile::FullDev), and masked there unless granted.
+    ///
+    /// ```
+    /// use kennel::Profile;
+    ///
+    /// assert_eq!("ci-only".parse::<Profile>()?, Profile::CiOnly);
+    /// assert_eq!(Profile::ReadOnly.to_string(), "read-only");
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    #[derive(Default)]
+    pub enum Profile as "profile" {
+        /// Workspace and system read-only, private `/tmp`, no network.
+        ReadOnly = "read-only",
+        /// Workspace writable, system read-only, private `/tmp`, network through the proxy to what is
+        /// allowed.
+        #[default]
+        RepoWrite = "repo-write",
+        /// As `RepoWrite`, and no network at all; an allow-list with it is an error.
+        NoNetwork = "no-network",
+        /// Workspace writable, the host's tree read-only, the host's network.
+        FullDev = "full-dev",
+        /// As `RepoWrite`, with nothing of the host's home directories, a fixed clean environment, and a
+        /// refusal to run unless everything is enforced.
+        CiOnly = "ci-only",
+    }
+}
+
+words! {
+    /// Whether toolchains kept outside the system directories (rustup, nvm, pyenv and the like) are visible.
+    #[derive(Default)]
+    pub enum Toolchains as "toolchains" {
+        /// Those that are found are visible read-only, never their credential files.
+        #[default]
+        Auto = "auto",
+        /// None are visible.
+        None = "none",
+    }
+}
+
+words! {
+    /// What to do when the host cannot give a protection that is required.
+    #[derive(Default)]
+    pub enum OnUnavailable as "on_unavailable" {
+        /// Fail before anything runs.
+        #[default]
+        Refuse = "refuse",
+        /// Run with what there is, and say what is missing in the enforcement report.
+        Degrade = "degrade",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_the_documented_ones() {
+        assert_eq!(Profile::default(), Profile::RepoWrite);
+        assert_eq!(Toolchains::default(), Toolchains::Auto);
+        assert_eq!(OnUnavailable::default(), OnUnavailable::Refuse);
+    }
+
+    #[test]
+    fn profiles_are_written_as_the_command_line_documents() {
+        let words = Profile::ALL.map(Profile::as_str);
+        assert_eq!(words, ["read-only", "repo-write", "no-network", "full-dev", "ci-only"]);
+    }
+}

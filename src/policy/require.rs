@@ -1,0 +1,188 @@
+//! Which protections there are, and which of them a policy can do without.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::PolicyError;
+use super::file::unique_map;
+use super::words::words;
+
+words! {
+    /// One way in which a command is confined; the enforcement report has an entry for each.
+    ///
+    /// ```
+    /// use kennel::Protection;
+    ///
+    /// assert_eq!(Protection::NoNewPrivs.as_str(), "no_new_privs");
+    /// assert_eq!("landlock".parse::<Protection>()?, Protection::Landlock);
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub enum Protection as "protection" {
+        /// A user namespace: what is root inside is nobody outside.
+        UserNamespace = "user_namespace",
+        /// A mount namespace: mounts inside are not seen outside.
+        MountNamespace = "mount_namespace",
+        /// A process namespace: other processes are neither seen nor signalled.
+        PidNamespace = "pid_namespace",
+        /// A network namespace: no interface of the host.
+        NetworkNamespace = "network_namespace",
+        /// A System V and POSIX message-queue namespace.
+        IpcNamespace = "ipc_namespace",
+        /// A host name of its own.
+        UtsNamespace = "uts_namespace",
+        /// A cgroup tree of its own.
+        CgroupNamespace = "cgroup_namespace",
+        /// A file tree in which only what is granted exists.
+        Root = "root",
+        /// All capabilities dropped.
+        Capabilities = "capabilities",
+        /// No program gives new privileges, set-user-ID ones included.
+        NoNewPrivs = "no_new_privs",
+        /// Landlock rules with the same grants as the file tree.
+        Landlock = "landlock",
+        /// Landlock scopes: abstract sockets and signals end at the sandbox.
+        LandlockScope = "landlock_scope",
+        /// A filter of system calls.
+        Seccomp = "seccomp",
+        /// A session keyring of its own.
+        Keyring = "keyring",
+        /// No core dumps.
+        CoreDumps = "core_dumps",
+        /// Paths inside a writable workspace that stay read-only.
+        ProtectedPaths = "protected_paths",
+        /// The limit of memory.
+        Memory = "memory",
+        /// The limit of processes.
+        Pids = "pids",
+        /// The limit of processors.
+        Cpus = "cpus",
+        /// The limit of processor time.
+        CpuTime = "cpu_time",
+        /// The limit of open files.
+        OpenFiles = "open_files",
+        /// The limit of the size of a file.
+        FileSize = "file_size",
+    }
+}
+
+words! {
+    /// Whether a sandbox may start without a protection.
+    pub enum Requirement as "require" {
+        /// Without it nothing runs.
+        Required = "required",
+        /// Used where the host has it; the enforcement report says whether.
+        IfAvailable = "if_available",
+    }
+}
+
+impl Protection {
+    /// Whether there is no sandbox at all without it. These are required whatever a policy says.
+    pub const fn is_indispensable(self) -> bool {
+        use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root, UserNamespace};
+        matches!(self, UserNamespace | MountNamespace | Root | NoNewPrivs | Capabilities)
+    }
+
+    /// Whether it holds commands to one of the [`Limits`](crate::Limits).
+    pub const fn is_limit(self) -> bool {
+        use Protection::{CpuTime, Cpus, FileSize, Memory, OpenFiles, Pids};
+        matches!(self, Memory | Pids | Cpus | CpuTime | OpenFiles | FileSize)
+    }
+}
+
+/// What a policy says about protections; what it does not mention has the default of [`Requirements::of`].
+///
+/// ```
+/// use kennel::{Protection, Requirement, Requirements};
+///
+/// let mut requirements = Requirements::default();
+/// assert_eq!(requirements.of(Protection::Landlock), Requirement::Required);
+/// requirements.set(Protection::Landlock, Requirement::IfAvailable);
+/// assert_eq!(requirements.of(Protection::Landlock), Requirement::IfAvailable);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Requirements(#[serde(deserialize_with = "unique_map")] BTreeMap<Protection, Requirement>);
+
+impl Requirements {
+    /// What was set, or the default: required, except for what hosts often lack, which are the limits, the
+    /// keyring, core dumps and Landlock scopes. What a whole policy makes of it is
+    /// [`Policy::effective_requirement`](crate::Policy::effective_requirement).
+    pub fn of(&self, protection: Protection) -> Requirement {
+        use Protection::{CoreDumps, Keyring, LandlockScope};
+        self.get(protection).unwrap_or(match protection {
+            Keyring | CoreDumps | LandlockScope => Requirement::IfAvailable,
+            limit if limit.is_limit() => Requirement::IfAvailable,
+            _ => Requirement::Required,
+        })
+    }
+
+    /// What was set, if anything.
+    pub fn get(&self, protection: Protection) -> Option<Requirement> {
+        self.0.get(&protection).copied()
+    }
+
+    /// Sets one; the last word counts.
+    pub fn set(&mut self, protection: Protection, requirement: Requirement) {
+        self.0.insert(protection, requirement);
+    }
+
+    /// What was set, in the order of [`Protection::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Protection, Requirement)> + '_ {
+        self.0.iter().map(|(&protection, &requirement)| (protection, requirement))
+    }
+
+    pub(super) fn check(&self) -> Result<(), PolicyError> {
+        let soft = |(protection, requirement): &(Protection, Requirement)| {
+            protection.is_indispensable() && *requirement == Requirement::IfAvailable
+        };
+        match self.iter().find(soft) {
+            Some((protection, requirement)) => Err(PolicyError::value(
+                format!("require.{protection}"),
+                requirement,
+                "without it there is no sandbox; remove it or say required",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_demand_all_but_what_hosts_often_lack() {
+        let soft: Vec<&str> = Protection::ALL
+            .into_iter()
+            .filter(|&protection| Requirements::default().of(protection) == Requirement::IfAvailable)
+            .map(Protection::as_str)
+            .collect();
+        assert_eq!(soft, ["landlock_scope", "keyring", "core_dumps", "memory", "pids", "cpus", "cpu_time"]);
+    }
+
+    #[test]
+    fn indispensable_protections_cannot_be_softened() {
+        for protection in Protection::ALL {
+            let mut requirements = Requirements::default();
+            requirements.set(protection, Requirement::Required);
+            requirements.check().expect("required is always fine");
+            requirements.set(protection, Requirement::IfAvailable);
+            assert_eq!(requirements.check().is_err(), protection.is_indispensable(), "{protection}");
+        }
+        let mut requirements = Requirements::default();
+        requirements.set(Protection::Root, Requirement::IfAvailable);
+        let error = requirements.check().expect_err("root").to_string();
+        assert_eq!(
+            error,
+            "require.root `if_available`: without it there is no sandbox; remove it or say required"
+        );
+    }
+
+    #[test]
+    fn protection_said_twice_is_refused() {
+        let json = r#"{"landlock": "required", "landlock": "if_available"}"#;
+        let error = serde_json::from_str::<Requirements>(json).expect_err("twice").to_string();
+        assert!(error.starts_with("duplicate key `landlock`"), "{error}");
+    }
+}

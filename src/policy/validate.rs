@@ -1,0 +1,286 @@
+//! Whether a policy makes sense, and what its parts mean together. Pure: no path is looked up, so what a
+//! symlink hides is for `compile` to find.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::{Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Profile, Protection, Requirement};
+
+impl Policy {
+    /// The network mode that counts: the one that was set, otherwise by profile. `read-only` and `no-network`
+    /// have none, `repo-write` and `ci-only` the proxy as soon as something is allowed, `full-dev` the
+    /// host's.
+    pub fn effective_network(&self) -> NetworkMode {
+        self.network.effective(self.profile)
+    }
+
+    /// Whether nothing runs without a protection, all things considered:
+    ///
+    /// - [indispensable](Protection::is_indispensable) ones are always required;
+    /// - `ci-only` requires everything, whatever [`Policy::require`] holds, but limits nobody asked for;
+    /// - what [`Policy::require`] mentions is as it says;
+    /// - the rest has the default of [`Requirements::of`](crate::Requirements::of), and with
+    ///   [`OnUnavailable::Degrade`] is used if available.
+    pub fn effective_requirement(&self, protection: Protection) -> Requirement {
+        if protection.is_indispensable() {
+            return Requirement::Required;
+        }
+        let explicit = self.require.get(protection);
+        if self.profile == Profile::CiOnly {
+            let idle_limit = protection.is_limit() && !self.limits.asks_for(protection);
+            return if idle_limit { self.require.of(protection) } else { Requirement::Required };
+        }
+        match self.on_unavailable {
+            OnUnavailable::Refuse => self.require.of(protection),
+            OnUnavailable::Degrade => explicit.unwrap_or(Requirement::IfAvailable),
+        }
+    }
+
+    /// Checks everything that can be checked without asking the host.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`] for the first value that is not acceptable, [`PolicyError::Conflict`] for two
+    /// mounts that want different things at one path.
+    ///
+    /// ```
+    /// use kennel::{Policy, Profile};
+    ///
+    /// let policy = Policy::profile(Profile::NoNetwork, "/home/me/repo").allow("crates.io:443");
+    /// let error = policy.validate().unwrap_err();
+    /// assert!(error.to_string().starts_with("network.allow `crates.io:443`: profile no-network has"));
+    /// ```
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        check_source("workspace", &self.workspace, self.profile != Profile::ReadOnly)?;
+        if let Some(cwd) = &self.cwd {
+            check_text("cwd", cwd)?;
+        }
+        check_hostname(&self.hostname)?;
+        self.protect.iter().try_for_each(|path| check_protect(path, &self.workspace))?;
+        Mount::check_all(&self.mounts)?;
+        self.network.check(self.profile)?;
+        self.env.check()?;
+        self.limits.check()?;
+        self.require.check()?;
+        if self.profile == Profile::CiOnly && self.on_unavailable == OnUnavailable::Degrade {
+            let reason =
+                "profile ci-only runs only when everything is enforced; say refuse or choose another profile";
+            return Err(PolicyError::value("on_unavailable", self.on_unavailable, reason));
+        }
+        Ok(())
+    }
+}
+
+/// Longest host name of Linux: sethostname(2), HOST_NAME_MAX.
+const HOSTNAME_MAX: usize = 64;
+
+fn check_hostname(hostname: &str) -> Result<(), PolicyError> {
+    let letters = hostname.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-');
+    if letters && (1..=HOSTNAME_MAX).contains(&hostname.len()) {
+        return Ok(());
+    }
+    Err(PolicyError::value("hostname", hostname, "expected 1 to 64 letters, digits, `.` or `-`"))
+}
+
+fn check_protect(path: &Path, workspace: &Path) -> Result<(), PolicyError> {
+    let refuse = |reason| Err(PolicyError::path("protect", path, reason));
+    check_text("protect", path)?;
+    if has_parent(path) {
+        return refuse("must not contain `..`");
+    }
+    let inside = if path.is_absolute() { path.strip_prefix(workspace).ok() } else { Some(path) };
+    let Some(inside) = inside else {
+        return refuse("must lie below the workspace; write it relative to the workspace");
+    };
+    if !inside.components().any(|component| matches!(component, Component::Normal(_))) {
+        return refuse("is the workspace itself; choose profile read-only for that");
+    }
+    Ok(())
+}
+
+/// A path of any form that can be handed to the kernel.
+pub(super) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {
+    if path.as_os_str().is_empty() {
+        return Err(PolicyError::path(key, path, "a path is missing"));
+    }
+    if path.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err(PolicyError::path(key, path, "a path cannot hold a NUL byte"));
+    }
+    Ok(())
+}
+
+/// A path inside the sandbox.
+pub(super) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
+    let refuse = |reason| Err(PolicyError::path(key, path, reason));
+    check_text(key, path)?;
+    if !path.is_absolute() {
+        return refuse("must be absolute");
+    }
+    if has_parent(path) {
+        return refuse("must not contain `..`");
+    }
+    if path.parent().is_none() {
+        return refuse("is the root of the sandbox; name a path below it");
+    }
+    if path.starts_with("/proc") {
+        return refuse("the sandbox has its own /proc; choose another path");
+    }
+    Ok(())
+}
+
+/// A path of the host. It may be relative, and may hold `..`: both are resolved before it is used.
+pub(super) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(), PolicyError> {
+    let refuse = |reason| Err(PolicyError::path(key, path, reason));
+    check_text(key, path)?;
+    let plain = without_dots(path);
+    if plain == Path::new("/") {
+        return refuse(
+            "would bring the host's /proc along; name a path below it, or choose profile full-dev",
+        );
+    }
+    if plain.starts_with("/proc") {
+        return refuse("the sandbox has its own /proc; that of the host is never shown");
+    }
+    if writable && plain.starts_with("/sys") {
+        return refuse("/sys can only be shown read-only");
+    }
+    Ok(())
+}
+
+fn has_parent(path: &Path) -> bool {
+    path.components().any(|component| component == Component::ParentDir)
+}
+
+/// The path with `.` and `..` taken out by text alone: good enough to refuse by, not to open.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                plain.pop();
+            }
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Limits;
+
+    fn policy() -> Policy {
+        Policy::profile(Profile::RepoWrite, "/w")
+    }
+
+    fn refused(policy: &Policy, start: &str, words: &str) {
+        let error = policy.validate().expect_err(start).to_string();
+        assert!(error.starts_with(start) && error.contains(words), "{error}");
+    }
+
+    #[test]
+    fn hostnames() {
+        for hostname in ["a", "build-1.example", &"x".repeat(64)] {
+            policy().hostname(hostname).validate().expect(hostname);
+        }
+        for hostname in ["", "a b", "a_b", "ä", "a\0", "a/b", &"x".repeat(65)] {
+            refused(&policy().hostname(hostname), "hostname `", "1 to 64");
+        }
+    }
+
+    #[test]
+    fn workspaces() {
+        for workspace in [".", "sub", "../beside", "/dev/shm/w"] {
+            Policy::profile(Profile::RepoWrite, workspace).validate().expect(workspace);
+        }
+        for (workspace, words) in [
+            ("", "missing"),
+            ("/", "full-dev"),
+            ("/w/..", "full-dev"),
+            ("/proc/1/cwd", "own /proc"),
+            ("/sys", "read-only"),
+        ] {
+            refused(&Policy::profile(Profile::RepoWrite, workspace), "workspace `", words);
+        }
+    }
+
+    #[test]
+    fn working_directory_is_a_path() {
+        refused(&policy().cwd(""), "cwd ``", "missing");
+        refused(&policy().cwd("a\0"), "cwd `a\\u{0}`", "NUL");
+    }
+
+    #[test]
+    fn protected_paths_lie_inside_the_workspace() {
+        for path in [".env", "./a/b", "/w/a"] {
+            policy().protect(path).validate().expect(path);
+        }
+        for (path, words) in [
+            ("", "missing"),
+            (".", "workspace itself"),
+            ("/w", "workspace itself"),
+            ("/w/", "workspace itself"),
+            ("../x", "`..`"),
+            ("a/../../x", "`..`"),
+            ("/w/../x", "`..`"),
+            ("/x", "below the workspace"),
+            ("/wx/y", "below the workspace"),
+            ("a\0", "NUL"),
+        ] {
+            refused(&policy().protect(path), "protect `", words);
+        }
+    }
+
+    #[test]
+    fn each_part_is_asked() {
+        refused(&policy().tmpfs("t", None), "mounts[0].target `t`", "absolute");
+        refused(&policy().set_env("A=", ""), "env.set `A=`", "`=`");
+        refused(&policy().allow("x"), "network.allow `x`", "host:port");
+        refused(
+            &policy().limits(Limits { pids: Some(0), ..Limits::default() }),
+            "limits.pids `0`",
+            "at least 1",
+        );
+        refused(&policy().require(Protection::Root, Requirement::IfAvailable), "require.root", "no sandbox");
+    }
+
+    #[test]
+    fn ci_only_does_not_degrade() {
+        let ci = Policy::profile(Profile::CiOnly, "/w");
+        ci.validate().expect("refuse is the default");
+        refused(&ci.on_unavailable(OnUnavailable::Degrade), "on_unavailable `degrade`", "ci-only");
+    }
+
+    #[test]
+    fn ci_only_requires_all_but_limits_nobody_asked_for() {
+        let ci =
+            Policy::profile(Profile::CiOnly, "/w").require(Protection::Keyring, Requirement::IfAvailable);
+        for protection in Protection::ALL {
+            let required = ci.effective_requirement(protection) == Requirement::Required;
+            assert_eq!(required, !protection.is_limit(), "{protection}");
+        }
+        let limited = ci.limits(Limits { pids: Some(9), ..Limits::default() });
+        assert_eq!(limited.effective_requirement(Protection::Pids), Requirement::Required);
+        assert_eq!(limited.effective_requirement(Protection::Memory), Requirement::IfAvailable);
+    }
+
+    #[test]
+    fn degrade_keeps_what_is_indispensable_and_what_was_asked_for() {
+        let degrade = policy()
+            .on_unavailable(OnUnavailable::Degrade)
+            .require(Protection::Seccomp, Requirement::Required);
+        for protection in Protection::ALL {
+            let required = degrade.effective_requirement(protection) == Requirement::Required;
+            let expected = protection.is_indispensable() || protection == Protection::Seccomp;
+            assert_eq!(required, expected, "{protection}");
+        }
+    }
+
+    #[test]
+    fn refuse_follows_the_requirements() {
+        let softer = policy().require(Protection::Landlock, Requirement::IfAvailable);
+        assert_eq!(softer.effective_requirement(Protection::Landlock), Requirement::IfAvailable);
+        assert_eq!(softer.effective_requirement(Protection::Seccomp), Requirement::Required);
+        assert_eq!(softer.effective_requirement(Protection::Memory), Requirement::IfAvailable);
+    }
+}

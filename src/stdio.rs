@@ -1,0 +1,188 @@
+//! Standard descriptors of a command, and the pipes to it. Output caps live here: a reader gets what fits and a
+//! marker, the command never gets an EPIPE.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use nix::fcntl::OFlag;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::unix::pipe,
+};
+
+/// What a standard descriptor of a command is.
+#[derive(Debug)]
+pub struct Stdio(pub(crate) Kind);
+
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Inherit,
+    Null,
+    Piped,
+    Given(OwnedFd),
+}
+
+impl Stdio {
+    /// The embedding program's own descriptor.
+    #[must_use]
+    pub fn inherit() -> Self {
+        Self(Kind::Inherit)
+    }
+
+    /// `/dev/null`.
+    #[must_use]
+    pub fn null() -> Self {
+        Self(Kind::Null)
+    }
+
+    /// A new pipe, whose other end is in [`Child`](crate::Child).
+    #[must_use]
+    pub fn piped() -> Self {
+        Self(Kind::Piped)
+    }
+}
+
+impl From<OwnedFd> for Stdio {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Kind::Given(fd))
+    }
+}
+
+impl From<File> for Stdio {
+    fn from(file: File) -> Self {
+        Self(Kind::Given(file.into()))
+    }
+}
+
+/// One side each of what connects a command with its caller.
+pub(crate) struct Connected {
+    pub(crate) theirs: OwnedFd,
+    pub(crate) ours: Option<OwnedFd>,
+}
+
+/// Opens what `kind` asks for; `inherited` is the embedding program's descriptor, `reads` whether the command
+/// reads from it.
+pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
+    let theirs = match kind {
+        Kind::Inherit => inherited.as_fd().try_clone_to_owned()?,
+        Kind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
+        Kind::Given(fd) => fd,
+        Kind::Piped => {
+            let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (theirs, ours) = if reads { (reader, writer) } else { (writer, reader) };
+            return Ok(Connected { theirs, ours: Some(ours) });
+        }
+    };
+    Ok(Connected { theirs, ours: None })
+}
+
+/// The writing end of a command's stdin. Dropping it is the end of input.
+#[derive(Debug)]
+pub struct ChildStdin(pipe::Sender);
+
+impl ChildStdin {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        pipe::Sender::from_owned_fd(fd).map(Self)
+    }
+}
+
+impl AsyncWrite for ChildStdin {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().0).poll_shutdown(cx)
+    }
+}
+
+/// The reading end of a command's stdout or stderr.
+///
+/// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed; at
+/// the end of the stream the line `[kennel: output truncated, N bytes dropped]` follows what was kept.
+#[derive(Debug)]
+pub struct ChildOutput {
+    pipe: pipe::Receiver,
+    room: Option<u64>,
+    seen: u64,
+    dropped: u64,
+    marker: Option<io::Cursor<Vec<u8>>>,
+}
+
+impl ChildOutput {
+    pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
+        let pipe = pipe::Receiver::from_owned_fd(fd)?;
+        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None })
+    }
+
+    /// Bytes that the command has written and this has read, kept or not.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Bytes of them that lay beyond the cap and were thrown away.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Reads what fits into `buffer` and the cap; nothing at the end of the stream.
+    fn poll_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = self.room.map_or(usize::MAX, |room| usize::try_from(room).unwrap_or(usize::MAX));
+        let fits = room.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(fits));
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
+        let count = part.filled().len();
+        buffer.advance(count);
+        self.seen += count as u64;
+        self.room = self.room.map(|room| room - count as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads and throws away until the stream ends.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut scratch = [0u8; 8192];
+            let mut part = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
+            let count = part.filled().len() as u64;
+            if count == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.seen += count;
+            self.dropped += count;
+        }
+    }
+}
+
+impl AsyncRead for ChildOutput {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.room != Some(0) {
+            return this.poll_kept(cx, buffer);
+        }
+        if this.marker.is_none() {
+            ready!(this.poll_drain(cx))?;
+            let text = match this.dropped {
+                0 => String::new(),
+                bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n"),
+            };
+            this.marker = Some(io::Cursor::new(text.into_bytes()));
+        }
+        this.marker.as_mut().map_or(Poll::Ready(Ok(())), |marker| Pin::new(marker).poll_read(cx, buffer))
+    }
+}

@@ -1,0 +1,196 @@
+//! Raw calls of the outside that no crate wraps: the vfork-like start and what goes with a pidfd. The only
+//! unsafe code of `src/`.
+#![expect(unsafe_code, reason = "the one fence around raw calls of the outside")]
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+use tokio::io::unix::AsyncFd;
+
+use nix::sys::{
+    signal::{SigSet, SigmaskHow},
+    wait::{Id, WaitPidFlag, waitid},
+};
+
+/// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
+/// CAP_SETPCAP, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
+const INSIDE_CAPABILITIES: [u32; 3] = [8, 12, 21];
+
+/// The child has a few small frames before execveat(2).
+const STACK: usize = 32 * 1024;
+
+/// Why the inside did not start.
+#[derive(Debug)]
+pub(crate) enum BirthError {
+    /// clone(2) refused: no process was made.
+    Clone(io::Error),
+    /// The image could not be executed; the process is gone.
+    Exec(io::Error),
+}
+
+/// What the child needs between clone(2) and execveat(2), and where it leaves the reason when it fails.
+struct Birth {
+    image: RawFd,
+    control: RawFd,
+    errno: c_int,
+}
+
+/// Starts the image as PID 1 of new user and pid namespaces, its descriptor 0 being `control`. Answers its pidfd.
+///
+/// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
+/// (CLONE_VFORK), so the cost does not depend on the program's size.
+pub(crate) fn give_birth(image: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<OwnedFd, BirthError> {
+    let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
+    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), errno: 0 };
+    let mut pidfd: c_int = -1;
+    // No handler of the embedding program may run in the child, which shares its memory.
+    let before = SigSet::all()
+        .thread_swap_mask(SigmaskHow::SIG_SETMASK)
+        .map_err(|errno| BirthError::Clone(errno.into()))?;
+    let pid = clone_vfork(&mut stack, &mut birth, &mut pidfd);
+    // Restoring what was there before cannot fail; there would be nobody to tell.
+    let _ = before.thread_set_mask();
+    pid.map_err(BirthError::Clone)?;
+    // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, owned by nobody else.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    if birth.errno != 0 {
+        reap(&pidfd);
+        return Err(BirthError::Exec(io::Error::from_raw_os_error(birth.errno)));
+    }
+    Ok(pidfd)
+}
+
+fn clone_vfork(
+    stack: &mut [MaybeUninit<u8>; STACK],
+    birth: &mut Birth,
+    pidfd: &mut c_int,
+) -> io::Result<c_int> {
+    let flags = libc::CLONE_VM
+        | libc::CLONE_VFORK
+        | libc::CLONE_PIDFD
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::SIGCHLD;
+    let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
+    // asleep until the child has executed or ended; `be_born` never returns into Rust code of the parent.
+    let pid = unsafe { libc::clone(be_born, top, flags, ptr::from_mut(birth).cast(), ptr::from_mut(pidfd)) };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+}
+
+/// The child, in borrowed memory: only raw system calls, no allocation, no lock.
+extern "C" fn be_born(argument: *mut c_void) -> c_int {
+    // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
+    let birth = unsafe { &mut *argument.cast::<Birth>() };
+    birth.errno = match keep_capabilities().and_then(|()| execute(birth)) {
+        Ok(()) => 0,
+        Err(errno) => errno,
+    };
+    1
+}
+
+/// Makes the capabilities survive execveat(2) of an ordinary file by an unmapped user: the ambient set.
+fn keep_capabilities() -> Result<(), c_int> {
+    let header = [0x2008_0522u32, 0];
+    let kept = INSIDE_CAPABILITIES.iter().fold(0u32, |set, capability| set | 1 << capability);
+    // effective, permitted, inheritable, of the low 32 capabilities and then of the high ones
+    let data = [kept, kept, kept, 0, 0, 0];
+    // SAFETY: header and data have the layout of capset(2), version 3.
+    errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    for capability in INSIDE_CAPABILITIES {
+        let raise = libc::PR_CAP_AMBIENT_RAISE;
+        // SAFETY: prctl(2) with integer arguments only.
+        errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, capability, 0, 0) })?;
+    }
+    Ok(())
+}
+
+/// Moves the control socket to descriptor 0 and becomes the image.
+fn execute(birth: &Birth) -> Result<(), c_int> {
+    // SAFETY: dup2(2) of a descriptor that the parent holds open; descriptor 0 is the child's own copy.
+    errno_of(unsafe { libc::syscall(libc::SYS_dup2, birth.control, 0) })?;
+    let empty: *const c_char = c"".as_ptr();
+    let arguments = [c"kennel".as_ptr(), ptr::null()];
+    let environment: [*const c_char; 1] = [ptr::null()];
+    // SAFETY: the path is a C string and both arrays are NULL-terminated.
+    errno_of(unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            birth.image,
+            empty,
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    })
+}
+
+fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
+    // SAFETY: errno is the calling thread's own; the child borrows that of the sleeping parent.
+    if answer < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
+}
+
+/// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.
+pub(crate) fn reap(pidfd: &OwnedFd) {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+    // ECHILD: the embedding program waits for all its children and was faster.
+    let _ = waitid(Id::PIDFd(pidfd.as_fd()), flags);
+}
+
+/// pidfd_send_signal(2) with SIGKILL. Linux 5.1. A process that has ended is no error.
+pub(crate) fn kill(pidfd: &OwnedFd) {
+    let none: *const libc::siginfo_t = ptr::null();
+    // SAFETY: a live descriptor, a signal number, and NULL for "as kill(2) would fill it".
+    let _ = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+}
+
+/// landlock_create_ruleset(LANDLOCK_CREATE_RULESET_VERSION): the ABI, 0 where there is none. Linux 5.13.
+pub(crate) fn landlock_abi() -> u32 {
+    let none: *const c_void = ptr::null();
+    // SAFETY: with the version flag the call takes no pointer.
+    let answer = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, 1u32) };
+    u32::try_from(answer).unwrap_or(0)
+}
+
+/// seccomp(SECCOMP_GET_ACTION_AVAIL): whether filters with an errno action can be installed. Linux 4.14.
+pub(crate) fn seccomp_available() -> bool {
+    let action = libc::SECCOMP_RET_ERRNO;
+    // SAFETY: the call reads one 32-bit number at the address.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, &raw const action) };
+    answer == 0
+}
+
+/// Takes ownership of a descriptor that came with a message.
+pub(crate) fn received(number: RawFd) -> OwnedFd {
+    // SAFETY: recvmsg(2) has just made it for this process, and every caller takes each number once.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// ioctl(TIOCSWINSZ).
+pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result<()> {
+    let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call reads one winsize at the address.
+    let answer = unsafe { libc::ioctl(terminal, libc::TIOCSWINSZ, &raw const size) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Puts a descriptor under the runtime's watch. For types of this crate that own one descriptor for life.
+pub(crate) fn watched<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {
+    // SAFETY: `Inside`, `Remains` and `File` keep the descriptor that as_raw_fd names open until they are
+    // dropped, and none of them ever exchanges it.
+    unsafe { AsyncFd::register(inner) }.map_err(io::Error::from)
+}
+
+/// ioctl(TIOCGWINSZ): rows and columns.
+pub(crate) fn window(terminal: RawFd) -> io::Result<(u16, u16)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the call writes one winsize at the address.
+    let answer = unsafe { libc::ioctl(terminal, libc::TIOCGWINSZ, &raw mut size) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok((size.ws_row, size.ws_col)) }
+}

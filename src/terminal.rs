@@ -1,0 +1,89 @@
+//! The master side of a command's pseudoterminal.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, unix::AsyncFd};
+
+use crate::sys;
+
+/// The terminal that a command runs on: what is written here is typed there.
+///
+/// It ends (reads nothing more) when no process holds the other side any more. Clones are the same terminal: one
+/// may be read while another is written to, but only one at a time each.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    master: Arc<AsyncFd<File>>,
+}
+
+impl Terminal {
+    pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
+        let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+        nix::fcntl::fcntl(&master, flags)?;
+        Ok(Self { master: Arc::new(sys::watched(File::from(master))?) })
+    }
+
+    /// Rows and columns of any terminal, such as the embedding program's own.
+    ///
+    /// # Errors
+    /// Those of ioctl(TIOCGWINSZ): `ENOTTY` where `of` is no terminal.
+    pub fn size(of: impl AsFd) -> io::Result<(u16, u16)> {
+        sys::window(of.as_fd().as_raw_fd())
+    }
+
+    /// Tells the command the window's size, in characters. It gets a SIGWINCH.
+    ///
+    /// # Errors
+    /// Those of ioctl(TIOCSWINSZ).
+    pub fn resize(&self, rows: u16, columns: u16) -> io::Result<()> {
+        sys::set_window(self.master.get_ref().as_raw_fd(), rows, columns)
+    }
+}
+
+impl AsyncRead for Terminal {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut ready = ready!(self.master.poll_read_ready(cx))?;
+            let room = buffer.initialize_unfilled();
+            match ready.try_io(|master| master.get_ref().read(room)) {
+                Ok(Ok(count)) => {
+                    buffer.advance(count);
+                    return Poll::Ready(Ok(()));
+                }
+                // Nobody holds the other side: that is the end, not a fault.
+                Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Poll::Ready(Ok(())),
+                Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Terminal {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut ready = ready!(self.master.poll_write_ready(cx))?;
+            if let Ok(written) = ready.try_io(|master| master.get_ref().write(bytes)) {
+                return Poll::Ready(written);
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}

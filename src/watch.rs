@@ -1,0 +1,114 @@
+//! Protected paths that could not be bound read-only because they were not there: what a command put in their
+//! place is taken away again after it ended, and reported.
+
+use std::{
+    fs, io,
+    os::{fd::AsRawFd, unix::fs::symlink},
+    path::{Path, PathBuf},
+};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
+use crate::outcome::Denial;
+
+/// A path to look at after the command, in a granted directory of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    pub(crate) base: PathBuf,
+    pub(crate) path: PathBuf,
+    pub(crate) expected: Expected,
+}
+
+/// What was there when the sandbox started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Nothing, in a directory that was there.
+    Absent,
+    /// Nothing, and the directory it would lie in was not there either: a repository may be made.
+    AbsentInAbsent,
+    /// A symbolic link, leading there.
+    Link(PathBuf),
+}
+
+/// Looks at every watched path, undoes what was done to it, and says so.
+pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
+    watches.iter().filter_map(check).collect()
+}
+
+fn check(watch: &Watch) -> Option<Denial> {
+    let host = watch.base.join(&watch.path);
+    let there = fs::symlink_metadata(&host).is_ok();
+    let undone = match &watch.expected {
+        Expected::Link(to) if fs::read_link(&host).is_ok_and(|now| now == *to) => return None,
+        Expected::Link(to) => put_back_link(watch, to).map(|()| "the link was put back"),
+        _ if !there => return None,
+        Expected::Absent => remove(watch).map(|()| "it was removed"),
+        Expected::AbsentInAbsent if watch.path.ends_with("hooks") => {
+            return remove_hooks(watch).then(|| denial(&host, "its hooks were removed"));
+        }
+        // A repository made inside needs its config; git outside reads it, so its making is told.
+        Expected::AbsentInAbsent => {
+            Ok("it was kept, because its directory is new: look at it before you trust it")
+        }
+    };
+    Some(match undone {
+        Ok(what) => denial(&host, what),
+        Err(error) => denial(&host, &format!("it could not be undone: {error}")),
+    })
+}
+
+fn denial(path: &Path, what: &str) -> Denial {
+    Denial {
+        protection: crate::policy::Protection::ProtectedPaths,
+        subject: path.display().to_string(),
+        reason: format!("a protected path was changed; {what}"),
+    }
+}
+
+/// A way to `path` that cannot be led astray: its directory is opened without following any link, and named
+/// through the descriptor.
+fn anchored(watch: &Watch) -> io::Result<(std::os::fd::OwnedFd, PathBuf)> {
+    let host = watch.base.join(&watch.path);
+    let (Some(parent), Some(name)) = (host.parent(), host.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let parent = openat2(nix::fcntl::AT_FDCWD, parent, how)?;
+    let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name);
+    Ok((parent, path))
+}
+
+fn remove(watch: &Watch) -> io::Result<()> {
+    let (_parent, path) = anchored(watch)?;
+    if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }
+}
+
+fn put_back_link(watch: &Watch, to: &Path) -> io::Result<()> {
+    match remove(watch) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (_parent, path) = anchored(watch)?;
+    symlink(to, path)
+}
+
+/// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
+/// Answers whether there were any.
+fn remove_hooks(watch: &Watch) -> bool {
+    let Ok((_parent, path)) = anchored(watch) else { return false };
+    if fs::symlink_metadata(&path).is_ok_and(|metadata| !metadata.is_dir()) {
+        return fs::remove_file(&path).is_ok();
+    }
+    let entries = fs::read_dir(&path).into_iter().flatten().flatten();
+    let live = entries.filter(|entry| !entry.file_name().as_encoded_bytes().ends_with(b".sample"));
+    live.map(|entry| {
+        let path = entry.path();
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+    })
+    .filter(Result::is_ok)
+    .count()
+        > 0
+}
