@@ -134,7 +134,7 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Vec<W
 fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
     let mut setup = Section::default();
     identity::namespaces(parts, &mut setup, enforcement);
-    emit::emit(view, &mut setup)?;
+    emit::emit(view, parts.tmpfs_size(), &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     enforcement.set(
         Protection::ProtectedPaths,

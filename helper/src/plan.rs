@@ -22,8 +22,8 @@ enum Step<'w> {
     3 = Hostname { name: &'w [u8] },
     /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
     4 = LoopbackUp {},
-    /// fsopen(2) … move_mount(2): an empty tmpfs that will become the root.
-    5 = NewRoot { size: u64, inodes: u64 },
+    /// mount(2): an empty tmpfs that will become the root; entered.
+    5 = NewRoot { options: &'w CStr },
     /// mkdirat(2) in the new root.
     6 = MakeDir { path: &'w CStr, mode: u32 },
     /// symlinkat(2) in the new root.
@@ -32,13 +32,13 @@ enum Step<'w> {
     8 = MakeFile { path: &'w CStr, mode: u32, bytes: &'w [u8] },
     /// open_tree(2), mount_setattr(2), move_mount(2): makes `source` visible at `target`. The source must still
     /// be the inode that the outside looked at.
-    9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, attributes: u64 },
-    /// fsopen(2) … move_mount(2): a private tmpfs. Zero size or inodes means the kernel's own default.
-    10 = Tmpfs { target: &'w CStr, mode: u32, size: u64, inodes: u64, attributes: u64 },
-    /// fsopen(2) … move_mount(2): a fresh procfs of this pid namespace, read-only.
-    11 = Proc { target: &'w CStr },
-    /// fsopen(2) … move_mount(2): a fresh devpts instance.
-    12 = DevPts { target: &'w CStr },
+    9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, within: Within, attributes: u64 },
+    /// mount(2): a file system of its own, such as a private tmpfs, procfs or devpts.
+    10 = Mount { kind: &'w CStr, target: &'w CStr, within: Within, flags: u64, options: &'w CStr },
+    /// mount(MS_BIND): a directory of the root over itself, so that it stays writable when the root does not.
+    11 = BindSelf { path: &'w CStr },
+    /// mknodat(2): an empty file in the new root, to mount on.
+    12 = MakeMountPoint { path: &'w CStr },
     /// pivot_root(2), umount2(2): the new root becomes `/`, the old one is gone.
     13 = PivotRoot {},
     /// mount_setattr(2) on one mount that is already in place.
@@ -62,6 +62,30 @@ enum Step<'w> {
     /// setsid(2): no controlling terminal is inherited.
     23 = NewSession {},
 }
+}
+
+/// What a mount point lies in, and so how it has to be approached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// The new root's own directories, which nobody else can reach.
+    Root,
+    /// A directory of the host, where others may exchange parts of the path at any time: every part of it must be
+    /// a directory, never a link.
+    Granted,
+}
+
+impl<'w> Field<'w> for Within {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        match u16::take(cursor)? {
+            0 => Some(Self::Root),
+            1 => Some(Self::Granted),
+            _ => None,
+        }
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        u16::from(*self == Self::Granted).put(out);
+    }
 }
 
 /// A step and what its failure means.

@@ -3,12 +3,12 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::CString,
+    ffi::{CStr, CString},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
-use kennel_helper::plan::Step;
+use kennel_helper::plan::{Step, Within};
 
 use super::{
     section::Section,
@@ -20,17 +20,17 @@ use crate::{Error, policy::Protection};
 const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
-const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
 
-/// The root holds directories, links and small files only.
-const ROOT_SIZE: u64 = 64 << 20;
-const ROOT_INODES: u64 = 65536;
-/// Inodes of a private tmpfs: one for each 4 KiB of it, so that neither runs out long before the other.
+const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
+const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
+
+/// Inodes of a tmpfs: one for each 4 KiB of it, so that neither runs out long before the other.
 const BYTES_PER_INODE: u64 = 4096;
 
 /// Appends the steps that make the view, pivot into it, and close what must not be writable.
-pub(super) fn emit(view: &View, setup: &mut Section) -> Result<(), Error> {
-    setup.push(Protection::Root, &Step::NewRoot { size: ROOT_SIZE, inodes: ROOT_INODES });
+pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Error> {
+    setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, size) });
     let mut emitter = Emitter { view, setup, made: BTreeSet::new() };
     for (target, place) in view.iter() {
         emitter.place(target, place)?;
@@ -42,6 +42,12 @@ pub(super) fn emit(view: &View, setup: &mut Section) -> Result<(), Error> {
     }
     setup.push(Protection::Root, &Step::SetAttributes { target: c".", attributes: RDONLY });
     Ok(())
+}
+
+/// Options of tmpfs(5).
+fn tmpfs_options(mode: u32, size: u64) -> CString {
+    let inodes = (size / BYTES_PER_INODE).max(64);
+    CString::new(format!("mode={mode:o},size={size},nr_inodes={inodes}")).unwrap_or_default()
 }
 
 /// A path of the sandbox as steps want it: relative to the root.
@@ -61,7 +67,7 @@ fn absolute(path: &Path) -> CString {
 /// Whether a read-only tmpfs must be writable until what lies in it was put there.
 fn is_late(view: &View, target: &Path, place: &Place) -> bool {
     let read_only = matches!(place.node, Node::Tmpfs { access: Access::Read, .. });
-    read_only && view.iter().any(|(other, _)| other != target && other.starts_with(target))
+    read_only && view.has_children(target)
 }
 
 struct Emitter<'e> {
@@ -78,13 +84,13 @@ impl Emitter<'_> {
                 Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
             }
             Some((_, Place { node: Node::Proc | Node::DevPts, .. })) => {
-                self.mount(target, place);
+                self.mount(target, place, Within::Root);
                 Ok(())
             }
             _ => {
                 self.parents(target, place)?;
                 self.mount_point(target, place);
-                self.mount(target, place);
+                self.mount(target, place, Within::Root);
                 Ok(())
             }
         }
@@ -92,12 +98,12 @@ impl Emitter<'_> {
 
     /// The target lies in something of the host's: the mount point must be there already.
     fn in_host_directory(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
-        let mounts = matches!(place.node, Node::Bind { .. } | Node::Tmpfs { .. } | Node::Proc | Node::DevPts);
+        let mounts = place.node.is_mount() && !matches!(place.node, Node::Private { .. });
         let there = self.view.host_path_of_mount_point(target).map(|path| (Source::resolve(&path), path));
-        let dir = is_dir(&place.node);
+        let dir = place.node.is_dir();
         match there {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
-                self.mount(target, place);
+                self.mount(target, place, Within::Granted);
                 Ok(())
             }
             // What the profile would put there gives way to what the policy shows.
@@ -154,62 +160,49 @@ impl Emitter<'_> {
     fn mount_point(&mut self, target: &Path, place: &Place) {
         match &place.node {
             Node::File { .. } | Node::Symlink { .. } => {}
-            node if is_dir(node) => self.make_dir(target, 0o755),
-            _ => {
-                let path = relative(target);
-                self.setup.push(place.protection, &Step::MakeFile { path: &path, mode: 0o444, bytes: b"" });
-            }
+            Node::Private { mode } => self.make_dir(target, *mode),
+            node if node.is_dir() => self.make_dir(target, 0o755),
+            _ => self.setup.push(place.protection, &Step::MakeMountPoint { path: &relative(target) }),
         }
     }
 
-    fn mount(&mut self, target: &Path, place: &Place) {
+    fn mount(&mut self, target: &Path, place: &Place, within: Within) {
         let path = relative(target);
-        let late = is_late(self.view, target, place);
-        let step = match &place.node {
-            Node::Dir => return,
+        let mut push = |step: &Step<'_>| self.setup.push(place.protection, step);
+        let mut mount = |kind: &CStr, flags: u64, options: &CStr| {
+            push(&Step::Mount { kind, target: &path, within, flags, options });
+        };
+        match &place.node {
+            Node::Dir => {}
+            Node::Proc => mount(c"proc", PROC_FLAGS, c""),
+            Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
+            Node::Tmpfs { mode, size, access } => {
+                let now = *access == Access::Read && !is_late(self.view, target, place);
+                let read_only = if now { libc::MS_RDONLY } else { 0 };
+                mount(c"tmpfs", TMPFS_FLAGS | read_only, &tmpfs_options(*mode, *size));
+            }
+            Node::Private { .. } => push(&Step::BindSelf { path: &path }),
+            Node::File { contents, mode } => {
+                push(&Step::MakeFile { path: &path, mode: *mode, bytes: contents });
+            }
+            Node::Symlink { points_to } => {
+                push(&Step::Symlink { path: &path, points_to: &absolute(points_to) });
+            }
             Node::Bind { source, access } => {
                 let (device, inode) = source.identity;
-                let attributes = attributes(*access, source);
+                let attributes = attributes(*access);
                 let source = &absolute(&source.path);
-                let step = Step::Bind { source, device, inode, target: &path, attributes };
-                return self.setup.push(place.protection, &step);
+                push(&Step::Bind { source, device, inode, target: &path, within, attributes });
             }
-            Node::File { contents, mode } => Step::MakeFile { path: &path, mode: *mode, bytes: contents },
-            Node::Symlink { points_to } => {
-                let step = Step::Symlink { path: &path, points_to: &absolute(points_to) };
-                return self.setup.push(place.protection, &step);
-            }
-            Node::Tmpfs { mode, size, access } => {
-                let read_only = if *access == Access::Read && !late { RDONLY } else { 0 };
-                Step::Tmpfs {
-                    target: &path,
-                    mode: *mode,
-                    size: *size,
-                    inodes: (size / BYTES_PER_INODE).max(16),
-                    attributes: NOSUID | NODEV | read_only,
-                }
-            }
-            Node::Proc => Step::Proc { target: &path },
-            Node::DevPts => Step::DevPts { target: &path },
-        };
-        self.setup.push(place.protection, &step);
+        }
     }
 }
 
-fn attributes(access: Access, source: &Source) -> u64 {
+fn attributes(access: Access) -> u64 {
     match access {
         Access::Read => RDONLY | NOSUID | NODEV,
         Access::Write => NOSUID | NODEV,
-        Access::Device if source.is_dir() => NOSUID,
-        Access::Device => NOSUID | NOEXEC,
-    }
-}
-
-fn is_dir(node: &Node) -> bool {
-    match node {
-        Node::Bind { source, .. } => source.is_dir(),
-        Node::File { .. } | Node::Symlink { .. } => false,
-        Node::Dir | Node::Tmpfs { .. } | Node::Proc | Node::DevPts => true,
+        Access::Device => 0,
     }
 }
 

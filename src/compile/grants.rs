@@ -168,8 +168,7 @@ pub(super) fn show_home(view: &mut View, parts: &Parts<'_>) {
     let home = parts.home();
     let shown = view.host_path(&home).is_some() || home == Path::new("/");
     if !shown {
-        let node = Node::Tmpfs { mode: 0o700, size: parts.tmpfs_size(), access: Access::Write };
-        view.offer("private directory", home, node);
+        view.offer("private directory", home, Node::Private { mode: 0o700 });
     }
 }
 

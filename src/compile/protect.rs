@@ -70,7 +70,7 @@ fn protect_one(view: &mut View, target: &Path, base: &Path, path: &Path) -> Opti
         let access = if last { Access::Read } else { Access::Write };
         view.wall(
             "protected path",
-            target.join(&below),
+            &target.join(&below),
             Node::Bind { source, access },
             Protection::ProtectedPaths,
         );

@@ -99,7 +99,7 @@ fn cover_if_visible(view: &mut View, path: &Path, links: u32) {
 /// Puts an empty read-only directory, or /dev/null, over `path`.
 pub(super) fn cover(view: &mut View, what: &'static str, path: &Path, kind: Kind) {
     if let Some(node) = cover_node(kind) {
-        view.wall(what, path.to_owned(), node, Protection::Root);
+        view.wall(what, path, node, Protection::Root);
     }
 }
 
@@ -108,7 +108,7 @@ pub(super) fn cover_node(kind: Kind) -> Option<Node> {
     match kind {
         Kind::Directory => Some(Node::Tmpfs { mode: 0o755, size: 4096, access: Access::Read }),
         Kind::File | Kind::Device => {
-            let source = Source::resolve(Path::new("/dev/null")).ok()?;
+            let source = Source::look(Path::new("/dev/null")).ok()?;
             Some(Node::Bind { source, access: Access::Device })
         }
     }

@@ -15,7 +15,7 @@ use crate::host::identity;
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// Canonical: absolute, no symbolic link anywhere.
+    /// Absolute.
     pub(crate) path: PathBuf,
     pub(crate) identity: (u64, u64),
     pub(crate) kind: Kind,
@@ -31,21 +31,31 @@ pub(crate) enum Kind {
 }
 
 impl Source {
-    /// Resolves `path`, which is absolute.
+    /// Resolves `path`, which is absolute, to its canonical form.
     ///
     /// # Errors
     /// Those of realpath(3).
     pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
-        let (path, metadata) = match plain(path) {
-            Ok(metadata) => (path.to_owned(), metadata),
-            Err(_) => {
+        match plain(path) {
+            Err(error) if may_have_links(&error) => {
                 let canonical = fs::canonicalize(path)?;
                 let metadata = plain(&canonical)?;
-                (canonical, metadata)
+                Ok(Self::of(canonical, &metadata))
             }
-        };
-        let kind = kind(&metadata);
-        Ok(Self { path, identity: identity(&metadata), kind })
+            metadata => Ok(Self::of(path.to_owned(), &metadata?)),
+        }
+    }
+
+    /// What `path` leads to, under that very name: one call, for places whose canonical name nobody needs.
+    ///
+    /// # Errors
+    /// Those of stat(2).
+    pub(crate) fn look(path: &Path) -> io::Result<Self> {
+        Ok(Self::of(path.to_owned(), &fs::metadata(path)?))
+    }
+
+    fn of(path: PathBuf, metadata: &Metadata) -> Self {
+        Self { path, identity: identity(metadata), kind: kind(metadata) }
     }
 
     pub(crate) fn is_dir(&self) -> bool {
@@ -62,6 +72,11 @@ fn kind(metadata: &Metadata) -> Kind {
     } else {
         Kind::File
     }
+}
+
+/// Whether a plain walk failed in a way that a walk through links need not.
+fn may_have_links(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
 }
 
 /// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.

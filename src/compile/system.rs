@@ -13,49 +13,36 @@ use crate::policy::Profile;
 /// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Directories of /etc that programs need, shown read-only.
-const ETC_DIRECTORIES: &[&str] = &[
+/// Directories and large files of /etc that programs need, shown read-only. A mount each: keep it short.
+const ETC_SHOWN: &[&str] = &[
     "/etc/alternatives",
-    "/etc/ca-certificates",
     "/etc/crypto-policies",
     "/etc/fonts",
+    "/etc/java-11-openjdk",
     "/etc/java-17-openjdk",
     "/etc/java-21-openjdk",
-    "/etc/ld.so.conf.d",
-    "/etc/perl",
+    "/etc/java-25-openjdk",
+    "/etc/ld.so.cache",
     "/etc/pki",
-    "/etc/ssl",
-    "/etc/terminfo",
+    "/etc/ssl/certs",
 ];
 
-/// Files of /etc that programs need. They are copied: a mount each would cost more than their bytes.
-const ETC_FILES: &[&str] = &[
-    "/etc/bash.bashrc",
-    "/etc/ca-certificates.conf",
-    "/etc/debian_version",
-    "/etc/gai.conf",
+/// Small files of /etc that programs need. They are copied, which is cheaper than a mount.
+const ETC_COPIED: &[&str] = &[
     "/etc/gitconfig",
-    "/etc/host.conf",
-    "/etc/inputrc",
-    "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/locale.conf",
     "/etc/localtime",
-    "/etc/lsb-release",
-    "/etc/magic",
-    "/etc/mime.types",
-    "/etc/networks",
     "/etc/os-release",
-    "/etc/profile",
     "/etc/protocols",
     "/etc/resolv.conf",
     "/etc/services",
-    "/etc/shells",
+    "/etc/ssl/openssl.cnf",
     "/etc/timezone",
 ];
 
-/// A larger file is bound instead of copied.
-const LARGEST_COPY: u64 = 256 * 1024;
+/// What is larger is no configuration file.
+const LARGEST_COPY: usize = 256 * 1024;
 
 /// Device nodes that every program may use.
 const DEVICES: &[&str] = &["/dev/full", "/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"];
@@ -70,17 +57,13 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 ];
 
 /// Files of /proc that show more of the host than of the sandbox. Their modes keep an ordinary user out; for
-/// real root, who owns them, they are covered.
+/// real root, who owns them, they are covered. (Others, such as kcore and kmsg, ask for a capability as well.)
 const PROC_OF_ROOT: &[&str] = &[
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/kmsg",
     "/proc/kpagecgroup",
     "/proc/kpagecount",
     "/proc/kpageflags",
     "/proc/latency_stats",
     "/proc/sched_debug",
-    "/proc/sysrq-trigger",
     "/proc/timer_list",
     "/proc/vmallocinfo",
 ];
@@ -91,7 +74,7 @@ const NOT_OF_THE_TREE: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "t
 /// Adds the system to the view.
 pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     devices(view, parts);
-    private(view, parts);
+    private(view);
     if parts.policy.profile == Profile::FullDev {
         whole_tree(view);
         return;
@@ -109,7 +92,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
 fn show_root_entry(view: &mut View, path: &Path) {
     if let Ok(points_to) = fs::read_link(path) {
         view.offer("link", path, Node::Symlink { points_to });
-    } else if let Ok(source) = Source::resolve(path) {
+    } else if let Ok(source) = Source::look(path) {
         view.offer("system", path, Node::Bind { source, access: Access::Read });
     }
 }
@@ -120,18 +103,18 @@ fn whole_tree(view: &mut View) {
     for entry in entries.filter(|entry| !NOT_OF_THE_TREE.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
     }
-    if let Ok(source) = Source::resolve(Path::new("/run/systemd/resolve")) {
+    if let Ok(source) = Source::look(Path::new("/run/systemd/resolve")) {
         view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
     }
 }
 
 fn etc(view: &mut View) {
-    for path in ETC_DIRECTORIES {
-        if let Ok(source) = Source::resolve(Path::new(path)) {
+    for path in ETC_SHOWN {
+        if let Ok(source) = Source::look(Path::new(path)) {
             view.offer("system", *path, Node::Bind { source, access: Access::Read });
         }
     }
-    for path in ETC_FILES {
+    for path in ETC_COPIED {
         if let Some(node) = copy(Path::new(path)) {
             view.offer("system", *path, node);
         }
@@ -143,11 +126,8 @@ fn etc(view: &mut View) {
 
 /// The file that `path` leads to, through links: what a program would read there. None where it cannot be read.
 fn copy(path: &Path) -> Option<Node> {
-    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    if metadata.len() > LARGEST_COPY {
-        return Some(Node::Bind { source: Source::resolve(path).ok()?, access: Access::Read });
-    }
-    Some(Node::File { contents: fs::read(path).ok()?, mode: 0o644 })
+    let contents = fs::read(path).ok().filter(|contents| contents.len() <= LARGEST_COPY)?;
+    Some(file(contents))
 }
 
 /// A small text file of the sandbox's own.
@@ -157,7 +137,7 @@ pub(super) fn file(contents: impl Into<Vec<u8>>) -> Node {
 
 fn devices(view: &mut View, parts: &Parts<'_>) {
     for path in DEVICES {
-        if let Ok(source) = Source::resolve(Path::new(path))
+        if let Ok(source) = Source::look(Path::new(path))
             && source.kind == Kind::Device
         {
             view.offer("device", *path, Node::Bind { source, access: Access::Device });
@@ -176,10 +156,8 @@ fn devices(view: &mut View, parts: &Parts<'_>) {
 }
 
 /// The places a command may write to whatever the profile, empty and gone with it.
-fn private(view: &mut View, parts: &Parts<'_>) {
-    let size = parts.tmpfs_size();
-    let tmpfs = |mode| Node::Tmpfs { mode, size, access: Access::Write };
-    view.offer("private directory", "/tmp", tmpfs(0o1777));
-    view.offer("private directory", "/dev/shm", tmpfs(0o1777));
+fn private(view: &mut View) {
+    view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
+    view.offer("private directory", "/dev/shm", Node::Private { mode: 0o1777 });
     view.offer("directory", "/run", Node::Dir);
 }

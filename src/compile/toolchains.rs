@@ -114,22 +114,18 @@ fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
 /// Shows a path read-only if it exists and is fit to be shown: a variable must not be able to name HOME, a
 /// secret, or a place that the system shows already.
 fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
-    let home = &parts.caller.home;
-    let unfit = home.starts_with(path) || secrets::is_secret(path, home) || already_shown(view, path);
-    if unfit || path.components().count() < 2 {
+    if !view.is_free(path) || !is_fit(path, &parts.caller.home) {
         return;
     }
-    if let Ok(source) = Source::resolve(path)
-        && !secrets::is_secret(&source.path, home)
-        && !home.starts_with(&source.path)
+    let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
+    let source = if metadata.is_symlink() { Source::resolve(path) } else { Source::look(path) };
+    if let Ok(source) = source
+        && is_fit(&source.path, &parts.caller.home)
     {
         view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
     }
 }
 
-fn already_shown(view: &View, path: &Path) -> bool {
-    let shown = |place: &super::view::Place| {
-        matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. })
-    };
-    path.ancestors().any(|above| view.get(above).is_some_and(shown))
+fn is_fit(path: &Path, home: &Path) -> bool {
+    !home.starts_with(path) && !secrets::is_secret(path, home) && path.is_absolute()
 }

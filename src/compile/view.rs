@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    ops::Bound::{Excluded, Unbounded},
     path::{Path, PathBuf},
 };
 
@@ -15,7 +17,9 @@ pub(crate) enum Node {
     Dir,
     /// A thing of the host.
     Bind { source: Source, access: Access },
-    /// A private tmpfs, writable unless it is a mask.
+    /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
+    Private { mode: u32 },
+    /// A tmpfs of its own, writable unless it is a mask.
     Tmpfs { mode: u32, size: u64, access: Access },
     /// A file of the sandbox's own.
     File { contents: Vec<u8>, mode: u32 },
@@ -25,6 +29,22 @@ pub(crate) enum Node {
     Proc,
     /// A fresh devpts.
     DevPts,
+}
+
+impl Node {
+    /// Whether it is a mount, so that what lies below it lies in it.
+    pub(crate) fn is_mount(&self) -> bool {
+        !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(&self) -> bool {
+        match self {
+            Self::Bind { source, .. } => source.is_dir(),
+            Self::File { .. } | Self::Symlink { .. } => false,
+            Self::Dir | Self::Private { .. } | Self::Tmpfs { .. } | Self::Proc | Self::DevPts => true,
+        }
+    }
 }
 
 /// How much a place allows.
@@ -57,16 +77,18 @@ pub(crate) struct Place {
 }
 
 /// Everything visible, by absolute path in the sandbox. Parents come before their children.
+///
+/// Keys are compared as bytes: paths here are clean, and comparing them by components costs ten times as much.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    places: BTreeMap<PathBuf, Place>,
+    places: BTreeMap<OsString, Place>,
 }
 
 impl View {
     /// Puts a node of the profile at `target`, unless something is there.
-    pub(crate) fn offer(&mut self, what: &'static str, target: impl Into<PathBuf>, node: Node) {
+    pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
         let place = Place { node, origin: Origin::Profile, what, protection: Protection::Root };
-        self.places.entry(target.into()).or_insert(place);
+        self.places.entry(target.as_ref().to_owned()).or_insert(place);
     }
 
     /// Puts a node that the policy names at `target`, in place of the profile's.
@@ -74,7 +96,7 @@ impl View {
     /// # Errors
     /// Where the policy names two different things for one place.
     pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
-        if let Some(old) = self.places.get(&target)
+        if let Some(old) = self.get(&target)
             && old.origin >= Origin::Policy
             && old.node != node
         {
@@ -86,28 +108,39 @@ impl View {
             });
         }
         let place = Place { node, origin: Origin::Policy, what, protection: Protection::Root };
-        self.places.insert(target, place);
+        self.places.insert(target.into(), place);
         Ok(())
     }
 
     /// Puts up a wall at `target`, unless the policy names that very place.
-    pub(crate) fn wall(&mut self, what: &'static str, target: PathBuf, node: Node, protection: Protection) {
-        let place = Place { node, origin: Origin::Wall, what, protection };
-        match self.places.get(&target) {
-            Some(old) if old.origin == Origin::Policy => {}
-            _ => {
-                self.places.insert(target, place);
-            }
+    pub(crate) fn wall(&mut self, what: &'static str, target: &Path, node: Node, protection: Protection) {
+        if self.get(target).is_none_or(|old| old.origin != Origin::Policy) {
+            let place = Place { node, origin: Origin::Wall, what, protection };
+            self.places.insert(target.into(), place);
         }
     }
 
     pub(crate) fn get(&self, target: &Path) -> Option<&Place> {
-        self.places.get(target)
+        self.places.get(target.as_os_str())
     }
 
     /// Places in order, parents first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
-        self.places.iter().map(|(target, place)| (target.as_path(), place))
+        self.places.iter().map(|(target, place)| (Path::new(target), place))
+    }
+
+    /// Whether nothing shows what is at `target` yet: no bind or link lies there or above.
+    pub(crate) fn is_free(&self, target: &Path) -> bool {
+        let shows =
+            |place: &Place| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
+        !target.ancestors().any(|above| self.get(above).is_some_and(shows))
+    }
+
+    /// Whether anything lies below `target`.
+    pub(crate) fn has_children(&self, target: &Path) -> bool {
+        let first = target.join("").into_os_string();
+        let mut below = self.places.range::<OsStr, _>((Excluded(first.as_os_str()), Unbounded));
+        below.next().is_some_and(|(next, _)| next.as_encoded_bytes().starts_with(first.as_encoded_bytes()))
     }
 
     /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
@@ -116,10 +149,8 @@ impl View {
     }
 
     fn mount_at(&self, path: &Path) -> Option<(&Path, &Place)> {
-        let (path, place) = self.places.get_key_value(path)?;
-        let mounted =
-            matches!(place.node, Node::Bind { .. } | Node::Tmpfs { .. } | Node::Proc | Node::DevPts);
-        mounted.then_some((path.as_path(), place))
+        let (path, place) = self.places.get_key_value(path.as_os_str())?;
+        place.node.is_mount().then_some((Path::new(path), place))
     }
 
     /// The host path that `target` shows, when it lies in something bound from the host.

@@ -25,12 +25,14 @@ pub(crate) mod nr {
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
+    pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const SETHOSTNAME: usize = 170;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
+    pub(crate) const MKNODAT: usize = 259;
     pub(crate) const SYMLINKAT: usize = 266;
     pub(crate) const UNSHARE: usize = 272;
     pub(crate) const SIGNALFD4: usize = 289;
@@ -42,9 +44,6 @@ pub(crate) mod nr {
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const OPEN_TREE: usize = 428;
     pub(crate) const MOVE_MOUNT: usize = 429;
-    pub(crate) const FSOPEN: usize = 430;
-    pub(crate) const FSCONFIG: usize = 431;
-    pub(crate) const FSMOUNT: usize = 432;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const OPENAT2: usize = 437;
     pub(crate) const MOUNT_SETATTR: usize = 442;
@@ -83,16 +82,13 @@ pub(crate) const RESOLVE_IN_ROOT: u64 = 0x10;
 pub(crate) const OPEN_TREE_CLONE: usize = 1;
 pub(crate) const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x04;
 pub(crate) const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
-pub(crate) const FSCONFIG_SET_FLAG: usize = 0;
-pub(crate) const FSCONFIG_SET_STRING: usize = 1;
-pub(crate) const FSCONFIG_CMD_CREATE: usize = 6;
 pub(crate) const MNT_DETACH: usize = 2;
+pub(crate) const MS_NOSUID: u64 = 2;
+pub(crate) const MS_NODEV: u64 = 4;
+pub(crate) const MS_BIND: u64 = 4096;
+pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
 
-pub(crate) const MOUNT_ATTR_RDONLY: u64 = 0x01;
-pub(crate) const MOUNT_ATTR_NOSUID: u64 = 0x02;
-pub(crate) const MOUNT_ATTR_NODEV: u64 = 0x04;
-pub(crate) const MOUNT_ATTR_NOEXEC: u64 = 0x08;
 
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;

@@ -4,7 +4,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{EINVAL, EPROTO, RulesetAttr},
+    kernel::{EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
     plan::{self, Step},
     sys::{self, Errno, Fd},
@@ -56,8 +56,8 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Unshare { flags } => sys::unshare(flags),
         Step::Hostname { name } => sys::set_hostname(name),
         Step::LoopbackUp {} => sys::loopback_up(),
-        Step::NewRoot { size, inodes } => {
-            state.root = Some(mounts::new_root(size, inodes)?);
+        Step::NewRoot { options } => {
+            state.root = Some(mounts::new_root(options)?);
             Ok(())
         }
         Step::MakeDir { path, mode } => sys::make_dir(state.root()?, path, mode),
@@ -65,15 +65,14 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::MakeFile { path, mode, bytes } => {
             sys::write_all(&sys::create(state.root()?, path, mode)?, bytes)
         }
-        Step::Bind { source, device, inode, target, attributes } => {
-            mounts::bind(state.root()?, source, (device, inode), target, attributes)
+        Step::Bind { source, device, inode, target, within, attributes } => {
+            mounts::bind(state.root()?, source, (device, inode), (target, within), attributes)
         }
-        Step::Tmpfs { target, mode, size, inodes, attributes } => {
-            let tmpfs = mounts::tmpfs(mode, size, inodes, attributes)?;
-            mounts::attach(state.root()?, &tmpfs, target)
+        Step::Mount { kind, target, within, flags, options } => {
+            mounts::mount(state.root()?, kind, (target, within), flags, options)
         }
-        Step::Proc { target } => mounts::attach(state.root()?, &mounts::proc()?, target),
-        Step::DevPts { target } => mounts::attach(state.root()?, &mounts::dev_pts()?, target),
+        Step::BindSelf { path } => sys::mount(Some(path), path, None, MS_BIND, None),
+        Step::MakeMountPoint { path } => sys::make_empty_file(state.root()?, path),
         Step::PivotRoot {} => mounts::pivot(state.root()?),
         Step::SetAttributes { target, attributes } => {
             sys::set_attributes(&sys::open_path(Some(state.root()?), target)?, attributes, false)

@@ -243,28 +243,27 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     call!(nr::IOCTL, socket.0, SIOCSIFFLAGS, &raw const request).map(drop)
 }
 
-/// fsopen(2): a file-system context. Linux 5.2.
-pub(crate) fn fs_open(kind: &CStr) -> Result<Fd, Errno> {
-    call!(nr::FSOPEN, kind.as_ptr(), 1).map(fd)
+/// mount(2). Targets are relative to the working directory, which is the new root.
+pub(crate) fn mount(
+    source: Option<&CStr>,
+    target: &CStr,
+    kind: Option<&CStr>,
+    flags: u64,
+    options: Option<&CStr>,
+) -> Result<(), Errno> {
+    let address = |string: Option<&CStr>| string.map_or(ptr::null(), CStr::as_ptr);
+    call!(nr::MOUNT, address(source), target.as_ptr(), address(kind), flags, address(options)).map(drop)
 }
 
-/// fsconfig(FSCONFIG_SET_STRING), or a flag where `value` is `None`.
-pub(crate) fn fs_set(context: &Fd, key: &CStr, value: Option<&CStr>) -> Result<(), Errno> {
-    let (command, value) =
-        value.map_or((FSCONFIG_SET_FLAG, ptr::null()), |v| (FSCONFIG_SET_STRING, v.as_ptr()));
-    call!(nr::FSCONFIG, context.0, command, key.as_ptr(), value, 0).map(drop)
+/// mknodat(S_IFREG): an empty file, which nobody opens.
+pub(crate) fn make_empty_file(root: &Fd, path: &CStr) -> Result<(), Errno> {
+    call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFREG | 0o444, 0).map(drop)
 }
 
-/// fsconfig(FSCONFIG_CMD_CREATE), fsmount(2): a detached mount.
-pub(crate) fn fs_mount(context: &Fd, attributes: u64) -> Result<Fd, Errno> {
-    call!(nr::FSCONFIG, context.0, FSCONFIG_CMD_CREATE, 0, 0, 0)?;
-    call!(nr::FSMOUNT, context.0, 1, attributes).map(fd)
-}
-
-/// open_tree(2): a detached recursive copy of the mounts at `from`. Linux 5.2.
-pub(crate) fn clone_tree(from: &Fd) -> Result<Fd, Errno> {
-    let flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE;
-    call!(nr::OPEN_TREE, from.0, c"".as_ptr(), flags).map(fd)
+/// open_tree(2): a detached recursive copy of the mounts at a host path. Linux 5.2.
+pub(crate) fn clone_tree(source: &CStr) -> Result<Fd, Errno> {
+    let flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE;
+    call!(nr::OPEN_TREE, AT_FDCWD, source.as_ptr(), flags).map(fd)
 }
 
 /// mount_setattr(2) with `attributes` added. Linux 5.12.
@@ -278,6 +277,12 @@ pub(crate) fn set_attributes(mount: &Fd, attributes: u64, recursive: bool) -> Re
 pub(crate) fn attach(mount: &Fd, target: &Fd) -> Result<(), Errno> {
     let flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
     call!(nr::MOVE_MOUNT, mount.0, c"".as_ptr(), target.0, c"".as_ptr(), flags).map(drop)
+}
+
+/// move_mount(2) of a detached mount onto `path` in the new root's own directories.
+pub(crate) fn attach_at(mount: &Fd, root: &Fd, path: &CStr) -> Result<(), Errno> {
+    let flags = MOVE_MOUNT_F_EMPTY_PATH;
+    call!(nr::MOVE_MOUNT, mount.0, c"".as_ptr(), root.0, path.as_ptr(), flags).map(drop)
 }
 
 /// fchdir(2).

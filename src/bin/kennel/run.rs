@@ -59,8 +59,9 @@ fn confine(run: &Run) -> Result<Outcome, Error> {
     let outcome = runtime.block_on(async {
         if run.tty { on_terminal(&mut command).await } else { on_descriptors(run, &mut command).await }
     });
-    // A thread that waits for input nobody types must not hold up the exit.
-    runtime.shutdown_background();
+    // Neither a thread that waits for input nobody types nor the last of the sandbox's empty namespaces may hold
+    // up the exit, which takes care of both.
+    std::mem::forget(runtime);
     outcome
 }
 
