@@ -12,7 +12,7 @@ use std::{
 
 use kennel_helper::control::{Order, Report, request, section};
 use tokio::{
-    io::unix::AsyncFd,
+    io::{Interest, unix::AsyncFd},
     runtime::Handle,
     time::{Instant as Deadline, sleep_until},
 };
@@ -67,7 +67,8 @@ impl Child {
         program: OsString,
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let inside = sys::watched(inside).map_err(Error::io("watch the control socket"))?;
+        let inside =
+            sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
         let running = Running {
             inside,
             program,
@@ -202,7 +203,7 @@ impl Running {
         loop {
             tokio::select! {
                 biased;
-                arrival = self.inside.async_io(tokio::io::Interest::READABLE, Inside::receive) => {
+                arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => {
                     return arrival.map_err(Error::io("read the control socket"));
                 }
                 () = until(self.deadline()), if self.killed.is_none() => {

@@ -135,6 +135,7 @@ fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) ->
     let mut setup = Section::default();
     identity::namespaces(parts, &mut setup, enforcement);
     emit::emit(view, parts.tmpfs_size(), &mut setup)?;
+    identity::join_network(parts, &mut setup);
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     enforcement.set(
         Protection::ProtectedPaths,

@@ -10,7 +10,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Write { path, .. } => format!("write {}", text(path)),
         Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
         Step::Hostname { .. } => "set the host name".to_owned(),
-        Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
+        Step::BeginNetwork {} | Step::JoinNetwork {} => "new network namespace".to_owned(),
         Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),
         Step::MakeDir { path, .. } => format!("make directory {}", target(path)),
         Step::Symlink { path, .. } => format!("make link {}", target(path)),
@@ -50,7 +50,6 @@ fn namespace(flags: u32) -> &'static str {
         libc::CLONE_NEWNS => "mount",
         libc::CLONE_NEWIPC => "ipc",
         libc::CLONE_NEWUTS => "uts",
-        libc::CLONE_NEWNET => "network",
         libc::CLONE_NEWCGROUP => "cgroup",
         _ => "unknown",
     }

@@ -2,8 +2,8 @@
 //! sandbox: init sees the socket close, and is killed besides.
 
 use std::{
-    io::{self, IoSliceMut},
-    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use kennel_helper::{
@@ -13,9 +13,9 @@ use kennel_helper::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, send},
+    sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, send, sendmsg},
 };
-use tokio::runtime::Handle;
+use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
     outcome::Denial,
@@ -53,6 +53,21 @@ impl Inside {
     /// Undoes what was done to watched paths. To be called after the end was reported.
     pub(crate) fn undo(&mut self) -> Vec<Denial> {
         watch::undo(&std::mem::take(&mut self.watches))
+    }
+
+    /// Hands over stdio and the plan: descriptors 0 to 3 of the inside.
+    pub(crate) fn hand_over(
+        &self,
+        lengths: &[u8],
+        stdio: [BorrowedFd<'_>; 3],
+        plan: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let [input, output, error] = stdio.map(|fd| fd.as_raw_fd());
+        let descriptors = [input, output, error, plan.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&descriptors)];
+        let bytes = [IoSlice::new(lengths)];
+        sendmsg::<UnixAddr>(self.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
     }
 
     /// Receives one message without waiting.
@@ -117,7 +132,7 @@ impl Drop for Inside {
         let remains = Remains { pidfd, watches: std::mem::take(&mut self.watches) };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                if let Ok(remains) = sys::watched(remains) {
+                if let Ok(remains) = sys::watched(remains, Interest::READABLE) {
                     let _ = remains.readable().await;
                 }
             });

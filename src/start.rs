@@ -3,8 +3,8 @@
 
 use std::{
     fs::File,
-    io::{self, IoSlice, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io::{self, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::OnceLock,
 };
 
@@ -13,9 +13,7 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::{
         memfd::{MFdFlags, memfd_create},
-        socket::{
-            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socketpair,
-        },
+        socket::{AddressFamily, SockFlag, SockType, socketpair},
     },
 };
 
@@ -92,22 +90,15 @@ pub(crate) fn start(
     let flags = SockFlag::SOCK_CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
         .map_err(|errno| Error::io("make the control socket")(errno.into()))?;
-    let (plan, message) = write_plan(compiled, request).map_err(Error::io("write the plan to a memfd"))?;
-    let descriptors =
-        stdio.map(|fd| fd.as_raw_fd()).into_iter().chain([plan.as_raw_fd()]).collect::<Vec<_>>();
-    // Sent before anybody is there to receive it: the inside finds it waiting.
-    sendmsg::<UnixAddr>(
-        ours.as_raw_fd(),
-        &[IoSlice::new(&message)],
-        &[ControlMessage::ScmRights(&descriptors)],
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )
-    .map_err(|errno| Error::io("hand over the plan")(errno.into()))?;
     fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
         .map_err(|errno| Error::io("make the control socket non-blocking")(errno.into()))?;
+    // The inside needs a moment to begin; the plan is written meanwhile.
     let pidfd = images.give_birth(theirs.as_fd())?;
-    Ok(Inside::new(ours, pidfd, compiled.watches.clone()))
+    drop(theirs);
+    let inside = Inside::new(ours, pidfd, compiled.watches.clone());
+    let (plan, message) = write_plan(compiled, request).map_err(Error::io("write the plan to a memfd"))?;
+    inside.hand_over(&message, stdio, plan.as_fd()).map_err(Error::io("hand over the plan"))?;
+    Ok(inside)
 }
 
 /// The plan in a memfd, with zeroed scratch behind it; and the message that tells both lengths.

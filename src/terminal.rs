@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, unix::AsyncFd};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
 use crate::sys;
 
@@ -26,7 +26,9 @@ impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&master, flags)?;
-        Ok(Self { master: Arc::new(sys::watched(File::from(master))?) })
+        Ok(Self {
+            master: Arc::new(sys::watched(File::from(master), Interest::READABLE | Interest::WRITABLE)?),
+        })
     }
 
     /// Rows and columns of any terminal, such as the embedding program's own.

@@ -20,8 +20,9 @@ enum Step<'w> {
     2 = Unshare { flags: u32 },
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
-    /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
-    4 = LoopbackUp {},
+    /// clone(2), unshare(CLONE_NEWNET), ioctl(SIOCSIFFLAGS): has a network namespace made, its loopback up, while
+    /// other steps go on.
+    4 = BeginNetwork {},
     /// mount(2): an empty tmpfs that will become the root; entered.
     5 = NewRoot { options: &'w CStr },
     /// mkdirat(2) in the new root.
@@ -61,6 +62,8 @@ enum Step<'w> {
     22 = Seccomp { program: &'w [u8] },
     /// setsid(2): no controlling terminal is inherited.
     23 = NewSession {},
+    /// setns(CLONE_NEWNET): waits for the network namespace that was begun, and enters it.
+    24 = JoinNetwork {},
 }
 }
 

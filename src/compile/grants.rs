@@ -142,9 +142,9 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let shown = on_host.as_deref().map(std::fs::symlink_metadata);
     let node = match shown {
         Some(Ok(metadata)) => {
-            secrets::cover_node(if metadata.is_dir() { Kind::Directory } else { Kind::File })
+            secrets::cover_node(view, if metadata.is_dir() { Kind::Directory } else { Kind::File })
         }
-        _ if view.get(&path).is_some() => secrets::cover_node(Kind::Directory),
+        _ if view.get(&path).is_some() => secrets::cover_node(view, Kind::Directory),
         _ => None,
     };
     let Some(node) = node else {

@@ -20,8 +20,6 @@ const SECUREBITS: u64 = 0b1100_1111;
 pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     use Protection::*;
     id_maps(parts, setup);
-    // Only after the maps: they are files that belong to root once a process cannot be dumped.
-    setup.push(PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     enforcement.set(UserNamespace, State::Enforced, "own user namespace, the caller's uid and gid only");
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
     let mut unshare = |protection, flag: libc::c_int, detail| {
@@ -33,14 +31,24 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
     unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, "the cgroup is shown as the root");
-    let isolated = parts.policy.effective_network() != NetworkMode::Host;
-    if isolated {
-        unshare(NetworkNamespace, libc::CLONE_NEWNET, "own loopback, no way out");
-        setup.push_by(parts.policy, NetworkNamespace, &Step::LoopbackUp {});
+    if has_own_network(parts) {
+        setup.push_by(parts.policy, NetworkNamespace, &Step::BeginNetwork {});
+        enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
     } else {
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
     }
     setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
+}
+
+/// Enters the network namespace that was begun: after the mounts, which take about as long as making it.
+pub(super) fn join_network(parts: &Parts<'_>, setup: &mut Section) {
+    if has_own_network(parts) {
+        setup.push_by(parts.policy, Protection::NetworkNamespace, &Step::JoinNetwork {});
+    }
+}
+
+fn has_own_network(parts: &Parts<'_>) -> bool {
+    parts.policy.effective_network() != NetworkMode::Host
 }
 
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
@@ -63,6 +71,9 @@ pub(super) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut 
 
 /// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
 pub(super) fn privileges(setup: &mut Section, enforcement: &mut Enforcement) {
+    // From here on nobody inside may trace init or look into it. Earlier, its id maps could not be written, which
+    // belong to root then, and its network namespace not be entered.
+    setup.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     setup.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
     setup.push(Protection::Capabilities, &Step::DropCapabilities {});
     setup.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));

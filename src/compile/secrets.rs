@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Parts,
-    source::{Kind, Source},
+    source::Kind,
     view::{Access, Node, View},
 };
 use crate::policy::Protection;
@@ -77,9 +77,16 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) {
 
 /// Whether `path` is a secret or lies in one.
 pub(super) fn is_secret(path: &Path, home: &Path) -> bool {
-    let of_home =
-        path.strip_prefix(home).is_ok_and(|below| OF_HOME.iter().any(|name| below.starts_with(name)));
-    of_home || OF_SYSTEM.iter().any(|name| path.starts_with(name))
+    match path.strip_prefix(home) {
+        Ok(below) => OF_HOME.iter().any(|name| lies_in(below, name)),
+        Err(_) => OF_SYSTEM.iter().any(|name| lies_in(path, name)),
+    }
+}
+
+/// `Path::starts_with` for a clean path, without taking both apart.
+fn lies_in(path: &Path, above: &str) -> bool {
+    let rest = path.as_os_str().as_encoded_bytes().strip_prefix(above.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// Covers `path` where a bind shows it; where it is a link, what it leads to as well.
@@ -98,18 +105,16 @@ fn cover_if_visible(view: &mut View, path: &Path, links: u32) {
 
 /// Puts an empty read-only directory, or /dev/null, over `path`.
 pub(super) fn cover(view: &mut View, what: &'static str, path: &Path, kind: Kind) {
-    if let Some(node) = cover_node(kind) {
+    if let Some(node) = cover_node(view, kind) {
         view.wall(what, path, node, Protection::Root);
     }
 }
 
 /// What lies over something that must not be seen: the same kind of thing, empty.
-pub(super) fn cover_node(kind: Kind) -> Option<Node> {
+pub(super) fn cover_node(view: &View, kind: Kind) -> Option<Node> {
     match kind {
         Kind::Directory => Some(Node::Tmpfs { mode: 0o755, size: 4096, access: Access::Read }),
-        Kind::File | Kind::Device => {
-            let source = Source::look(Path::new("/dev/null")).ok()?;
-            Some(Node::Bind { source, access: Access::Device })
-        }
+        // The view's own /dev/null: every profile has it.
+        Kind::File | Kind::Device => Some(view.get(Path::new("/dev/null"))?.node.clone()),
     }
 }

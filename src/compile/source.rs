@@ -54,7 +54,8 @@ impl Source {
         Ok(Self::of(path.to_owned(), &fs::metadata(path)?))
     }
 
-    fn of(path: PathBuf, metadata: &Metadata) -> Self {
+    /// From metadata at hand.
+    pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
         Self { path, identity: identity(metadata), kind: kind(metadata) }
     }
 

@@ -2,6 +2,7 @@
 //! just works. The table is data: to support another tool, add a row. Never a row with credentials in it.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -24,12 +25,8 @@ struct Toolchain {
 }
 
 const TOOLCHAINS: &[Toolchain] = &[
-    Toolchain {
-        variable: "RUSTUP_HOME",
-        home: ".rustup",
-        parts: &["toolchains", "settings.toml", "update-hashes"],
-    },
-    Toolchain { variable: "CARGO_HOME", home: ".cargo", parts: &["bin", "env", "git", "registry"] },
+    Toolchain { variable: "RUSTUP_HOME", home: ".rustup", parts: &["."] },
+    Toolchain { variable: "CARGO_HOME", home: ".cargo", parts: &["bin", "git", "registry"] },
     Toolchain { variable: "PYENV_ROOT", home: ".pyenv", parts: &["."] },
     Toolchain { variable: "RBENV_ROOT", home: ".rbenv", parts: &["."] },
     Toolchain { variable: "NVM_DIR", home: ".nvm", parts: &["."] },
@@ -62,17 +59,23 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     }
     for toolchain in TOOLCHAINS {
         let home = home_of(toolchain, parts);
+        if !crate::host::exists(&home) {
+            continue;
+        }
         for part in toolchain.parts {
             offer(view, parts, &if *part == "." { home.clone() } else { home.join(part) });
         }
     }
-    for entry in parts.caller.search_path() {
+    let entries: BTreeSet<PathBuf> = parts.caller.search_path().into_iter().collect();
+    for entry in entries {
         if let Ok(below_opt) = entry.strip_prefix("/opt") {
             // Packages in /opt keep everything below one directory of their own.
             offer(view, parts, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
         } else if entry.starts_with(&parts.caller.home) && entry != parts.caller.home {
-            offer(view, parts, &entry);
-            offer_prefix(view, parts, &entry);
+            if view.is_free(&entry) {
+                offer(view, parts, &entry);
+                offer_prefix(view, parts, &entry);
+            }
         }
     }
 }
@@ -118,7 +121,11 @@ fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
         return;
     }
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
-    let source = if metadata.is_symlink() { Source::resolve(path) } else { Source::look(path) };
+    let source = if metadata.is_symlink() {
+        Source::resolve(path)
+    } else {
+        Ok(Source::of(path.to_owned(), &metadata))
+    };
     if let Ok(source) = source
         && is_fit(&source.path, &parts.caller.home)
     {

@@ -6,77 +6,118 @@ use crate::policy::Protection;
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
-    let sentence = match (protection, errno) {
-        (Protection::UserNamespace, _) => user_namespaces(errno),
-        (_, libc::ENOSPC) if is_namespace(protection) => format!(
-            "raise the limit: sysctl -w {}=15000 (it is {})",
-            namespace_sysctl(protection),
-            setting(namespace_sysctl(protection)).unwrap_or_else(|| "unknown".into()),
-        ),
-        (Protection::Root, libc::EPERM | libc::EACCES) => mounts(),
-        (Protection::Root, libc::ENOSYS) => format!(
-            "use Linux {} or later: the mount calls of this kernel are too old, or a seccomp filter hides them",
-            crate::host::OLDEST
-        ),
-        (Protection::Root, libc::ESTALE) => {
-            "run again: the path was exchanged for another file while the sandbox started".to_owned()
-        }
-        (Protection::Landlock | Protection::LandlockScope, _) => {
-            "boot with landlock in the lsm= list (CONFIG_LANDLOCK=y, Linux 5.13 or later), or set \
-             [require] landlock = \"if_available\""
-                .to_owned()
-        }
-        (Protection::Seccomp, _) => {
-            "use a kernel with CONFIG_SECCOMP_FILTER=y, or set [require] seccomp = \"if_available\""
-                .to_owned()
-        }
-        (_, libc::EPERM | libc::EACCES) if is_namespace(protection) => user_namespaces(errno),
-        _ => return None,
-    };
-    Some(sentence)
+    Surroundings { setting: &sysctl, container: in_container() }.remedy(protection, errno)
 }
 
-/// Why user namespaces are refused here, from the settings that are known to do so.
-fn user_namespaces(errno: i32) -> String {
-    let is = |name: &str, value: &str| setting(name).as_deref() == Some(value);
-    if is("kernel.unprivileged_userns_clone", "0") {
-        return "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".into();
-    }
-    if is("kernel.apparmor_restrict_unprivileged_userns", "1") {
-        return "give the program an AppArmor profile with `userns,`, or run \
-                sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
-            .into();
-    }
-    if errno == libc::ENOSPC || is("user.max_user_namespaces", "0") {
-        return format!(
-            "raise the limit: sysctl -w user.max_user_namespaces=15000 (it is {})",
-            setting("user.max_user_namespaces").unwrap_or_else(|| "unknown".into())
-        );
-    }
-    if errno == libc::ENOSYS || errno == libc::EINVAL {
-        return "use a kernel with CONFIG_USER_NS=y and CONFIG_PID_NS=y".into();
-    }
-    if in_container() {
-        return container();
-    }
-    "look for a security module (AppArmor, SELinux, Yama) or a seccomp filter that refuses user namespaces"
-        .into()
+/// What the sentence depends on besides the errno.
+struct Surroundings<'s> {
+    /// The value of a sysctl, if it exists.
+    setting: &'s dyn Fn(&str) -> Option<String>,
+    container: bool,
 }
 
-/// Why mounts are refused inside a user namespace.
-fn mounts() -> String {
-    if setting("kernel.apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
-        return user_namespaces(libc::EPERM);
+impl Surroundings<'_> {
+    fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
+        use Protection::*;
+        let sentence = match (protection, errno) {
+            (UserNamespace, _) => self.user_namespaces(errno),
+            (_, libc::ENOSPC) if sysctl_of(protection).is_some() => self.raise(sysctl_of(protection)?),
+            (_, libc::EPERM | libc::EACCES) if sysctl_of(protection).is_some() => self.user_namespaces(errno),
+            (_, libc::ENOSYS | libc::EINVAL) if sysctl_of(protection).is_some() => format!(
+                "use a kernel with namespaces of this kind (CONFIG_NAMESPACES=y), or set [require] {protection} \
+                 = \"if_available\""
+            ),
+            (Root, libc::EPERM | libc::EACCES) => self.mounts(),
+            (Root, libc::ENOSYS) => format!(
+                "use Linux {} or later: the mount calls of this kernel are too old, or a seccomp filter hides them",
+                crate::host::OLDEST
+            ),
+            (Root, libc::ESTALE) => {
+                "run again: the path was exchanged for another file while the sandbox started".to_owned()
+            }
+            (Root, libc::ENOSPC) => self.raise("fs.mount-max"),
+            (Landlock, _) => {
+                "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later), \
+                              or set [require] landlock = \"if_available\""
+                    .to_owned()
+            }
+            (LandlockScope, _) => "use Linux 6.12 or later with landlock in the lsm= list, or set [require] \
+                                   landlock_scope = \"if_available\""
+                .to_owned(),
+            (Seccomp, _) => "use a kernel with CONFIG_SECCOMP_FILTER=y, or set [require] seccomp = \
+                             \"if_available\""
+                .to_owned(),
+            (Keyring, libc::ENOSYS) => "use a kernel with CONFIG_KEYS=y, or set [require] keyring = \
+                                        \"if_available\""
+                .to_owned(),
+            (Keyring, libc::EDQUOT) => self.raise("kernel.keys.maxkeys"),
+            (OpenFiles | FileSize | Memory | Pids | CpuTime, libc::EPERM) => {
+                "ask for no more than the caller's own hard limit (ulimit -H -a)".to_owned()
+            }
+            (_, libc::EPERM | libc::EACCES | libc::ENOSYS) => self.refused(),
+            _ => return None,
+        };
+        Some(sentence)
     }
-    if in_container() {
-        return container();
+
+    /// Why user namespaces, or privileges in them, are refused here.
+    fn user_namespaces(&self, errno: i32) -> String {
+        if self.is("kernel.unprivileged_userns_clone", "0") {
+            return "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".into();
+        }
+        if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
+            return "give the program an AppArmor profile with `userns,` (Ubuntu 23.10 and later ask for one), or \
+                    run sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
+                .into();
+        }
+        // One clone(2) makes the first namespaces, so its errno does not say which limit it was.
+        let first = ["user.max_user_namespaces", "user.max_pid_namespaces"];
+        if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
+            return self.raise(exhausted);
+        }
+        match errno {
+            libc::ENOSPC => self.raise("user.max_user_namespaces"),
+            libc::EUSERS => "start it in fewer nested user namespaces: 32 are the most".into(),
+            libc::ENOSYS | libc::EINVAL => "use a kernel with CONFIG_USER_NS=y and CONFIG_PID_NS=y".into(),
+            _ => self.refused(),
+        }
     }
-    "look for a security module that refuses mounts in user namespaces, and for masked paths below /proc \
-     (findmnt -R /proc): a fresh procfs needs one that is fully visible"
-        .into()
+
+    /// Why mounts are refused inside a user namespace.
+    fn mounts(&self) -> String {
+        if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
+            return self.user_namespaces(libc::EPERM);
+        }
+        if self.container {
+            return container();
+        }
+        "look for a security module that refuses mounts in user namespaces, and for masked paths below /proc \
+         (findmnt -R /proc): a fresh procfs needs one that is fully visible"
+            .into()
+    }
+
+    /// Refused by something that does not say its name.
+    fn refused(&self) -> String {
+        if self.container {
+            return container();
+        }
+        "look for a security module (AppArmor, SELinux: journalctl -k | grep -i denied) or a seccomp filter of the \
+         service manager (RestrictNamespaces=, SystemCallFilter=) that refuses it"
+            .into()
+    }
+
+    fn raise(&self, name: &str) -> String {
+        let now = (self.setting)(name).unwrap_or_else(|| "unknown".into());
+        format!("raise the limit: sysctl -w {name}=15000 (it is {now})")
+    }
+
+    fn is(&self, name: &str, value: &str) -> bool {
+        (self.setting)(name).as_deref() == Some(value)
+    }
 }
 
-fn container() -> String {
+/// What to ask of the container engine around this.
+pub(crate) fn container() -> String {
     "inside Docker or Kubernetes: run the container with --security-opt seccomp=unconfined --security-opt \
      apparmor=unconfined --security-opt systempaths=unconfined (Kubernetes: procMount: Unmasked)"
         .into()
@@ -89,18 +130,14 @@ fn in_container() -> bool {
         || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// The value of a sysctl, if it exists.
-fn setting(name: &str) -> Option<String> {
+fn sysctl(name: &str) -> Option<String> {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 
-fn is_namespace(protection: Protection) -> bool {
-    namespace_sysctl(protection) != ""
-}
-
-fn namespace_sysctl(protection: Protection) -> &'static str {
-    match protection {
+/// The limit of namespaces of one kind.
+fn sysctl_of(protection: Protection) -> Option<&'static str> {
+    Some(match protection {
         Protection::UserNamespace => "user.max_user_namespaces",
         Protection::MountNamespace => "user.max_mnt_namespaces",
         Protection::PidNamespace => "user.max_pid_namespaces",
@@ -108,6 +145,77 @@ fn namespace_sysctl(protection: Protection) -> &'static str {
         Protection::IpcNamespace => "user.max_ipc_namespaces",
         Protection::UtsNamespace => "user.max_uts_namespaces",
         Protection::CgroupNamespace => "user.max_cgroup_namespaces",
-        _ => "",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The remedy on a host that has exactly these settings.
+    fn on(settings: &[(&str, &str)], container: bool, protection: Protection, errno: i32) -> String {
+        let setting = |name: &str| {
+            let found = settings.iter().find(|(other, _)| *other == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let remedy = Surroundings { setting: &setting, container }.remedy(protection, errno);
+        remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
+    }
+
+    #[test]
+    fn refused_user_namespaces_name_the_setting_that_refuses_them() {
+        use Protection::UserNamespace as User;
+        for (settings, errno, words) in [
+            (&[("kernel.unprivileged_userns_clone", "0")][..], libc::EPERM, "unprivileged_userns_clone=1"),
+            (&[("kernel.apparmor_restrict_unprivileged_userns", "1")], libc::EPERM, "AppArmor profile"),
+            (&[("user.max_user_namespaces", "0")], libc::ENOSPC, "user.max_user_namespaces=15000 (it is 0)"),
+            (&[("user.max_pid_namespaces", "0")], libc::ENOSPC, "user.max_pid_namespaces=15000 (it is 0)"),
+            (&[], libc::ENOSPC, "user.max_user_namespaces=15000 (it is unknown)"),
+            (&[], libc::EUSERS, "nested"),
+            (&[], libc::EINVAL, "CONFIG_USER_NS"),
+            (&[], libc::EACCES, "security module"),
+            // Settings that permit it are not to blame.
+            (&[("kernel.unprivileged_userns_clone", "1")], libc::EPERM, "security module"),
+            (&[("kernel.apparmor_restrict_unprivileged_userns", "0")], libc::EPERM, "security module"),
+        ] {
+            let remedy = on(settings, false, User, errno);
+            assert!(remedy.contains(words), "{settings:?} {errno}: {remedy}");
+        }
+    }
+
+    #[test]
+    fn limits_of_each_namespace_are_named() {
+        let remedy =
+            on(&[("user.max_net_namespaces", "0")], false, Protection::NetworkNamespace, libc::ENOSPC);
+        assert_eq!(remedy, "raise the limit: sysctl -w user.max_net_namespaces=15000 (it is 0)");
+    }
+
+    #[test]
+    fn containers_get_the_flags_of_their_engine() {
+        for (protection, errno) in [
+            (Protection::UserNamespace, libc::EPERM),
+            (Protection::NetworkNamespace, libc::EPERM),
+            (Protection::Root, libc::EPERM),
+            (Protection::Keyring, libc::EPERM),
+        ] {
+            assert!(on(&[], true, protection, errno).contains("--security-opt"), "{protection}");
+        }
+    }
+
+    #[test]
+    fn ubuntu_lets_the_namespace_pass_and_refuses_the_mounts() {
+        let settings = [("kernel.apparmor_restrict_unprivileged_userns", "1")];
+        assert!(on(&settings, false, Protection::Root, libc::EACCES).contains("AppArmor profile"));
+        assert!(on(&[], false, Protection::Root, libc::EPERM).contains("findmnt -R /proc"));
+    }
+
+    #[test]
+    fn every_refused_protection_has_a_remedy() {
+        for protection in Protection::ALL {
+            for errno in [libc::EPERM, libc::EACCES, libc::ENOSYS] {
+                assert!(!on(&[], false, protection, errno).is_empty());
+            }
+        }
     }
 }

@@ -11,9 +11,13 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGACTION: usize = 13;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const IOCTL: usize = 16;
+    pub(crate) const PAUSE: usize = 34;
     pub(crate) const SOCKET: usize = 41;
+    pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const BIND: usize = 49;
+    pub(crate) const LISTEN: usize = 50;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const WAIT4: usize = 61;
     pub(crate) const KILL: usize = 62;
@@ -28,6 +32,7 @@ pub(crate) mod nr {
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const SETHOSTNAME: usize = 170;
+    pub(crate) const FUTEX: usize = 202;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
@@ -38,6 +43,7 @@ pub(crate) mod nr {
     pub(crate) const SIGNALFD4: usize = 289;
     pub(crate) const DUP3: usize = 292;
     pub(crate) const PRLIMIT64: usize = 302;
+    pub(crate) const SETNS: usize = 308;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const STATX: usize = 332;
     pub(crate) const READ: usize = 0;
@@ -66,6 +72,7 @@ pub(crate) const AT_FDCWD: i32 = -100;
 pub(crate) const AT_EMPTY_PATH: usize = 0x1000;
 pub(crate) const AT_RECURSIVE: usize = 0x8000;
 
+pub(crate) const O_RDONLY: usize = 0;
 pub(crate) const O_WRONLY: usize = 1;
 pub(crate) const O_RDWR: usize = 2;
 pub(crate) const O_CREAT: usize = 0o100;
@@ -93,9 +100,15 @@ pub(crate) const STATX_INO: usize = 0x100;
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const MAP_PRIVATE: usize = 2;
+pub(crate) const MAP_ANONYMOUS: usize = 0x20;
+pub(crate) const FUTEX_WAIT: usize = 0;
+pub(crate) const FUTEX_WAKE: usize = 1;
 
 pub(crate) const CLONE_VM: usize = 0x100;
+pub(crate) const CLONE_PIDFD: usize = 0x1000;
+pub(crate) const CLONE_NEWNET: u32 = 0x4000_0000;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
+pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
 
 pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGCHLD: u32 = 17;
@@ -108,7 +121,9 @@ pub(crate) const POLLIN: i16 = 1;
 pub(crate) const POLLHUP: i16 = 0x10;
 pub(crate) const POLLERR: i16 = 0x08;
 
+pub(crate) const AF_UNIX: usize = 1;
 pub(crate) const AF_INET: usize = 2;
+pub(crate) const SOCK_STREAM: usize = 1;
 pub(crate) const SOCK_DGRAM: usize = 2;
 pub(crate) const SOCK_CLOEXEC: usize = O_CLOEXEC;
 pub(crate) const SOL_SOCKET: i32 = 1;

@@ -8,6 +8,7 @@
 #![deny(clippy::multiple_unsafe_ops_per_block, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
 
 mod arch;
+mod attempts;
 mod channel;
 #[path = "../control.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
@@ -15,6 +16,7 @@ mod control;
 mod init;
 mod kernel;
 mod mounts;
+mod network;
 mod payload;
 #[path = "../plan.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
@@ -32,8 +34,15 @@ use plan::{Plan, Request};
 use sys::Errno;
 use wire::{Cursor, Field};
 
-/// Where program start arrives.
-extern "C" fn run() -> ! {
+/// Where program start arrives, with the stack as execve(2) left it. PID 1 has a name and no argument; with
+/// arguments the image is an ordinary program.
+extern "C" fn run(stack: *const usize) -> ! {
+    #[expect(unsafe_code, reason = "the stack of program start has no other type")]
+    // SAFETY: `_start` passes the stack pointer that the kernel gave it.
+    let arguments = unsafe { sys::Arguments::at(stack) };
+    if arguments.count() > 1 {
+        attempts::run(&arguments)
+    }
     let Ok(channel) = Channel::adopt() else { sys::exit(1) };
     let code = match confine(&channel) {
         Ok(()) => 0,

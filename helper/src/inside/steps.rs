@@ -6,6 +6,7 @@ use crate::{
     control::Report,
     kernel::{EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
+    network::Network,
     plan::{self, Step},
     sys::{self, Errno, Fd},
 };
@@ -15,9 +16,15 @@ use crate::{
 pub(crate) struct State {
     root: Option<Fd>,
     ruleset: Option<Fd>,
+    network: Option<Network>,
 }
 
 impl State {
+    /// Ends what only setup needed, so that the command starts alone.
+    pub(crate) fn settle(&mut self) {
+        self.network = None;
+    }
+
     fn root(&self) -> Result<&Fd, Errno> {
         self.root.as_ref().ok_or(Errno(EINVAL))
     }
@@ -55,7 +62,11 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
         Step::Unshare { flags } => sys::unshare(flags),
         Step::Hostname { name } => sys::set_hostname(name),
-        Step::LoopbackUp {} => sys::loopback_up(),
+        Step::BeginNetwork {} => {
+            state.network = Some(Network::begin()?);
+            Ok(())
+        }
+        Step::JoinNetwork {} => state.network.as_ref().ok_or(Errno(EINVAL))?.join(),
         Step::NewRoot { options } => {
             state.root = Some(mounts::new_root(options)?);
             Ok(())

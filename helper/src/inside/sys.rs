@@ -1,7 +1,7 @@
 //! One function per system call, typed and safe to call. All unsafe code of the inside but assembly is here.
 #![expect(unsafe_code, reason = "the one fence around system calls")]
 
-use core::{ffi::CStr, mem, ptr};
+use core::{ffi::CStr, mem, ptr, sync::atomic::AtomicU32};
 
 use crate::{arch, kernel::*, wire::List};
 
@@ -495,13 +495,18 @@ pub(crate) fn vfork<T>(
     entry: extern "C" fn(*mut u8) -> !,
     argument: &mut T,
 ) -> Result<i32, Errno> {
-    let top = stack.as_mut_ptr_range().end;
-    let top = top.wrapping_sub(top.addr() % 16);
     let flags = CLONE_VM | CLONE_VFORK | SIGCHLD as usize;
     // SAFETY: `stack` is writable and used by nobody else; the parent does not run while the child may use it
     // or `argument`, so both borrows outlive the child's use of them.
-    let pid = check(unsafe { arch::vfork_call(flags, top, entry, ptr::from_mut(argument).cast()) })?;
-    i32::try_from(pid).map_err(|_| Errno(EPROTO))
+    let pid =
+        unsafe { arch::clone_call(flags, top(stack), entry, ptr::from_mut(argument).cast(), ptr::null_mut()) };
+    i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))
+}
+
+/// The first aligned address above a stack.
+fn top(stack: &mut [u8]) -> *mut u8 {
+    let top = stack.as_mut_ptr_range().end;
+    top.wrapping_sub(top.addr() % 16)
 }
 
 /// The argument that [`vfork`] passed to its entry.
@@ -511,4 +516,128 @@ pub(crate) fn vfork<T>(
 pub(crate) unsafe fn vfork_argument<'a, T>(argument: *mut u8) -> &'a mut T {
     // SAFETY: the caller vouches that it is the `&mut T` given to `vfork`, whose owner sleeps.
     unsafe { &mut *argument.cast() }
+}
+
+/// The arguments of this program.
+pub(crate) struct Arguments {
+    stack: *const usize,
+}
+
+impl Arguments {
+    /// # Safety
+    /// `stack` must be the stack pointer at program start: a count, and then that many addresses of strings.
+    pub(crate) unsafe fn at(stack: *const usize) -> Self {
+        Self { stack }
+    }
+
+    /// How many there are, the program's name included.
+    pub(crate) fn count(&self) -> usize {
+        // SAFETY: `at` was promised the stack of program start, which begins with the count.
+        unsafe { self.stack.read() }
+    }
+
+    /// The argument at `index`; 0 is the program's name.
+    pub(crate) fn get(&self, index: usize) -> Option<&'static CStr> {
+        let slot = (index < self.count()).then(|| self.stack.wrapping_add(index.wrapping_add(1)))?;
+        // SAFETY: `index` is below the count, so this slot of the stack of program start holds an address.
+        let address = unsafe { slot.read() };
+        // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
+        Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
+    }
+}
+
+/// openat(2) for reading, from a directory or from the working directory.
+pub(crate) fn open_for_reading(at: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
+    let at = at.map_or(AT_FDCWD, |at| at.0);
+    call!(nr::OPENAT, at, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0).map(fd)
+}
+
+/// socket(2) of a byte stream.
+pub(crate) fn stream(family: usize) -> Result<Fd, Errno> {
+    call!(nr::SOCKET, family, SOCK_STREAM | SOCK_CLOEXEC, 0).map(fd)
+}
+
+/// connect(2); `address` has the layout of the socket's family.
+pub(crate) fn connect(socket: &Fd, address: &[u8]) -> Result<(), Errno> {
+    call!(nr::CONNECT, socket.0, address.as_ptr(), address.len()).map(drop)
+}
+
+/// bind(2).
+pub(crate) fn bind(socket: &Fd, address: &[u8]) -> Result<(), Errno> {
+    call!(nr::BIND, socket.0, address.as_ptr(), address.len()).map(drop)
+}
+
+/// listen(2).
+pub(crate) fn listen(socket: &Fd) -> Result<(), Errno> {
+    call!(nr::LISTEN, socket.0, 1).map(drop)
+}
+
+/// mmap(2) of a stack and of `shared` beside it, both for good.
+pub(crate) fn leak_stack<T: Sync>(size: usize, shared: T) -> Result<(&'static mut [u8], &'static T), Errno> {
+    let length = size.checked_add(size_of::<T>()).ok_or(Errno(EINVAL))?;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    let base = ptr::with_exposed_provenance_mut::<u8>(call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, flags, -1i32, 0)?);
+    let value = base.cast::<T>();
+    // SAFETY: a fresh mapping: page-aligned, large enough, nobody else's.
+    unsafe { value.write(shared) };
+    // SAFETY: written just now, never moved or unmapped.
+    let shared = unsafe { &*value };
+    // SAFETY: the rest of the mapping, disjoint from the value.
+    let stack = unsafe { core::slice::from_raw_parts_mut(base.wrapping_add(size_of::<T>()), size) };
+    Ok((stack, shared))
+}
+
+/// clone(CLONE_VM | CLONE_PIDFD): runs `entry(shared)` in a child that shares this memory and runs beside this
+/// process.
+pub(crate) fn assist<T: Sync>(
+    stack: &'static mut [u8],
+    entry: extern "C" fn(*mut u8) -> !,
+    shared: &'static T,
+) -> Result<(i32, Fd), Errno> {
+    let flags = CLONE_VM | CLONE_PIDFD | SIGCHLD as usize;
+    let argument = ptr::from_ref(shared).cast_mut().cast();
+    let mut pidfd = -1i32;
+    // SAFETY: the stack is the child's alone and stays for good; `shared` may be used from both sides.
+    let pid = unsafe { arch::clone_call(flags, top(stack), entry, argument, &raw mut pidfd) };
+    Ok((i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))?, Fd(pidfd)))
+}
+
+/// The argument that [`assist`] passed to its entry.
+///
+/// # Safety
+/// `argument` must be what an entry of `assist::<T>` received.
+pub(crate) unsafe fn shared_argument<T: Sync>(argument: *mut u8) -> &'static T {
+    // SAFETY: the caller vouches that it is the `&'static T` given to `assist`.
+    unsafe { &*argument.cast() }
+}
+
+/// futex(FUTEX_WAIT): sleeps while `word` is `value`.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) -> Result<(), Errno> {
+    match call!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, value, 0) {
+        Ok(_) | Err(Errno(EINTR | EAGAIN)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// futex(FUTEX_WAKE): whoever waits for `word`.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    // Waking nobody is no error, and the address is valid.
+    let _ = call!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE, 1);
+}
+
+/// setns(2) into a namespace of the process behind a pidfd. Linux 5.8.
+pub(crate) fn enter_namespace(pidfd: &Fd, kind: u32) -> Result<(), Errno> {
+    call!(nr::SETNS, pidfd.0, kind).map(drop)
+}
+
+/// pause(2).
+pub(crate) fn pause() {
+    // It returns only to be called again.
+    let _ = call!(nr::PAUSE);
+}
+
+/// wait4(2) for one child, its status thrown away.
+pub(crate) fn reap_one(pid: i32) {
+    // A child that is not there any more needs no reaping.
+    let _ = call!(nr::WAIT4, pid, 0, 0, 0);
 }

@@ -1,0 +1,73 @@
+//! A network namespace, made by an assistant: making one takes the kernel as long as all mounts together, and
+//! the two need not wait for each other where there is a second processor.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{
+    kernel::CLONE_NEWNET,
+    sys::{self, Errno, Fd},
+};
+
+/// Room for the assistant's few frames.
+const STACK: usize = 16 * 1024;
+
+/// The answer while there is none yet.
+const PENDING: u32 = u32::MAX;
+
+/// What the assistant and PID 1 share.
+struct Shared {
+    /// [`PENDING`], then the errno, 0 for success.
+    answer: AtomicU32,
+}
+
+/// The assistant: a process that shares PID 1's memory and exists from [`begin`](Self::begin) until this is dropped.
+pub(crate) struct Network {
+    pid: i32,
+    pidfd: Fd,
+    shared: &'static Shared,
+}
+
+impl Network {
+    /// Starts making a namespace.
+    pub(crate) fn begin() -> Result<Self, Errno> {
+        let (stack, shared) = sys::leak_stack(STACK, Shared { answer: AtomicU32::new(PENDING) })?;
+        let (pid, pidfd) = sys::assist(stack, make, shared)?;
+        Ok(Self { pid, pidfd, shared })
+    }
+
+    /// Waits until the namespace is there, and enters it.
+    pub(crate) fn join(&self) -> Result<(), Errno> {
+        let mut answer = self.shared.answer.load(Ordering::Acquire);
+        while answer == PENDING {
+            sys::futex_wait(&self.shared.answer, PENDING)?;
+            answer = self.shared.answer.load(Ordering::Acquire);
+        }
+        match answer {
+            0 => sys::enter_namespace(&self.pidfd, CLONE_NEWNET),
+            errno => Err(Errno(errno.cast_signed())),
+        }
+    }
+}
+
+impl Drop for Network {
+    /// The namespace lives on in who entered it.
+    fn drop(&mut self) {
+        // It may have ended already; then there is only its status to take away.
+        let _ = sys::kill(self.pid, crate::kernel::SIGKILL);
+        sys::reap_one(self.pid);
+    }
+}
+
+/// The assistant's whole life: make the namespace, say so, and stay until killed, because the namespace is entered
+/// through it.
+extern "C" fn make(argument: *mut u8) -> ! {
+    #[expect(unsafe_code, reason = "the other half of assist")]
+    // SAFETY: `begin` passed its `Shared`, which is never freed.
+    let shared: &Shared = unsafe { sys::shared_argument(argument) };
+    let made = sys::unshare(CLONE_NEWNET).and_then(|()| sys::loopback_up());
+    shared.answer.store(made.err().map_or(0, |errno| errno.0.cast_unsigned()), Ordering::Release);
+    sys::futex_wake(&shared.answer);
+    loop {
+        sys::pause();
+    }
+}

@@ -1,0 +1,175 @@
+//! What a program in the sandbox tries, and how it must end. Data.
+
+use super::stage::{SHOWN_AT, Stage, WRITABLE_AT};
+use crate::policy::{NetworkMode, Policy, Profile, Protection};
+
+/// One call that the payload makes.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    /// Name of its finding.
+    pub(super) name: &'static str,
+    /// What it does, in words.
+    pub(super) what: &'static str,
+    /// First argument of the payload; helper/src/inside/attempts.rs knows it.
+    pub(super) call: &'static str,
+    pub(super) operand: Operand,
+    pub(super) must: Must,
+    /// The wall that it tests first of all.
+    pub(super) wall: Protection,
+}
+
+/// Second argument of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operand {
+    Nothing,
+    /// A file that is granted read-only.
+    Shown,
+    /// A file that is granted writable.
+    Writable,
+    /// A file of the host that is not granted.
+    Secret,
+    /// Its name in a directory of the host that is the payload's standard input.
+    SecretInStdin,
+    /// A port of the host's loopback device where a server listens.
+    Port,
+    /// The name of an abstract socket of the host.
+    Name,
+}
+
+/// How an attempt must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Must {
+    Succeed,
+    /// With one of these.
+    Fail(&'static [i32]),
+}
+
+/// Every attempt, those that must succeed first: where they fail, the others would prove nothing.
+pub(super) const ATTEMPTS: [Attempt; 12] = [
+    Attempt {
+        name: "read_grant",
+        what: "read a file that is granted",
+        call: "read",
+        operand: Operand::Shown,
+        must: Must::Succeed,
+        wall: Protection::Root,
+    },
+    Attempt {
+        name: "write_grant",
+        what: "write to a file that is granted writable",
+        call: "write",
+        operand: Operand::Writable,
+        must: Must::Succeed,
+        wall: Protection::Root,
+    },
+    Attempt {
+        name: "own_loopback",
+        what: "serve and connect on the sandbox's loopback device",
+        call: "serve-tcp",
+        operand: Operand::Port,
+        must: Must::Succeed,
+        wall: Protection::NetworkNamespace,
+    },
+    Attempt {
+        name: "read_outside",
+        what: "read a file outside of the grants",
+        call: "read",
+        operand: Operand::Secret,
+        must: Must::Fail(&[libc::ENOENT, libc::EACCES]),
+        wall: Protection::Root,
+    },
+    Attempt {
+        name: "write_outside",
+        what: "write to a file outside of the grants",
+        call: "write",
+        operand: Operand::Secret,
+        must: Must::Fail(&[libc::ENOENT, libc::EROFS, libc::EACCES]),
+        wall: Protection::Root,
+    },
+    Attempt {
+        name: "write_read_only",
+        what: "write to a file that is granted read-only",
+        call: "write",
+        operand: Operand::Shown,
+        must: Must::Fail(&[libc::EROFS, libc::EACCES]),
+        wall: Protection::Root,
+    },
+    // A descriptor of the host leads around namespaces and mounts: only Landlock is left.
+    Attempt {
+        name: "landlock_alone",
+        what: "read outside of the grants through an inherited directory",
+        call: "read-at-stdin",
+        operand: Operand::SecretInStdin,
+        must: Must::Fail(&[libc::EACCES]),
+        wall: Protection::Landlock,
+    },
+    Attempt {
+        name: "connect_host",
+        what: "connect to a server on the host's loopback device",
+        call: "connect-tcp",
+        operand: Operand::Port,
+        must: Must::Fail(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]),
+        wall: Protection::NetworkNamespace,
+    },
+    Attempt {
+        name: "connect_abstract",
+        what: "connect to an abstract socket of the host",
+        call: "connect-abstract",
+        operand: Operand::Name,
+        must: Must::Fail(&[libc::ECONNREFUSED, libc::EPERM]),
+        wall: Protection::LandlockScope,
+    },
+    // Every process there is, so also this one, whose number may be taken by another inside.
+    Attempt {
+        name: "signal_others",
+        what: "signal a process outside of the sandbox",
+        call: "signal-others",
+        operand: Operand::Nothing,
+        must: Must::Fail(&[libc::ESRCH, libc::EPERM]),
+        wall: Protection::PidNamespace,
+    },
+    Attempt {
+        name: "new_user_namespace",
+        what: "make a user namespace",
+        call: "new-user-namespace",
+        operand: Operand::Nothing,
+        must: Must::Fail(&[libc::EPERM]),
+        wall: Protection::Seccomp,
+    },
+    // The kernel itself lets everybody do this: only seccomp refuses it.
+    Attempt {
+        name: "seccomp_alone",
+        what: "join a new keyring",
+        call: "new-keyring",
+        operand: Operand::Nothing,
+        must: Must::Fail(&[libc::EPERM]),
+        wall: Protection::Seccomp,
+    },
+];
+
+impl Attempt {
+    /// Why it is no test under this policy, if so.
+    pub(super) fn pointless(&self, policy: &Policy) -> Option<&'static str> {
+        if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
+            return Some("the profile grants the host's network");
+        }
+        if self.name == "read_outside" && policy.profile == Profile::FullDev {
+            return Some("the profile shows the host's files");
+        }
+        None
+    }
+
+    /// The payload's arguments; none where the stage lacks what it needs.
+    pub(super) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
+        let operand = match self.operand {
+            Operand::Nothing => String::new(),
+            Operand::Shown => SHOWN_AT.to_owned(),
+            Operand::Writable => WRITABLE_AT.to_owned(),
+            Operand::Secret => stage.secret().into_os_string().into_string().ok()?,
+            Operand::SecretInStdin => Stage::SECRET.to_owned(),
+            Operand::Port => stage.port()?.to_string(),
+            Operand::Name => stage.name.clone(),
+        };
+        Some([self.call.to_owned(), operand])
+    }
+}

@@ -1,0 +1,162 @@
+//! What the host offers besides the walls themselves: each tried, not read off a version number.
+
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use kennel_helper::{
+    control::{Report, section},
+    plan::{Step, Within},
+};
+use nix::{
+    sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
+    unistd,
+};
+use procfs::process::Process;
+
+use super::trials::Answer;
+use crate::{
+    Enforcement, Error, Limits, Protection,
+    compile::{
+        Compiled, Section,
+        request::{RequestBuf, Wanted},
+    },
+    image::Image,
+    inside::{Arrival, Inside},
+    start::{self, Images},
+    sys::{self, BirthError},
+};
+
+/// Whether a memfd could be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Execution {
+    Works,
+    /// Refused with this errno.
+    Refused(i32),
+    /// No process could be made to try it with.
+    Unknown,
+}
+
+/// Starts the inside from a memfd, and ends it at once.
+pub(super) fn execute_memfd() -> Execution {
+    let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+    let (Ok(image), Ok((ours, theirs))) = (Image::sealed(), sockets) else { return Execution::Unknown };
+    match sys::give_birth(image.as_fd(), theirs.as_fd()) {
+        Ok(pidfd) => {
+            drop(Inside::new(ours, pidfd, Vec::new()));
+            Execution::Works
+        }
+        Err(BirthError::Exec(error)) => Execution::Refused(error.raw_os_error().unwrap_or_default()),
+        Err(BirthError::Clone(_)) => Execution::Unknown,
+    }
+}
+
+/// Mounts an overlay in new namespaces that go away at once.
+pub(super) async fn mount_overlay() -> Option<Answer> {
+    try_overlay().await.ok().flatten().map(Answer::of)
+}
+
+async fn try_overlay() -> Result<Option<i32>, Error> {
+    // The plan ends with a program that does not exist: to get there is to have succeeded.
+    let wanted = Wanted {
+        program: "/kennel-probe/none".as_ref(),
+        arguments: &[],
+        environment: &[],
+        directory: Path::new("/"),
+        terminal: None,
+    };
+    let (compiled, last) = overlay_plan();
+    let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
+    let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
+    let inside = start::start(&Images::new()?, &compiled, &RequestBuf::new(&wanted)?, stdio)?;
+    let inside = sys::watched(inside).map_err(Error::io("watch the control socket"))?;
+    let arrival = inside.async_io(tokio::io::Interest::READABLE, Inside::receive).await;
+    Ok(match arrival.map_err(Error::io("read the control socket"))? {
+        Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),
+        Arrival::Report(Report::Failed { section: section::SETUP, index, errno }) if index == last => Some(errno),
+        _ => None,
+    })
+}
+
+/// A plan that mounts an overlay over directories of a tmpfs, and the index of that step.
+fn overlay_plan() -> (Compiled, u32) {
+    let mut setup = Section::default();
+    let mut count = 0;
+    let mut push = |step: Step<'_>| {
+        setup.push(Protection::Root, &step);
+        count += 1;
+    };
+    let (uid, gid) = (unistd::geteuid(), unistd::getegid());
+    push(Step::Write { path: c"/proc/self/setgroups", bytes: b"deny" });
+    push(Step::Write { path: c"/proc/self/uid_map", bytes: format!("{uid} {uid} 1\n").as_bytes() });
+    push(Step::Write { path: c"/proc/self/gid_map", bytes: format!("{gid} {gid} 1\n").as_bytes() });
+    push(Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
+    push(Step::NewRoot { options: c"mode=755,size=1m" });
+    for path in [c"lower", c"upper", c"work", c"merged"] {
+        push(Step::MakeDir { path, mode: 0o755 });
+    }
+    let options = c"lowerdir=lower,upperdir=upper,workdir=work,userxattr";
+    push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
+    let compiled = Compiled {
+        setup,
+        payload: Section::default(),
+        enforcement: Enforcement::default(),
+        environment: Vec::new(),
+        directory: PathBuf::from("/"),
+        watches: Vec::new(),
+        limits: Limits::default(),
+    };
+    (compiled, count - 1)
+}
+
+/// The unified cgroup hierarchy as this process may use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cgroup {
+    /// The cgroup of this process; none where no unified hierarchy is mounted.
+    pub(super) directory: Option<PathBuf>,
+    /// What it can hold commands to.
+    pub(super) controllers: Vec<String>,
+    /// Whether a cgroup can be made in it.
+    pub(super) delegated: bool,
+}
+
+impl Cgroup {
+    pub(super) fn look() -> Self {
+        let Some(directory) = own_cgroup() else { return Self::default() };
+        let controllers = fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+        Self {
+            controllers: controllers.split_whitespace().map(str::to_owned).collect(),
+            delegated: can_make_cgroup(&directory),
+            directory: Some(directory),
+        }
+    }
+}
+
+fn own_cgroup() -> Option<PathBuf> {
+    let process = Process::myself().ok()?;
+    let mounts = process.mountinfo().ok()?;
+    let mount = mounts.into_iter().find(|mount| mount.fs_type == "cgroup2")?;
+    let cgroups = process.cgroups().ok()?;
+    let own = cgroups.into_iter().find(|cgroup| cgroup.hierarchy == 0)?;
+    let below = Path::new(&own.pathname).strip_prefix(&mount.root).ok()?;
+    Some(mount.mount_point.join(below))
+}
+
+/// Makes a cgroup and takes it away again.
+fn can_make_cgroup(directory: &Path) -> bool {
+    let child = directory.join(format!("kennel-probe-{}", std::process::id()));
+    fs::create_dir(&child).is_ok() && fs::remove_dir(&child).is_ok()
+}
+
+/// Container engines cover parts of /proc by mounts, and then the kernel allows no fresh procfs that would show
+/// what they cover.
+pub(super) fn covered_below_proc() -> Vec<String> {
+    let mounts = Process::myself().and_then(|process| process.mountinfo());
+    let points = mounts.into_iter().flatten().map(|mount| mount.mount_point);
+    let below = points.filter(|point| point.starts_with("/proc") && point != Path::new("/proc"));
+    // An automount of binfmt_misc lies on an empty directory made for it, and hides nothing.
+    let hiding = below.filter(|point| !point.starts_with("/proc/sys/fs/binfmt_misc"));
+    hiding.map(|point| point.display().to_string()).collect()
+}

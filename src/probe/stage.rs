@@ -1,0 +1,144 @@
+//! What the attempts are made on: files of the probe's own in a directory that nobody else may enter, and servers
+//! of its own. All of it goes when this is dropped.
+
+use std::{
+    collections::hash_map::RandomState,
+    env,
+    fs::{self, DirBuilder, File, Permissions},
+    hash::{BuildHasher, Hasher},
+    io,
+    net::{Ipv4Addr, TcpListener},
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            fs::{DirBuilderExt, PermissionsExt},
+            net::{SocketAddr, UnixListener},
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+
+use crate::Mount;
+
+/// Where the payload lies in the sandbox.
+pub(super) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
+/// Where the file lies that is granted read-only.
+pub(super) const SHOWN_AT: &str = "/run/kennel-probe/shown";
+/// Where the file lies that is granted writable.
+pub(super) const WRITABLE_AT: &str = "/run/kennel-probe/writable";
+
+/// The stage.
+#[derive(Debug)]
+pub(super) struct Stage {
+    directory: Directory,
+    /// Name of the abstract socket.
+    pub(super) name: String,
+    /// None where the host has no loopback device.
+    tcp: Option<TcpListener>,
+    _abstract: UnixListener,
+}
+
+impl Stage {
+    /// Name of the file that is not granted.
+    pub(super) const SECRET: &str = "secret";
+
+    /// Makes everything.
+    pub(super) fn set() -> io::Result<Self> {
+        let directory = Directory::make()?;
+        for name in ["workspace", "outside"] {
+            DirBuilder::new().mode(0o700).create(directory.0.join(name))?;
+        }
+        directory.put("payload", kennel_helper::IMAGE, 0o500)?;
+        directory.put("shown", b"shown", 0o600)?;
+        directory.put("writable", b"", 0o600)?;
+        directory.put(&format!("outside/{}", Self::SECRET), b"secret", 0o600)?;
+        let name = unique_name();
+        Ok(Self {
+            directory,
+            tcp: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok(),
+            _abstract: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?,
+            name,
+        })
+    }
+
+    pub(super) fn workspace(&self) -> PathBuf {
+        self.directory.0.join("workspace")
+    }
+
+    /// The grants beside the workspace.
+    pub(super) fn mounts(&self) -> [Mount; 3] {
+        let source = |name: &str| self.directory.0.join(name);
+        [
+            Mount::ReadOnly { source: source("payload"), target: Some(PAYLOAD_AT.into()) },
+            Mount::ReadOnly { source: source("shown"), target: Some(SHOWN_AT.into()) },
+            Mount::ReadWrite { source: source("writable"), target: Some(WRITABLE_AT.into()) },
+        ]
+    }
+
+    /// A directory that is not granted.
+    pub(super) fn outside(&self) -> PathBuf {
+        self.directory.0.join("outside")
+    }
+
+    /// The file in it.
+    pub(super) fn secret(&self) -> PathBuf {
+        self.outside().join(Self::SECRET)
+    }
+
+    /// The port of a server on the host's loopback device.
+    pub(super) fn port(&self) -> Option<u16> {
+        Some(self.tcp.as_ref()?.local_addr().ok()?.port())
+    }
+}
+
+/// A temporary directory, gone when dropped.
+#[derive(Debug)]
+struct Directory(PathBuf);
+
+impl Directory {
+    /// Made where programs can be executed, because one of the files is a program.
+    fn make() -> io::Result<Self> {
+        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let places = [env::temp_dir(), "/tmp".into(), "/var/tmp".into()].into_iter().chain(runtime);
+        let mut refused = io::Error::from(io::ErrorKind::NotFound);
+        for place in places {
+            match Self::make_in(&place) {
+                Ok(directory) => return Ok(directory),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
+    }
+
+    fn make_in(place: &Path) -> io::Result<Self> {
+        let place = place.canonicalize()?;
+        if statvfs(&place)?.flags().contains(FsFlags::ST_NOEXEC) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let path = place.join(unique_name());
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Self(path))
+    }
+
+    /// Writes a file whose mode is `mode` whatever the umask.
+    fn put(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, contents)?;
+        File::open(&path)?.set_permissions(Permissions::from_mode(mode))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "the probe's directory stays");
+        }
+    }
+}
+
+/// A name that nobody else has.
+fn unique_name() -> String {
+    format!("kennel-probe-{}-{:016x}", std::process::id(), RandomState::new().build_hasher().finish())
+}

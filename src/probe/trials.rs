@@ -1,0 +1,149 @@
+//! Trying it: sandboxes are started for real, and the answers written down. Nothing is judged here.
+
+use std::{fs::File, time::Duration};
+
+use super::{
+    attempt::{ATTEMPTS, Attempt, Operand},
+    host::{self, Cgroup, Execution},
+    stage::{PAYLOAD_AT, Stage},
+};
+use crate::{
+    Enforcement, Error, Outcome, Policy, Protection, Requirement, Sandbox, State, Stdio, outcome::Ended,
+};
+
+/// How long an attempt may take. It takes a millisecond, and in an emulated machine some dozens.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What was tried, and what came of it.
+#[derive(Clone, Debug)]
+pub(super) struct Trials {
+    pub(super) memfd: Execution,
+    /// Mounting overlayfs in a user namespace: none where that could not be tried.
+    pub(super) overlay: Option<Answer>,
+    pub(super) cgroup: Cgroup,
+    /// Mounts that cover something below /proc.
+    pub(super) covered: Vec<String>,
+    /// What is in force in a sandbox, or why there is none.
+    pub(super) start: Result<Enforcement, Refusal>,
+    /// Why the sandbox goes without a protection: what it says when that one is required.
+    pub(super) refusals: Vec<Refusal>,
+    /// One for each of [`ATTEMPTS`], as far as they were reached.
+    pub(super) answers: Vec<Answer>,
+}
+
+/// What came of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Succeeded,
+    /// Refused by the kernel, with this errno.
+    Refused(i32),
+    /// The payload did not get to it.
+    Failed(String),
+    /// It was not made: it is pointless here.
+    NotMade(&'static str),
+}
+
+impl Answer {
+    pub(super) fn of(errno: i32) -> Self {
+        if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
+    }
+}
+
+/// Why a sandbox did not start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// The protection whose step failed, if it was one.
+    pub(super) protection: Option<Protection>,
+    /// The chain of causes.
+    pub(super) reason: String,
+    pub(super) remedy: Option<String>,
+}
+
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Self {
+        let protection = match error {
+            Error::Step { protection, .. } | Error::Unavailable { protection, .. } => Some(*protection),
+            _ => None,
+        };
+        Self { protection, reason: error.chain(), remedy: error.remedy().map(str::to_owned) }
+    }
+}
+
+impl Trials {
+    /// Tries everything, one after the other.
+    pub(super) async fn run(policy: &Policy, stage: &Stage) -> Self {
+        let [first, rest @ ..] = &ATTEMPTS;
+        let mut answers = Vec::new();
+        let mut refusals = Vec::new();
+        let start = match attempt(policy, stage, first).await {
+            Err(error) => Err(Refusal::from(&error)),
+            Ok((answer, enforcement)) => {
+                answers.push(answer);
+                for next in rest {
+                    answers.push(follow(policy, stage, next).await);
+                }
+                refusals = insist(policy, stage, &enforcement).await;
+                Ok(enforcement)
+            }
+        };
+        Self {
+            memfd: host::execute_memfd(),
+            overlay: host::mount_overlay().await,
+            cgroup: Cgroup::look(),
+            covered: host::covered_below_proc(),
+            start,
+            refusals,
+            answers,
+        }
+    }
+}
+
+/// Makes an attempt in a sandbox of its own.
+async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(Answer, Enforcement), Error> {
+    let sandbox = Sandbox::new(policy)?;
+    let mut command = sandbox.command(PAYLOAD_AT);
+    let stdin = match attempt.operand {
+        Operand::SecretInStdin => File::open(stage.outside()).map_err(Error::io("open a directory"))?.into(),
+        _ => Stdio::null(),
+    };
+    let arguments = attempt.arguments(stage).unwrap_or_default();
+    command.args(arguments).env_clear().timeout(PATIENCE);
+    let outcome = command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::null()).status().await?;
+    Ok((answer(&outcome), outcome.enforcement))
+}
+
+/// The payload's exit status is the errno.
+fn answer(outcome: &Outcome) -> Answer {
+    match (outcome.ended, outcome.status.code()) {
+        (Ended::Exited, Some(errno)) => Answer::of(errno),
+        _ => Answer::Failed(format!("the payload ended with {}", outcome.status)),
+    }
+}
+
+/// An attempt after the first, if there is a point in making it.
+async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
+    if let Some(reason) = next.pointless(policy) {
+        return Answer::NotMade(reason);
+    }
+    if next.arguments(stage).is_none() {
+        return Answer::NotMade("the host has no loopback device to try it on");
+    }
+    match attempt(policy, stage, next).await {
+        Ok((answer, _)) => answer,
+        Err(error) => Answer::Failed(error.chain()),
+    }
+}
+
+/// Asks once more for each protection that the sandbox went without, as a policy that requires it would: the
+/// refusal says why, and what can be done.
+async fn insist(policy: &Policy, stage: &Stage, enforcement: &Enforcement) -> Vec<Refusal> {
+    let off = enforcement.protections().iter().filter(|entry| entry.asked && entry.state == State::Off);
+    let mut refusals = Vec::new();
+    for entry in off {
+        let strict = policy.clone().require(entry.name, Requirement::Required);
+        if let Err(error) = attempt(&strict, stage, &ATTEMPTS[0]).await {
+            refusals.push(Refusal::from(&error));
+        }
+    }
+    refusals
+}
