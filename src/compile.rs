@@ -191,3 +191,6 @@ fn lacking(
 fn directory(parts: &Parts<'_>, workspace: PathBuf) -> PathBuf {
     parts.policy.cwd.as_deref().map_or(workspace, |cwd| parts.caller.absolute(cwd))
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,7 @@ mod image;
 mod inside;
 mod outcome;
 mod policy;
+mod probe;
 mod start;
 mod stdio;
 mod sys;
@@ -50,5 +51,6 @@ pub use policy::{
     Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
     Protection, Requirement, Requirements, Size, Span, Toolchains,
 };
+pub use probe::{Area, Finding, Found, Probe, Verdict};
 pub use stdio::{ChildOutput, ChildStdin, Stdio};
 pub use terminal::Terminal;

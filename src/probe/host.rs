@@ -15,6 +15,7 @@ use nix::{
     unistd,
 };
 use procfs::process::Process;
+use tokio::io::Interest;
 
 use super::trials::Answer;
 use crate::{
@@ -71,8 +72,8 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     let inside = start::start(&Images::new()?, &compiled, &RequestBuf::new(&wanted)?, stdio)?;
-    let inside = sys::watched(inside).map_err(Error::io("watch the control socket"))?;
-    let arrival = inside.async_io(tokio::io::Interest::READABLE, Inside::receive).await;
+    let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
+    let arrival = inside.async_io(Interest::READABLE, Inside::receive).await;
     Ok(match arrival.map_err(Error::io("read the control socket"))? {
         Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),
         Arrival::Report(Report::Failed { section: section::SETUP, index, errno }) if index == last => Some(errno),

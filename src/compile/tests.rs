@@ -1,0 +1,212 @@
+//! Policies compiled for hosts we do not have: what is required and missing is refused, what is optional and
+//! missing is reported, and whatever compiles is a plan that the inside can read.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use kennel_helper::plan::{Step, entries};
+use proptest::prelude::*;
+
+use super::{Compiled, compile};
+use crate::{
+    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State, Version,
+    caller::Caller,
+};
+
+fn host() -> Host {
+    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, cgroup2: false }
+}
+
+fn caller(home: &Path) -> Caller {
+    Caller {
+        uid: 1000,
+        gid: 1000,
+        user: "me".into(),
+        home: home.to_owned(),
+        directory: home.to_owned(),
+        environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
+    }
+}
+
+/// A home with a workspace `repo` in it.
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir(home.path().join("repo")).expect("a directory");
+    home
+}
+
+fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error> {
+    compile(policy, host, &caller(home))
+}
+
+fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
+    entries(&compiled.setup.bytes).map(|entry| entry.expect("a whole entry").step).collect()
+}
+
+#[test]
+fn walls_go_up_in_the_order_the_kernel_needs() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = compiled(&policy, &host(), home.path()).expect("compiles");
+    let steps = steps(&compiled);
+    let at = |wanted: fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("the step is there");
+    let order = [
+        at(|step| matches!(step, Step::Write { .. })),
+        at(|step| matches!(step, Step::Unshare { .. })),
+        at(|step| matches!(step, Step::NewRoot { .. })),
+        at(|step| matches!(step, Step::PivotRoot {})),
+        at(|step| matches!(step, Step::SetAttributes { .. })),
+        at(|step| matches!(step, Step::LandlockRuleset { .. })),
+        at(|step| matches!(step, Step::DropCapabilities {})),
+        at(|step| matches!(step, Step::Seccomp { .. })),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    let restricted = entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
+    assert!(restricted, "the payload enters the Landlock domain");
+}
+
+#[test]
+fn a_host_without_landlock_is_refused_or_reported() {
+    let home = home();
+    let bare = Host { landlock_abi: 0, ..host() };
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    match compiled(&policy, &bare, home.path()) {
+        Err(error @ Error::Unavailable { protection: Protection::Landlock, .. }) => {
+            assert!(error.remedy().is_some_and(|remedy| remedy.contains("lsm=")), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let policy = policy.require(Protection::Landlock, Requirement::IfAvailable);
+    let compiled = compiled(&policy, &bare, home.path()).expect("optional");
+    assert_eq!(compiled.enforcement.level(), Level::Partial);
+    assert_eq!(compiled.enforcement.get(Protection::Landlock).map(|entry| entry.state), Some(State::Off));
+    assert!(!steps(&compiled).iter().any(|step| matches!(step, Step::LandlockRuleset { .. })));
+}
+
+#[test]
+fn degrade_makes_walls_optional_but_not_the_sandbox() {
+    let home = home();
+    let policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let poor = Host { landlock_abi: 0, seccomp: false, ..host() };
+    let compiled = compiled(&policy, &poor, home.path()).expect("degrades");
+    assert_eq!(compiled.enforcement.get(Protection::Seccomp).map(|entry| entry.state), Some(State::Off));
+    for entry in entries(&compiled.setup.bytes).flatten() {
+        if matches!(entry.step, Step::NewRoot { .. } | Step::PivotRoot {} | Step::DropCapabilities {}) {
+            assert!(!entry.optional, "{:?}", entry.step);
+        }
+    }
+}
+
+#[test]
+fn an_old_kernel_is_refused_in_one_sentence() {
+    let home = home();
+    let old = Host { kernel: Version(5, 10), landlock_abi: 0, ..host() };
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let error = compiled(&policy, &old, home.path()).expect_err("refused");
+    assert_eq!(error.chain(), "root: Linux 5.10 cannot make mounts read-only as a tree");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("5.12")));
+}
+
+#[test]
+fn landlock_asks_for_no_right_that_the_abi_lacks() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let rights = |abi: u32| {
+        let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path()).expect("compiles");
+        steps(&compiled)
+            .iter()
+            .find_map(|step| match *step {
+                Step::LandlockRuleset { fs, scoped, .. } => Some((fs, scoped)),
+                _ => None,
+            })
+            .expect("a ruleset")
+    };
+    // include/uapi/linux/landlock.h: 13 rights at first, then REFER, TRUNCATE, IOCTL_DEV.
+    assert_eq!(rights(1), (0x1fff, 0));
+    assert_eq!(rights(2), (0x3fff, 0));
+    assert_eq!(rights(3), (0x7fff, 0));
+    assert_eq!(rights(5), (0xffff, 0));
+    assert_eq!(rights(6), (0xffff, 3));
+    assert_eq!(rights(7), (0xffff, 3));
+}
+
+#[test]
+fn proxy_mode_is_refused_clearly() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).allow("crates.io:443");
+    assert_eq!(policy.effective_network(), NetworkMode::Proxy);
+    let error = compiled(&policy, &host(), home.path()).expect_err("refused");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--net none")), "{error:?}");
+}
+
+#[test]
+fn a_toolchain_variable_cannot_reach_for_secrets() {
+    let home = home();
+    for name in [".ssh", ".cargo"] {
+        fs::create_dir(home.path().join(name)).expect("a directory");
+    }
+    let mut caller = caller(home.path());
+    for (name, value) in [("NVM_DIR", home.path().join(".ssh")), ("ASDF_DATA_DIR", home.path().to_owned())] {
+        caller.environment.insert(name.into(), value.into());
+    }
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = compile(&policy, &host(), &caller).expect("compiles");
+    for step in steps(&compiled) {
+        if let Step::Bind { source, .. } = step {
+            let source = source.to_string_lossy().into_owned();
+            assert!(!source.ends_with("/.ssh") && Path::new(&source) != home.path(), "{source}");
+        }
+    }
+}
+
+#[test]
+fn the_environment_is_scrubbed_by_default() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let names = |policy: &Policy| -> Vec<String> {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        compiled.environment.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+    };
+    assert_eq!(names(&policy), ["HOME", "PATH"]);
+    assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));
+}
+
+fn targets() -> impl Strategy<Value = String> {
+    proptest::collection::vec("[a-c]", 1..4).prop_map(|parts| format!("/{}", parts.join("/")))
+}
+
+fn mounts() -> impl Strategy<Value = Mount> {
+    prop_oneof![
+        targets().prop_map(|target| Mount::ReadOnly { source: "/usr".into(), target: Some(target.into()) }),
+        targets().prop_map(|target| Mount::ReadWrite { source: "/etc/hosts".into(), target: Some(target.into()) }),
+        targets().prop_map(|target| Mount::Tmpfs { target: target.into(), size: None }),
+        targets().prop_map(|path| Mount::Mask { path: path.into() }),
+        targets().prop_map(|target| Mount::File { target: target.into(), contents: "x".into(), executable: false }),
+        targets().prop_map(|target| Mount::Symlink { target: target.into(), points_to: "/tmp".into() }),
+        targets().prop_map(|target| Mount::Proc { target: target.into() }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever grants say of each other, the answer is a plan that can be read, or an error that names a path.
+    #[test]
+    fn any_mounts_compile_or_are_refused(mounts in proptest::collection::vec(mounts(), 0..6)) {
+        let home = home();
+        let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+        policy.mounts = mounts;
+        match compiled(&policy, &host(), home.path()) {
+            Ok(compiled) => {
+                let mut made = std::collections::BTreeSet::new();
+                for step in steps(&compiled) {
+                    if let Step::MakeDir { path, .. } | Step::MakeFile { path, .. } | Step::MakeMountPoint { path } = step {
+                        prop_assert!(made.insert(path.to_owned()), "{path:?} is made twice");
+                    }
+                }
+            }
+            Err(error) => prop_assert!(error.chain().contains('/'), "{}", error.chain()),
+        }
+    }
+}
