@@ -5,6 +5,7 @@ use std::{
     future::pending,
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    path::PathBuf,
     process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
@@ -51,6 +52,7 @@ struct Running {
     inside: AsyncFd<Inside>,
     prepared: Arc<Prepared>,
     program: OsString,
+    directory: PathBuf,
     enforcement: Enforcement,
     born: Instant,
     timeout: Option<Duration>,
@@ -64,7 +66,7 @@ impl Child {
     pub(crate) fn new(
         inside: Inside,
         prepared: Arc<Prepared>,
-        program: OsString,
+        (program, directory): (OsString, PathBuf),
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
         let inside =
@@ -72,6 +74,7 @@ impl Child {
         let running = Running {
             inside,
             program,
+            directory,
             enforcement: prepared.compiled.enforcement.clone(),
             prepared,
             born: Instant::now(),
@@ -262,9 +265,9 @@ impl Running {
                 (request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
                 (request::EXEC, _) => Error::NotExecutable { program: program(), source },
                 (request::CWD, _) => Error::Command {
-                    what: "working directory of",
-                    value: program(),
-                    reason: format!("it cannot be entered in the sandbox: {source}"),
+                    what: "working directory",
+                    value: self.directory.display().to_string(),
+                    reason: format!("cannot be entered in the sandbox: {source}"),
                 },
                 _ => Error::Io { what: "open a terminal for the command", source },
             };

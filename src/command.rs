@@ -256,7 +256,7 @@ impl Command {
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
         tracing::debug!(program = ?self.program, "start");
         let inside = start::start(&prepared.images, compiled, &request, theirs)?;
-        let mut child = Child::new(inside, prepared, self.program.clone(), self.timeout)?;
+        let mut child = Child::new(inside, prepared, (self.program.clone(), directory), self.timeout)?;
         child.connect([input.ours, output.ours, error.ours])?;
         child.kill_on_drop = self.kill_on_drop;
         Ok(child)

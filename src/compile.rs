@@ -5,6 +5,7 @@
 
 mod emit;
 mod environment;
+mod git;
 mod grants;
 mod identity;
 mod landlock;
@@ -122,6 +123,7 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Vec<W
     system::show(&mut view, parts);
     grants::show_workspace(&mut view, parts, workspace)?;
     grants::show_mounts(&mut view, parts)?;
+    git::show_repository(&mut view, parts, workspace);
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);

@@ -38,6 +38,12 @@ pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
 fn check(watch: &Watch) -> Option<Denial> {
     let host = watch.base.join(&watch.path);
     let there = fs::symlink_metadata(&host).is_ok();
+    if watch.expected == Expected::AbsentInAbsent
+        && let Some(pointer) = misplaced(watch)
+    {
+        // Not a new repository but a pointer to one that somebody prepared.
+        return check(&Watch { expected: Expected::Absent, ..pointer });
+    }
     let undone = match &watch.expected {
         Expected::Link(to) if fs::read_link(&host).is_ok_and(|now| now == *to) => return None,
         Expected::Link(to) => put_back_link(watch, to).map(|()| "the link was put back"),
@@ -55,6 +61,13 @@ fn check(watch: &Watch) -> Option<Denial> {
         Ok(what) => denial(&host, what),
         Err(error) => denial(&host, &format!("it could not be undone: {error}")),
     })
+}
+
+/// The first part of a watched path, where it came into being as something else than a directory.
+fn misplaced(watch: &Watch) -> Option<Watch> {
+    let first = PathBuf::from(watch.path.components().next()?.as_os_str());
+    let metadata = fs::symlink_metadata(watch.base.join(&first)).ok()?;
+    (!metadata.is_dir()).then(|| Watch { path: first, ..watch.clone() })
 }
 
 fn denial(path: &Path, what: &str) -> Denial {

@@ -60,7 +60,7 @@ fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical
     let given: PathBuf = parts.caller.absolute(given).components().collect();
     let plain = !given.components().any(|part| part == std::path::Component::ParentDir);
     // Where the host's own directories are shown, the link is there already.
-    if plain && given != canonical && view.host_path(&given).is_none() {
+    if plain && given != canonical && view.is_free(&given) {
         view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Parts,
+    Parts, git,
     source::Source,
     view::{Access, Node, View},
 };
@@ -19,14 +19,18 @@ use crate::{
 };
 
 /// Protected in every writable directory that is granted: git outside would run what they say.
-const ALWAYS: &[&str] = &[".git/hooks", ".git/config"];
+const OF_WORKTREE: &[&str] = &[".git/hooks", ".git/config"];
 
-/// Protects the policy's paths in the workspace and [`ALWAYS`] in every writable grant; answers what is to be
+/// The same for a directory that is a repository itself.
+const OF_REPOSITORY: &[&str] = &["hooks", "config"];
+
+/// Protects the policy's paths in the workspace and what git runs in every writable grant; answers what is to be
 /// watched because it cannot be bound.
 pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Vec<Watch> {
     let mut watches = Vec::new();
     for (target, base) in writable_directories(view) {
-        let mut paths: Vec<PathBuf> = ALWAYS.iter().map(PathBuf::from).collect();
+        let always = if git::is_repository(&base) { OF_REPOSITORY } else { OF_WORKTREE };
+        let mut paths: Vec<PathBuf> = always.iter().map(PathBuf::from).collect();
         if base == workspace.path {
             let below = |path: &PathBuf| path.strip_prefix(&base).unwrap_or(path).to_owned();
             paths.extend(parts.policy.protect.iter().map(below));

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::{Compiled, compile};
 use crate::{
-    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State, Version,
-    caller::Caller,
+    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
+    Version, caller::Caller,
 };
 
 fn host() -> Host {
@@ -61,7 +61,8 @@ fn walls_go_up_in_the_order_the_kernel_needs() {
     ];
     assert!(order.is_sorted(), "{order:?}");
     assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
-    let restricted = entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
+    let restricted =
+        entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
     assert!(restricted, "the payload enters the Landlock domain");
 }
 
@@ -113,7 +114,8 @@ fn landlock_asks_for_no_right_that_the_abi_lacks() {
     let home = home();
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let rights = |abi: u32| {
-        let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path()).expect("compiles");
+        let compiled =
+            compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path()).expect("compiles");
         steps(&compiled)
             .iter()
             .find_map(|step| match *step {
@@ -179,10 +181,15 @@ fn targets() -> impl Strategy<Value = String> {
 fn mounts() -> impl Strategy<Value = Mount> {
     prop_oneof![
         targets().prop_map(|target| Mount::ReadOnly { source: "/usr".into(), target: Some(target.into()) }),
-        targets().prop_map(|target| Mount::ReadWrite { source: "/etc/hosts".into(), target: Some(target.into()) }),
+        targets()
+            .prop_map(|target| Mount::ReadWrite { source: "/etc/hosts".into(), target: Some(target.into()) }),
         targets().prop_map(|target| Mount::Tmpfs { target: target.into(), size: None }),
         targets().prop_map(|path| Mount::Mask { path: path.into() }),
-        targets().prop_map(|target| Mount::File { target: target.into(), contents: "x".into(), executable: false }),
+        targets().prop_map(|target| Mount::File {
+            target: target.into(),
+            contents: "x".into(),
+            executable: false
+        }),
         targets().prop_map(|target| Mount::Symlink { target: target.into(), points_to: "/tmp".into() }),
         targets().prop_map(|target| Mount::Proc { target: target.into() }),
     ]

@@ -76,7 +76,9 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let arrival = inside.async_io(Interest::READABLE, Inside::receive).await;
     Ok(match arrival.map_err(Error::io("read the control socket"))? {
         Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),
-        Arrival::Report(Report::Failed { section: section::SETUP, index, errno }) if index == last => Some(errno),
+        Arrival::Report(Report::Failed { section: section::SETUP, index, errno }) if index == last => {
+            Some(errno)
+        }
         _ => None,
     })
 }
@@ -95,10 +97,11 @@ fn overlay_plan() -> (Compiled, u32) {
     push(Step::Write { path: c"/proc/self/gid_map", bytes: format!("{gid} {gid} 1\n").as_bytes() });
     push(Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
     push(Step::NewRoot { options: c"mode=755,size=1m" });
-    for path in [c"lower", c"upper", c"work", c"merged"] {
+    for path in [c"upper", c"lower", c"merged"] {
         push(Step::MakeDir { path, mode: 0o755 });
     }
-    let options = c"lowerdir=lower,upperdir=upper,workdir=work,userxattr";
+    // Read-only: a work directory would ask for CAP_DAC_OVERRIDE, which the inside never has.
+    let options = c"lowerdir=upper:lower";
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
     let compiled = Compiled {
         setup,

@@ -22,8 +22,13 @@ const HOLE: &str = "run nothing untrusted on this host, and report it as SECURIT
 const HINDRANCE: &str = "look for a security module that refuses it (journalctl -k | grep -i denied)";
 
 /// Each Landlock ABI that brought a right or scope, and which.
-const LANDLOCK: [(u32, &str); 5] =
-    [(2, "moving"), (3, "truncating"), (4, "TCP ports"), (5, "device ioctls"), (6, "signals and abstract sockets")];
+const LANDLOCK: [(u32, &str); 5] = [
+    (2, "moving"),
+    (3, "truncating"),
+    (4, "TCP ports"),
+    (5, "device ioctls"),
+    (6, "signals and abstract sockets"),
+];
 
 /// Makes the findings and the verdict.
 pub(super) fn judge(host: &Host, trials: &Trials) -> Probe {
@@ -90,7 +95,11 @@ fn landlock(host: &Host) -> Finding {
     let finding = works(Area::Host, "landlock_abi", format!("ABI {abi}"));
     if abi == 0 {
         let remedy = remedy(Protection::Landlock, libc::ENOSYS).unwrap_or_default();
-        return negative(Finding { detail: "this kernel has no Landlock".into(), ..finding }, Found::Missing, remedy);
+        return negative(
+            Finding { detail: "this kernel has no Landlock".into(), ..finding },
+            Found::Missing,
+            remedy,
+        );
     }
     let later = LANDLOCK.iter().filter(|(since, _)| *since > abi).map(|(_, what)| *what).collect::<Vec<_>>();
     if later.is_empty() {
@@ -105,14 +114,20 @@ fn seccomp(host: &Host) -> Finding {
         return works(Area::Host, "seccomp_filter", "filters can be installed");
     }
     let remedy = remedy(Protection::Seccomp, libc::ENOSYS).unwrap_or_default();
-    negative(works(Area::Host, "seccomp_filter", "this kernel has no seccomp filters"), Found::Missing, remedy)
+    negative(
+        works(Area::Host, "seccomp_filter", "this kernel has no seccomp filters"),
+        Found::Missing,
+        remedy,
+    )
 }
 
 fn memfd(execution: Execution) -> Finding {
     let finding = |detail: String| works(Area::Host, "memfd_exec", detail);
     match execution {
         Execution::Works => finding("programs start from memory".into()),
-        Execution::Unknown => untested(finding("not reached: no process in a user namespace to try it".into())),
+        Execution::Unknown => {
+            untested(finding("not reached: no process in a user namespace to try it".into()))
+        }
         Execution::Refused(errno) => negative(
             finding(format!("{}: an unlinked file is used instead", name(errno))),
             Found::Degraded,
@@ -145,7 +160,7 @@ fn procfs(trials: &Trials) -> Finding {
 fn overlay(answer: Option<&Answer>) -> Finding {
     let finding = |detail: String| works(Area::Host, "overlay", detail);
     match answer {
-        Some(Answer::Succeeded) => finding("overlayfs mounts in a user namespace".into()),
+        Some(Answer::Succeeded) => finding("overlayfs mounts in a user namespace (tried read-only)".into()),
         Some(Answer::Refused(errno)) => negative(
             finding(format!("overlayfs does not mount in a user namespace: {}", name(*errno))),
             Found::Missing,
@@ -203,9 +218,8 @@ fn remedy_for(protection: Protection) -> Option<String> {
 
 /// What came of an attempt.
 fn answered(attempt: &Attempt, answer: &Answer, enforcement: &Enforcement) -> Finding {
-    let finding = |came: String| {
-        needed(works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)))
-    };
+    let finding =
+        |came: String| needed(works(Area::Attempt, attempt.name, format!("{}: {came}", attempt.what)));
     match (answer, attempt.must) {
         (Answer::Succeeded, Must::Succeed) => finding("done".into()),
         (Answer::Refused(errno), Must::Fail(errnos)) if errnos.contains(errno) => {
@@ -223,9 +237,7 @@ fn answered(attempt: &Attempt, answer: &Answer, enforcement: &Enforcement) -> Fi
             negative(finding(format!("refused, {}", name(*errno))), Found::Missing, HINDRANCE)
         }
         (Answer::Failed(reason), _) => negative(finding(reason.clone()), Found::Missing, HINDRANCE),
-        (Answer::NotMade(reason), _) => {
-            Finding { needed: false, ..untested(finding((*reason).to_owned())) }
-        }
+        (Answer::NotMade(reason), _) => Finding { needed: false, ..untested(finding((*reason).to_owned())) },
     }
 }
 

@@ -1,0 +1,113 @@
+//! Linked worktrees: a workspace whose repository lies elsewhere needs that repository to commit.
+//!
+//! The workspace says where it lies, and the workspace may have been written by a command of an earlier sandbox.
+//! So the repository has to say so too: only it can have written the link back.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    Parts, secrets,
+    source::Source,
+    view::{Access, Node, View},
+};
+use crate::policy::Profile;
+
+/// Longest link file that is believed to be one.
+const LONGEST_LINK: u64 = 8192;
+
+/// Shows the repository that the workspace is a linked worktree of, if it is one.
+pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
+    let Some(repository) = repository_of(&workspace.path) else { return };
+    if !view.is_free(&repository) || secrets::is_secret(&repository, &parts.caller.home) {
+        return;
+    }
+    let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
+    if let Ok(source) = Source::resolve(&repository) {
+        view.offer("repository", repository, Node::Bind { source, access });
+    }
+}
+
+/// Whether `path` is a repository itself (`.git`, or a bare one), so that its hooks lie directly in it.
+pub(super) fn is_repository(path: &Path) -> bool {
+    path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
+}
+
+/// The repository's common directory, if both sides say that `workspace` belongs to it.
+///
+/// gitrepository-layout(5): `.git` holds `gitdir: DIR`; DIR/commondir leads to the repository, DIR/gitdir leads
+/// back to `.git`.
+fn repository_of(workspace: &Path) -> Option<PathBuf> {
+    let link = workspace.join(".git");
+    let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
+    let common = follow(&own, &read_link_file(&own.join("commondir"))?)?;
+    let back = follow(&own, &read_link_file(&own.join("gitdir"))?)?;
+    let agreed = back == link && own.parent() == Some(common.join("worktrees").as_path());
+    (agreed && is_repository(&common)).then_some(common)
+}
+
+/// The line in a small regular file.
+fn read_link_file(path: &Path) -> Option<String> {
+    let metadata = fs::symlink_metadata(path).ok()?;
+    (metadata.is_file() && metadata.len() <= LONGEST_LINK).then_some(())?;
+    fs::read_to_string(path).ok()
+}
+
+/// Where the text in a link file leads, from the directory it is meant from.
+fn follow(from: &Path, text: &str) -> Option<PathBuf> {
+    fs::canonicalize(from.join(text.trim())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A repository `main` and a worktree `linked` of it, as git lays them out.
+    fn linked() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let main = dir.path().join("main/.git");
+        for name in ["objects", "refs", "worktrees/linked"] {
+            fs::create_dir_all(main.join(name)).expect("a directory");
+        }
+        fs::create_dir(dir.path().join("linked")).expect("a directory");
+        let write = |path: PathBuf, text: String| fs::write(path, text).expect("a file");
+        write(main.join("HEAD"), "ref: refs/heads/main\n".into());
+        write(main.join("worktrees/linked/commondir"), "../..\n".into());
+        write(main.join("worktrees/linked/gitdir"), format!("{}/linked/.git\n", dir.path().display()));
+        write(dir.path().join("linked/.git"), format!("gitdir: {}/worktrees/linked\n", main.display()));
+        dir
+    }
+
+    #[test]
+    fn a_linked_worktree_brings_its_repository() {
+        let dir = linked();
+        assert_eq!(repository_of(&dir.path().join("linked")), Some(dir.path().join("main/.git")));
+        assert_eq!(repository_of(&dir.path().join("main")), None, "a repository needs no other");
+    }
+
+    #[test]
+    fn a_forged_link_brings_nothing() {
+        let dir = linked();
+        let evil = dir.path().join("evil");
+        fs::create_dir(&evil).expect("a directory");
+        let text = fs::read(dir.path().join("linked/.git")).expect("a file");
+        fs::write(evil.join(".git"), text).expect("a file");
+        assert_eq!(repository_of(&evil), None, "the repository does not say so too");
+        // The back link must name the very file, also when that file is a link to the right one.
+        fs::remove_file(evil.join(".git")).expect("removed");
+        symlink(dir.path().join("linked/.git"), evil.join(".git")).expect("a link");
+        assert_eq!(repository_of(&evil), None);
+        // Nor does a directory of one's own making that only looks like one.
+        let own = evil.join("worktrees/x");
+        fs::create_dir_all(&own).expect("a directory");
+        fs::remove_file(evil.join(".git")).expect("removed");
+        fs::write(evil.join(".git"), format!("gitdir: {}\n", own.display())).expect("a file");
+        fs::write(own.join("commondir"), format!("{}\n", dir.path().join("main").display())).expect("a file");
+        fs::write(own.join("gitdir"), format!("{}\n", evil.join(".git").display())).expect("a file");
+        assert_eq!(repository_of(&evil), None, "the repository must hold the worktree's directory");
+    }
+}
