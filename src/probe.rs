@@ -2,6 +2,7 @@
 //! not succeed. Only `trials` and `host` touch the machine; `judge` makes the findings of it and is pure.
 
 mod attempt;
+mod facts;
 mod host;
 mod judge;
 mod stage;
@@ -129,6 +130,24 @@ impl fmt::Display for Verdict {
             Self::Partial => "partial",
             Self::Unavailable => "unavailable",
         })
+    }
+}
+
+impl Finding {
+    fn works(area: Area, name: &'static str, detail: impl Into<String>) -> Self {
+        Self { area, name, state: Found::Works, needed: false, detail: detail.into(), remedy: None }
+    }
+
+    fn needed(self) -> Self {
+        Self { needed: true, ..self }
+    }
+
+    fn untested(self) -> Self {
+        Self { state: Found::Untested, ..self }
+    }
+
+    fn negative(self, state: Found, remedy: impl Into<String>) -> Self {
+        Self { state, remedy: Some(remedy.into()), ..self }
     }
 }
 

@@ -27,7 +27,13 @@ impl Surroundings<'_> {
                 "use a kernel with namespaces of this kind (CONFIG_NAMESPACES=y), or set [require] {protection} \
                  = \"if_available\""
             ),
-            (Root, libc::EPERM | libc::EACCES) => self.mounts(),
+            (Root, libc::EPERM) => self.mounts(),
+            (Root, libc::EACCES) => {
+                format!(
+                    "see that the caller may enter the path that the message names; else {}",
+                    self.mounts()
+                )
+            }
             (Root, libc::ENOSYS) => format!(
                 "use Linux {} or later: the mount calls of this kernel are too old, or a seccomp filter hides them",
                 crate::host::OLDEST
@@ -101,7 +107,7 @@ impl Surroundings<'_> {
         if self.container {
             return container();
         }
-        "look for a security module (AppArmor, SELinux: journalctl -k | grep -i denied) or a seccomp filter of the \
+        "look for a security module (AppArmor, SELinux: journalctl -k | grep -i denied), a chroot, or a seccomp filter of the \
          service manager (RestrictNamespaces=, SystemCallFilter=) that refuses it"
             .into()
     }

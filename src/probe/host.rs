@@ -43,13 +43,19 @@ pub(super) enum Execution {
 /// Starts the inside from a memfd, and ends it at once.
 pub(super) fn execute_memfd() -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-    let (Ok(image), Ok((ours, theirs))) = (Image::sealed(), sockets) else { return Execution::Unknown };
+    let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
+    let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
+    let image = match Image::sealed() {
+        Ok(image) => image,
+        // vm.memfd_noexec=2 refuses to make one that could be executed.
+        Err(error) => return refused(error),
+    };
     match sys::give_birth(image.as_fd(), theirs.as_fd()) {
         Ok(pidfd) => {
             drop(Inside::new(ours, pidfd, Vec::new()));
             Execution::Works
         }
-        Err(BirthError::Exec(error)) => Execution::Refused(error.raw_os_error().unwrap_or_default()),
+        Err(BirthError::Exec(error)) => refused(error),
         Err(BirthError::Clone(_)) => Execution::Unknown,
     }
 }
@@ -145,7 +151,7 @@ fn own_cgroup() -> Option<PathBuf> {
     let cgroups = process.cgroups().ok()?;
     let own = cgroups.into_iter().find(|cgroup| cgroup.hierarchy == 0)?;
     let below = Path::new(&own.pathname).strip_prefix(&mount.root).ok()?;
-    Some(mount.mount_point.join(below))
+    Some(mount.mount_point.join(below).components().collect())
 }
 
 /// Makes a cgroup and takes it away again.

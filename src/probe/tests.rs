@@ -205,6 +205,25 @@ fn whatever_is_not_stopped_is_missing() {
 }
 
 #[test]
+fn wall_that_is_down_is_to_blame_for_what_it_lets_pass() {
+    let refusal = Refusal {
+        protection: Some(Protection::NetworkNamespace),
+        reason: "new network namespace".to_owned(),
+        remedy: Some("raise the limit of network namespaces".to_owned()),
+    };
+    let mut trials = trials(&GOOD);
+    let enforcement = trials.start.as_mut().expect("a good host");
+    enforcement.set(Protection::NetworkNamespace, crate::State::Off, "new network namespace");
+    trials.refusals = vec![refusal];
+    let trials = with_answer(trials, "own_loopback", Answer::Refused(libc::EADDRINUSE));
+    let probe = judged(&GOOD, &with_answer(trials, "connect_host", Answer::Succeeded));
+    assert_eq!(probe.verdict, Verdict::Partial);
+    for name in ["network_namespace", "own_loopback", "connect_host"] {
+        expect(&probe, name, Found::Missing, "raise the limit of network namespaces");
+    }
+}
+
+#[test]
 fn whatever_does_not_work_is_missing() {
     for attempt in &ATTEMPTS {
         let probe =

@@ -13,6 +13,7 @@ const EVERYONE: i32 = -1;
 /// What all reaped processes used together.
 #[derive(Default)]
 struct Usage {
+    assistant: Option<i32>,
     user_us: u64,
     system_us: u64,
     max_rss_kib: u64,
@@ -20,6 +21,10 @@ struct Usage {
 
 impl Usage {
     fn add(&mut self, reaped: &Reaped) {
+        if self.assistant == Some(reaped.pid) {
+            self.assistant = None;
+            return;
+        }
         let us = |seconds: u64, rest: u64| seconds.saturating_mul(1_000_000).saturating_add(rest);
         let usage = &reaped.usage;
         self.user_us = self.user_us.saturating_add(us(usage.user_s, usage.user_us));
@@ -29,14 +34,15 @@ impl Usage {
 }
 
 /// Serves until the command `pid` ends or the outside is gone. Returning means exit, which kills whoever is left.
-pub(crate) fn serve(channel: &Channel, pid: i32) -> Result<(), Errno> {
+/// What `assistant` used, a process of our own, is not the command's.
+pub(crate) fn serve(channel: &Channel, pid: i32, assistant: Option<i32>) -> Result<(), Errno> {
     let signals = sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))?;
-    let mut usage = Usage::default();
+    let mut usage = Usage { assistant, ..Usage::default() };
     loop {
         let [ended, spoken] = wait(&signals, channel.socket())?;
         if ended {
             sys::take_signal(&signals)?;
-            if let Some(status) = reap(pid, &mut usage)? {
+            if let Some(status) = reap(pid, &mut usage) {
                 return finish(channel, status, usage);
             }
         }
@@ -58,16 +64,16 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
 }
 
 /// Reaps all that have ended; answers the command's status when it is among them.
-fn reap(pid: i32, usage: &mut Usage) -> Result<Option<i32>, Errno> {
+fn reap(pid: i32, usage: &mut Usage) -> Option<i32> {
     let mut status = None;
-    while status.is_none() {
-        let Some(reaped) = sys::reap(false)? else { break };
+    // ECHILD, when nobody is left, ends it like "none has ended".
+    while let Ok(Some(reaped)) = sys::reap(false) {
         usage.add(&reaped);
         if reaped.pid == pid {
             status = Some(reaped.status);
         }
     }
-    Ok(status)
+    status
 }
 
 /// A signal whose receiver is already gone is no error: its end is about to be reported.
@@ -93,6 +99,6 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
             wait = false;
         }
     }
-    let Usage { user_us, system_us, max_rss_kib } = usage;
+    let Usage { user_us, system_us, max_rss_kib, .. } = usage;
     channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed })
 }

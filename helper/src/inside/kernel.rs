@@ -96,7 +96,6 @@ pub(crate) const MS_BIND: u64 = 4096;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
 
-
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const MAP_PRIVATE: usize = 2;

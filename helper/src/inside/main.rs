@@ -65,9 +65,10 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let request = Request::take(&mut Cursor::new(plan.request)).ok_or(Fault::init(Errno(EPROTO)))?;
     let mut state = steps::State::default();
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
+    let assistant = state.assistant();
     let pid = payload::start(plan.payload, &request, scratch, (state, file_mask), channel)?;
     channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, pid).map_err(Fault::init)
+    init::serve(channel, pid, assistant).map_err(Fault::init)
 }
 
 /// What went wrong, and where in the plan.

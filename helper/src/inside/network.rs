@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{
-    kernel::CLONE_NEWNET,
+    kernel::{CLONE_NEWNET, SIGKILL},
     sys::{self, Errno, Fd},
 };
 
@@ -20,7 +20,8 @@ struct Shared {
     answer: AtomicU32,
 }
 
-/// The assistant: a process that shares PID 1's memory and exists from [`begin`](Self::begin) until this is dropped.
+/// The assistant: a process that shares PID 1's memory and is killed once its namespace was entered. Init reaps it
+/// like any other.
 pub(crate) struct Network {
     pid: i32,
     pidfd: Fd,
@@ -35,6 +36,11 @@ impl Network {
         Ok(Self { pid, pidfd, shared })
     }
 
+    /// The assistant's pid.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Waits until the namespace is there, and enters it.
     pub(crate) fn join(&self) -> Result<(), Errno> {
         let mut answer = self.shared.answer.load(Ordering::Acquire);
@@ -42,19 +48,13 @@ impl Network {
             sys::futex_wait(&self.shared.answer, PENDING)?;
             answer = self.shared.answer.load(Ordering::Acquire);
         }
-        match answer {
+        let entered = match answer {
             0 => sys::enter_namespace(&self.pidfd, CLONE_NEWNET),
             errno => Err(Errno(errno.cast_signed())),
-        }
-    }
-}
-
-impl Drop for Network {
-    /// The namespace lives on in who entered it.
-    fn drop(&mut self) {
-        // It may have ended already; then there is only its status to take away.
-        let _ = sys::kill(self.pid, crate::kernel::SIGKILL);
-        sys::reap_one(self.pid);
+        };
+        // The namespace lives on in who entered it. From here on the assistant executes nothing any more.
+        sys::kill(self.pid, SIGKILL)?;
+        entered
     }
 }
 

@@ -35,13 +35,12 @@ pub(crate) fn start(
     steps: &[u8],
     request: &Request<'static>,
     scratch: &mut [usize],
-    (mut state, file_mask): (State, usize),
+    (state, file_mask): (State, usize),
     channel: &Channel,
 ) -> Result<i32, Fault> {
     let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
         .map_err(|errno| refused(request::EXEC, errno))?;
     let terminal = open_terminal(request, channel).map_err(|errno| refused(request::TERMINAL, errno))?;
-    state.settle();
     let fault = None;
     let mut task = Task { steps, request, vectors, terminal, state, file_mask, channel, fault };
     let mut stack = [0u8; STACK];

@@ -20,9 +20,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Ends what only setup needed, so that the command starts alone.
-    pub(crate) fn settle(&mut self) {
-        self.network = None;
+    /// The pid of a process that served the setup and is nobody's command.
+    pub(crate) fn assistant(&self) -> Option<i32> {
+        self.network.as_ref().map(Network::pid)
     }
 
     fn root(&self) -> Result<&Fd, Errno> {

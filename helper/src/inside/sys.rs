@@ -498,8 +498,9 @@ pub(crate) fn vfork<T>(
     let flags = CLONE_VM | CLONE_VFORK | SIGCHLD as usize;
     // SAFETY: `stack` is writable and used by nobody else; the parent does not run while the child may use it
     // or `argument`, so both borrows outlive the child's use of them.
-    let pid =
-        unsafe { arch::clone_call(flags, top(stack), entry, ptr::from_mut(argument).cast(), ptr::null_mut()) };
+    let pid = unsafe {
+        arch::clone_call(flags, top(stack), entry, ptr::from_mut(argument).cast(), ptr::null_mut())
+    };
     i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))
 }
 
@@ -576,7 +577,15 @@ pub(crate) fn listen(socket: &Fd) -> Result<(), Errno> {
 pub(crate) fn leak_stack<T: Sync>(size: usize, shared: T) -> Result<(&'static mut [u8], &'static T), Errno> {
     let length = size.checked_add(size_of::<T>()).ok_or(Errno(EINVAL))?;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    let base = ptr::with_exposed_provenance_mut::<u8>(call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, flags, -1i32, 0)?);
+    let base = ptr::with_exposed_provenance_mut::<u8>(call!(
+        nr::MMAP,
+        0,
+        length,
+        PROT_READ | PROT_WRITE,
+        flags,
+        -1i32,
+        0
+    )?);
     let value = base.cast::<T>();
     // SAFETY: a fresh mapping: page-aligned, large enough, nobody else's.
     unsafe { value.write(shared) };
@@ -634,10 +643,4 @@ pub(crate) fn enter_namespace(pidfd: &Fd, kind: u32) -> Result<(), Errno> {
 pub(crate) fn pause() {
     // It returns only to be called again.
     let _ = call!(nr::PAUSE);
-}
-
-/// wait4(2) for one child, its status thrown away.
-pub(crate) fn reap_one(pid: i32) {
-    // A child that is not there any more needs no reaping.
-    let _ = call!(nr::WAIT4, pid, 0, 0, 0);
 }

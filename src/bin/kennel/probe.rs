@@ -1,9 +1,12 @@
 //! `kennel probe`: the findings as a table or as JSON; the verdict as exit status.
 
-use std::process::ExitCode;
+use std::{future::poll_fn, io, process::ExitCode, task::Poll};
 
-use kennel::{Area, Error, Finding, Probe, Verdict};
-use tokio::runtime::Builder;
+use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+};
 
 use crate::{FAILED, args, report};
 
@@ -12,15 +15,23 @@ const MARGIN: usize = 33;
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| Error::Io { what: "start the runtime", source })?;
-    let probe = runtime.block_on(Probe::run(arguments.profile))?;
+    let started = Builder::new_current_thread().enable_all().build();
+    let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
+    let probe = runtime.block_on(async {
+        tokio::select! {
+            // What was made to test with goes with the future, so an interrupted probe leaves nothing behind.
+            number = interrupted() => Ok(Err(number)),
+            probe = Probe::run(arguments.profile) => probe.map(Ok),
+        }
+    });
+    let probe = match probe? {
+        Ok(probe) => probe,
+        Err(number) => return Ok((128 + number).into()),
+    };
     if arguments.json {
         println!("{}", report::json(&probe));
     } else {
-        table(&probe, arguments);
+        table(&probe, arguments.profile);
     }
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
@@ -29,7 +40,26 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
     })
 }
 
-fn table(probe: &Probe, arguments: &args::Probe) {
+/// Waits for a signal that means to end this program; answers its number.
+async fn interrupted() -> u8 {
+    let listen = |kind: SignalKind, number: u8| io::Result::Ok((signal(kind)?, number));
+    let mut streams = [
+        listen(SignalKind::interrupt(), 2),
+        listen(SignalKind::terminate(), 15),
+        listen(SignalKind::hangup(), 1),
+    ];
+    poll_fn(|cx| {
+        for (stream, number) in streams.iter_mut().flatten() {
+            if stream.poll_recv(cx).is_ready() {
+                return Poll::Ready(*number);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn table(probe: &Probe, profile: Profile) {
     for (area, title) in [
         (Area::Host, "What the host offers"),
         (Area::Protection, "Protections, put up"),
@@ -39,7 +69,7 @@ fn table(probe: &Probe, arguments: &args::Probe) {
         probe.findings.iter().filter(|finding| finding.area == area).for_each(line);
         println!();
     }
-    println!("profile {}: {}", arguments.profile, probe.verdict);
+    println!("profile {profile}: {}", probe.verdict);
 }
 
 fn line(finding: &Finding) {

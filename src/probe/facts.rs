@@ -1,0 +1,140 @@
+//! What the host offers besides the walls themselves, as findings. Pure but for the remedies.
+
+use super::{
+    Area, Finding, Found,
+    host::{Cgroup, Execution},
+    judge::{HINDRANCE, name},
+    trials::{Answer, Trials},
+};
+use crate::{
+    Host, Protection,
+    host::{
+        OLDEST,
+        remedy::{container, remedy},
+    },
+};
+
+/// Landlock ABIs that brought something to restrict, and what.
+const LANDLOCK: [(u32, &str); 5] = [
+    (2, "moving"),
+    (3, "truncating"),
+    (4, "TCP ports"),
+    (5, "device ioctls"),
+    (6, "signals and abstract sockets"),
+];
+
+/// The findings, what everything else needs first.
+pub(super) fn facts(host: &Host, trials: &Trials) -> Vec<Finding> {
+    vec![
+        kernel(host).needed(),
+        landlock(host),
+        seccomp(host),
+        memfd(trials.memfd),
+        procfs(trials),
+        overlay(trials.overlay.as_ref()),
+        cgroup(&trials.cgroup),
+    ]
+}
+
+fn fact(name: &'static str, detail: impl Into<String>) -> Finding {
+    Finding::works(Area::Host, name, detail)
+}
+
+fn kernel(host: &Host) -> Finding {
+    let finding = fact("kernel", format!("Linux {}", host.kernel));
+    if host.kernel >= OLDEST {
+        return finding;
+    }
+    finding.negative(Found::Missing, format!("use Linux {OLDEST} or later (mount_setattr)"))
+}
+
+fn landlock(host: &Host) -> Finding {
+    let finding = |detail| fact("landlock_abi", detail);
+    let abi = host.landlock_abi;
+    let later = LANDLOCK.iter().filter(|(since, _)| *since > abi).map(|(_, what)| *what).collect::<Vec<_>>();
+    if abi == 0 {
+        let remedy = remedy(Protection::Landlock, libc::ENOSYS).unwrap_or_default();
+        finding("this kernel has no Landlock".to_owned()).negative(Found::Missing, remedy)
+    } else if later.is_empty() {
+        finding(format!("ABI {abi}"))
+    } else {
+        finding(format!("ABI {abi}, which does not restrict: {}", later.join(", ")))
+            .negative(Found::Degraded, "use Linux 6.12 or later for ABI 6")
+    }
+}
+
+fn seccomp(host: &Host) -> Finding {
+    if host.seccomp {
+        return fact("seccomp_filter", "filters can be installed");
+    }
+    let remedy = remedy(Protection::Seccomp, libc::ENOSYS).unwrap_or_default();
+    fact("seccomp_filter", "this kernel has no seccomp filters").negative(Found::Missing, remedy)
+}
+
+fn memfd(execution: Execution) -> Finding {
+    let finding = |detail: &str| fact("memfd_exec", detail);
+    match execution {
+        Execution::Works => finding("programs start from memory"),
+        Execution::Unknown => finding("not reached: no user namespace to try it in").untested(),
+        Execution::Refused(errno) => finding(&format!("{}: an unlinked file has to do instead", name(errno)))
+            .negative(Found::Degraded, "allow executing memfds: sysctl -w vm.memfd_noexec=0"),
+    }
+}
+
+/// Covered parts of /proc do no harm where a fresh procfs can be mounted all the same, as they do not to real root.
+fn procfs(trials: &Trials) -> Finding {
+    let covered = match trials.covered.as_slice() {
+        [] => String::new(),
+        [only] => format!(" ({only} is covered by a mount)"),
+        [first, rest @ ..] => format!(" ({first} and {} more are covered by mounts)", rest.len()),
+    };
+    let finding = |detail: &str| fact("procfs", format!("{detail}{covered}"));
+    match &trials.start {
+        Ok(_) => finding("every sandbox has a fresh one"),
+        Err(refusal) if refusal.reason.starts_with("mount proc") => {
+            let remedy = if trials.covered.is_empty() { HINDRANCE.to_owned() } else { container() };
+            finding(&refusal.reason).negative(Found::Missing, remedy)
+        }
+        Err(_) if !trials.covered.is_empty() => {
+            finding("a fresh one may be refused").negative(Found::Degraded, container())
+        }
+        Err(_) => finding("not reached").untested(),
+    }
+}
+
+fn overlay(answer: Option<&Answer>) -> Finding {
+    let finding = |detail: &str| fact("overlay", detail);
+    match answer {
+        Some(Answer::Succeeded) => finding("overlayfs mounts in a user namespace (tried read-only)"),
+        Some(Answer::Refused(errno)) => {
+            let remedy = match *errno {
+                libc::ENODEV => "load the module: modprobe overlay",
+                _ => "use Linux 5.11 or later, with no security module that refuses it",
+            };
+            finding(&format!("overlayfs does not mount in a user namespace: {}", name(*errno)))
+                .negative(Found::Missing, remedy)
+        }
+        _ => finding("not reached: no user namespace to try it in").untested(),
+    }
+}
+
+fn cgroup(cgroup: &Cgroup) -> Finding {
+    let finding = |detail: String| fact("cgroup2", detail);
+    let boot = "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup v2 has all controllers";
+    let Some(directory) = cgroup.directory.as_ref().map(|directory| directory.display()) else {
+        return finding("no cgroup v2 hierarchy is mounted".to_owned()).negative(Found::Missing, boot);
+    };
+    let has = |name: &str| cgroup.controllers.iter().any(|other| other == name);
+    if !has("memory") || !has("pids") {
+        let detail = format!("{directory} has no memory and pids controllers");
+        return finding(detail).negative(Found::Missing, boot);
+    }
+    let controllers = cgroup.controllers.join(" ");
+    if cgroup.delegated {
+        return finding(format!("delegated at {directory}, controllers {controllers}"));
+    }
+    finding(format!("not delegated at {directory}, controllers {controllers}")).negative(
+        Found::Degraded,
+        "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …",
+    )
+}
