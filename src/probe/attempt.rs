@@ -34,6 +34,8 @@ pub(super) enum Operand {
     Port,
     /// The name of an abstract socket of the host.
     Name,
+    /// The number of this very process.
+    Process,
 }
 
 /// How an attempt must end.
@@ -43,6 +45,9 @@ pub(super) enum Must {
     /// With one of these.
     Fail(&'static [i32]),
 }
+
+/// Numbers that processes in a sandbox have: init, the payload, and who else is needed to start it.
+const PROCESSES_INSIDE: u32 = 8;
 
 /// Every attempt, those that must succeed first: where they fail, the others would prove nothing.
 pub(super) const ATTEMPTS: [Attempt; 12] = [
@@ -119,12 +124,11 @@ pub(super) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::ECONNREFUSED, libc::EPERM]),
         wall: Protection::LandlockScope,
     },
-    // Every process there is, so also this one, whose number may be taken by another inside.
     Attempt {
-        name: "signal_others",
-        what: "signal a process outside of the sandbox",
-        call: "signal-others",
-        operand: Operand::Nothing,
+        name: "signal_host",
+        what: "signal a process of the host",
+        call: "signal",
+        operand: Operand::Process,
         must: Must::Fail(&[libc::ESRCH, libc::EPERM]),
         wall: Protection::PidNamespace,
     },
@@ -156,6 +160,9 @@ impl Attempt {
         if self.name == "read_outside" && policy.profile == Profile::FullDev {
             return Some("the profile shows the host's files");
         }
+        if self.operand == Operand::Process && std::process::id() <= PROCESSES_INSIDE {
+            return Some("the probe's own process has a number that exists inside as well");
+        }
         None
     }
 
@@ -169,6 +176,7 @@ impl Attempt {
             Operand::SecretInStdin => Stage::SECRET.to_owned(),
             Operand::Port => stage.port()?.to_string(),
             Operand::Name => stage.name.clone(),
+            Operand::Process => std::process::id().to_string(),
         };
         Some([self.call.to_owned(), operand])
     }

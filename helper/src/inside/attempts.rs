@@ -9,9 +9,6 @@ use crate::{
     sys::{self, Arguments, Errno, Fd},
 };
 
-/// Every process of the namespace but init and the caller.
-const EVERYONE: i32 = -1;
-
 /// Longest name of an abstract socket: `sun_path` without its leading NUL.
 const LONGEST_NAME: usize = 107;
 
@@ -32,7 +29,7 @@ fn attempt(arguments: &Arguments) -> Result<(), Errno> {
         b"serve-tcp" => serve_tcp(port(operand)?),
         b"connect-abstract" => connect_abstract(operand),
         // Signal 0 only asks whether a signal would be delivered.
-        b"signal-others" => sys::kill(EVERYONE, 0),
+        b"signal" => sys::kill(number(operand)?, 0),
         b"new-user-namespace" => sys::unshare(CLONE_NEWUSER),
         b"new-keyring" => sys::new_session_keyring(),
         _ => Err(Errno(EINVAL)),
@@ -70,11 +67,15 @@ fn connect_abstract(name: &CStr) -> Result<(), Errno> {
     sys::connect(&sys::stream(AF_UNIX)?, used)
 }
 
-/// A port in decimal digits.
 fn port(text: &CStr) -> Result<u16, Errno> {
+    u16::try_from(number(text)?).map_err(|_| Errno(EINVAL))
+}
+
+/// A number in decimal digits.
+fn number(text: &CStr) -> Result<i32, Errno> {
     text.to_bytes()
         .iter()
-        .try_fold(0u16, |value, digit| {
+        .try_fold(0i32, |value, digit| {
             let digit = digit.wrapping_sub(b'0');
             value.checked_mul(10)?.checked_add((digit < 10).then_some(digit.into())?)
         })

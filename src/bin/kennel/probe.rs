@@ -1,6 +1,12 @@
 //! `kennel probe`: the findings as a table or as JSON; the verdict as exit status.
 
-use std::{future::poll_fn, io, process::ExitCode, task::Poll};
+use std::{
+    fmt,
+    future::poll_fn,
+    io::{self, Write as _},
+    process::ExitCode,
+    task::Poll,
+};
 
 use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
 use tokio::{
@@ -19,6 +25,8 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
     let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
     let probe = runtime.block_on(async {
         tokio::select! {
+            // The signals are listened to before there is anything to leave behind.
+            biased;
             // What was made to test with goes with the future, so an interrupted probe leaves nothing behind.
             number = interrupted() => Ok(Err(number)),
             probe = Probe::run(arguments.profile) => probe.map(Ok),
@@ -28,10 +36,14 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
         Ok(probe) => probe,
         Err(number) => return Ok((128 + number).into()),
     };
-    if arguments.json {
-        println!("{}", report::json(&probe));
-    } else {
-        table(&probe, arguments.profile);
+    let text =
+        if arguments.json { report::json(&probe) } else { Table(&probe, arguments.profile).to_string() };
+    match writeln!(io::stdout(), "{text}") {
+        // Who reads no further has seen enough; the status says the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(Error::Io { what: "write the findings", source: error });
+        }
+        _ => {}
     }
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
@@ -59,22 +71,30 @@ async fn interrupted() -> u8 {
     .await
 }
 
-fn table(probe: &Probe, profile: Profile) {
-    for (area, title) in [
-        (Area::Host, "What the host offers"),
-        (Area::Protection, "Protections, put up"),
-        (Area::Attempt, "Attempts from inside"),
-    ] {
-        println!("{title}");
-        probe.findings.iter().filter(|finding| finding.area == area).for_each(line);
-        println!();
+/// The findings of a profile for people.
+struct Table<'p>(&'p Probe, Profile);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(probe, profile) = self;
+        for (area, title) in [
+            (Area::Host, "What the host offers"),
+            (Area::Protection, "Protections, put up"),
+            (Area::Attempt, "Attempts from inside"),
+        ] {
+            writeln!(f, "{title}")?;
+            let mut findings = probe.findings.iter().filter(|finding| finding.area == area);
+            findings.try_for_each(|finding| line(f, finding))?;
+            writeln!(f)?;
+        }
+        write!(f, "profile {profile}: {}", probe.verdict)
     }
-    println!("profile {profile}: {}", probe.verdict);
 }
 
-fn line(finding: &Finding) {
-    println!("  {:<20} {:<9} {}", finding.name, finding.state, finding.detail);
-    if let Some(remedy) = &finding.remedy {
-        println!("{:MARGIN$}to mend it: {remedy}", "");
+fn line(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
+    writeln!(f, "  {:<20} {:<9} {}", finding.name, finding.state, finding.detail)?;
+    match &finding.remedy {
+        Some(remedy) => writeln!(f, "{:MARGIN$}to mend it: {remedy}", ""),
+        None => Ok(()),
     }
 }
