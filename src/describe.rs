@@ -17,6 +17,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MakeFile { path, .. } => format!("make file {}", target(path)),
         Step::Bind { source, target: at, .. } => format!("bind {} at {}", text(source), target(at)),
         Step::Mount { kind, target: at, .. } => format!("mount {} at {}", text(kind), target(at)),
+        Step::Cover { target: at, .. } => format!("cover {}", target(at)),
         Step::BindSelf { path } => format!("keep {} writable", target(path)),
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
         Step::PivotRoot {} => "make the new root the root".to_owned(),

@@ -29,32 +29,38 @@ use crate::{
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
 #[derive(Debug)]
 pub(crate) struct Images {
-    sealed: Image,
+    sealed: Option<Image>,
     on_disk: OnceLock<Image>,
 }
 
 impl Images {
     pub(crate) fn new() -> Result<Self, Error> {
-        let sealed = Image::sealed().map_err(Error::io("create a memfd for the program of the inside"))?;
+        let sealed = match Image::sealed() {
+            // vm.memfd_noexec=2 refuses to make one at all.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+            sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
+        };
         Ok(Self { sealed, on_disk: OnceLock::new() })
     }
 
     /// Starts the inside; answers its pidfd.
     fn give_birth(&self, control: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-        if let Some(image) = self.on_disk.get() {
-            return sys::give_birth(image.as_fd(), control).map_err(birth_error);
-        }
-        match sys::give_birth(self.sealed.as_fd(), control) {
-            // vm.memfd_noexec=2, or a security module.
-            Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let image = Image::on_disk().map_err(|_| birth_error(BirthError::Exec(error)))?;
-                let pidfd = sys::give_birth(image.as_fd(), control).map_err(birth_error)?;
-                // Another thread may have been faster; its image is as good.
-                let _ = self.on_disk.set(image);
-                Ok(pidfd)
+        if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
+            match sys::give_birth(sealed.as_fd(), control) {
+                // An older kernel with that setting, or a security module, refuses to execute it.
+                Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                born => return born.map_err(birth_error),
             }
-            born => born.map_err(birth_error),
         }
+        let image = match self.on_disk.get() {
+            Some(image) => image,
+            None => {
+                let image = Image::on_disk().map_err(|error| birth_error(BirthError::Exec(error)))?;
+                // Another thread may have been faster; its image is as good.
+                self.on_disk.get_or_init(|| image)
+            }
+        };
+        sys::give_birth(image.as_fd(), control).map_err(birth_error)
     }
 }
 

@@ -131,8 +131,13 @@ fn execute(birth: &Birth) -> Result<(), c_int> {
 }
 
 fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
-    // SAFETY: errno is the calling thread's own; the child borrows that of the sleeping parent.
-    if answer < 0 { Err(unsafe { *libc::__errno_location() }) } else { Ok(()) }
+    if answer >= 0 {
+        return Ok(());
+    }
+    // SAFETY: always valid; it is the calling thread's own, and the child borrows that of the sleeping parent.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    Err(unsafe { *errno })
 }
 
 /// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.

@@ -62,6 +62,9 @@ enum Step<'w> {
     22 = Seccomp { program: &'w [u8] },
     /// setsid(2): no controlling terminal is inherited.
     23 = NewSession {},
+    /// open_tree(2), mount_setattr(2), move_mount(2): an empty read-only directory, `empty` of the root, over a
+    /// directory that must not be seen. Needs no right to it.
+    25 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
     /// setns(CLONE_NEWNET): waits for the network namespace that was begun, and enters it.
     24 = JoinNetwork {},
 }

@@ -28,10 +28,21 @@ const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
 /// Inodes of a tmpfs: one for each 4 KiB of it, so that neither runs out long before the other.
 const BYTES_PER_INODE: u64 = 4096;
 
+/// The sandbox's own empty directory, which covers are made from; the second where the policy puts something of
+/// its own at /run.
+const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
+
+/// Room in a cover for the mount points of what is granted in it.
+const COVER_SIZE: u64 = 64 << 10;
+
 /// Appends the steps that make the view, pivot into it, and close what must not be writable.
 pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Error> {
     setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, size) });
-    let mut emitter = Emitter { view, setup, made: BTreeSet::new() };
+    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
+    let empty = Path::new(EMPTY[usize::from(!own_run)]);
+    let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty };
+    // Before everything else, because covers may lie anywhere.
+    empty.ancestors().collect::<Vec<_>>().into_iter().rev().skip(1).for_each(|path| emitter.make_dir(path, 0o755));
     for (target, place) in view.iter() {
         emitter.place(target, place)?;
     }
@@ -64,16 +75,16 @@ fn absolute(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Whether a read-only tmpfs must be writable until what lies in it was put there.
+/// Whether a cover must be writable until what lies in it was put there.
 fn is_late(view: &View, target: &Path, place: &Place) -> bool {
-    let read_only = matches!(place.node, Node::Tmpfs { access: Access::Read, .. });
-    read_only && view.has_children(target)
+    place.node == Node::Cover && view.has_children(target)
 }
 
 struct Emitter<'e> {
     view: &'e View,
     setup: &'e mut Section,
     made: BTreeSet<PathBuf>,
+    empty: &'e Path,
 }
 
 impl Emitter<'_> {
@@ -176,10 +187,14 @@ impl Emitter<'_> {
             Node::Dir => {}
             Node::Proc => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
-            Node::Tmpfs { mode, size, access } => {
-                let now = *access == Access::Read && !is_late(self.view, target, place);
-                let read_only = if now { libc::MS_RDONLY } else { 0 };
-                mount(c"tmpfs", TMPFS_FLAGS | read_only, &tmpfs_options(*mode, *size));
+            Node::Tmpfs { mode, size } => mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(*mode, *size)),
+            // Something is granted in what is covered: its mount point has to be made there first.
+            Node::Cover if is_late(self.view, target, place) => {
+                mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(0o755, COVER_SIZE));
+            }
+            Node::Cover => {
+                let empty = &relative(self.empty);
+                push(&Step::Cover { empty, target: &path, within });
             }
             Node::Private { .. } => push(&Step::BindSelf { path: &path }),
             Node::File { contents, mode } => {

@@ -85,7 +85,7 @@ fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), E
         Mount::Device { path } => bind(view, parts, "device", (path, None), Access::Device),
         Mount::Tmpfs { target, size } => {
             let size = size.map_or_else(|| parts.tmpfs_size(), |size| size.bytes());
-            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, size, access: Access::Write })
+            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, size })
         }
         Mount::Mask { path } => mask(view, path),
         Mount::File { target, contents, executable } => {

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Parts,
     source::Kind,
-    view::{Access, Node, View},
+    view::{Node, View},
 };
 use crate::policy::Protection;
 
@@ -113,7 +113,7 @@ pub(super) fn cover(view: &mut View, what: &'static str, path: &Path, kind: Kind
 /// What lies over something that must not be seen: the same kind of thing, empty.
 pub(super) fn cover_node(view: &View, kind: Kind) -> Option<Node> {
     match kind {
-        Kind::Directory => Some(Node::Tmpfs { mode: 0o755, size: 4096, access: Access::Read }),
+        Kind::Directory => Some(Node::Cover),
         // The view's own /dev/null: every profile has it.
         Kind::File | Kind::Device => Some(view.get(Path::new("/dev/null"))?.node.clone()),
     }

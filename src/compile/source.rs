@@ -39,7 +39,8 @@ impl Source {
         match plain(path) {
             Err(error) if may_have_links(&error) => {
                 let canonical = fs::canonicalize(path)?;
-                let metadata = plain(&canonical)?;
+                // The inside compares the inode, so nothing is lost if a link appears in the path only now.
+                let metadata = fs::metadata(&canonical)?;
                 Ok(Self::of(canonical, &metadata))
             }
             metadata => Ok(Self::of(path.to_owned(), &metadata?)),
@@ -75,9 +76,11 @@ fn kind(metadata: &Metadata) -> Kind {
     }
 }
 
-/// Whether a plain walk failed in a way that a walk through links need not.
+/// Whether a plain walk failed in a way that a walk through links need not: there is one, or openat2(2) itself is
+/// not to be had, as in many containers.
 fn may_have_links(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
+    let refused = matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOSYS | libc::EPERM));
+    refused || error.kind() == io::ErrorKind::InvalidInput
 }
 
 /// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.

@@ -71,11 +71,9 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
         if let Ok(below_opt) = entry.strip_prefix("/opt") {
             // Packages in /opt keep everything below one directory of their own.
             offer(view, parts, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
-        } else if entry.starts_with(&parts.caller.home) && entry != parts.caller.home {
-            if view.is_free(&entry) {
-                offer(view, parts, &entry);
-                offer_prefix(view, parts, &entry);
-            }
+        } else if entry.starts_with(&parts.caller.home) && view.is_free(&entry) {
+            offer(view, parts, &entry);
+            offer_prefix(view, parts, &entry);
         }
     }
 }

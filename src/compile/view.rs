@@ -19,8 +19,10 @@ pub(crate) enum Node {
     Bind { source: Source, access: Access },
     /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
     Private { mode: u32 },
-    /// A tmpfs of its own, writable unless it is a mask.
-    Tmpfs { mode: u32, size: u64, access: Access },
+    /// A writable tmpfs of its own.
+    Tmpfs { mode: u32, size: u64 },
+    /// An empty read-only directory over one that must not be seen.
+    Cover,
     /// A file of the sandbox's own.
     File { contents: Vec<u8>, mode: u32 },
     /// A symbolic link of the root.
@@ -42,7 +44,12 @@ impl Node {
         match self {
             Self::Bind { source, .. } => source.is_dir(),
             Self::File { .. } | Self::Symlink { .. } => false,
-            Self::Dir | Self::Private { .. } | Self::Tmpfs { .. } | Self::Proc | Self::DevPts => true,
+            Self::Dir
+            | Self::Private { .. }
+            | Self::Tmpfs { .. }
+            | Self::Cover
+            | Self::Proc
+            | Self::DevPts => true,
         }
     }
 }

@@ -90,6 +90,7 @@ pub(crate) const OPEN_TREE_CLONE: usize = 1;
 pub(crate) const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x04;
 pub(crate) const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
 pub(crate) const MNT_DETACH: usize = 2;
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
 pub(crate) const MS_NOSUID: u64 = 2;
 pub(crate) const MS_NODEV: u64 = 4;
 pub(crate) const MS_BIND: u64 = 4096;

@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use crate::{
-    kernel::{ESTALE, MS_NODEV, MS_NOSUID},
+    kernel::{ESTALE, MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOSUID},
     plan::Within,
     sys::{self, Errno, Fd},
 };
@@ -37,16 +37,27 @@ pub(crate) fn bind(
     (target, within): (&CStr, Within),
     attributes: u64,
 ) -> Result<(), Errno> {
-    let tree = sys::clone_tree(source)?;
+    let tree = sys::clone_tree(None, source)?;
     if sys::identity(&tree)? != identity {
         return Err(Errno(ESTALE));
     }
     if attributes != 0 {
         sys::set_attributes(&tree, attributes, true)?;
     }
+    attach(root, &tree, (target, within))
+}
+
+/// Lays the root's own empty directory over the target.
+pub(crate) fn cover(root: &Fd, empty: &CStr, place: (&CStr, Within)) -> Result<(), Errno> {
+    let tree = sys::clone_tree(Some(root), empty)?;
+    sys::set_attributes(&tree, MOUNT_ATTR_RDONLY, false)?;
+    attach(root, &tree, place)
+}
+
+fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(), Errno> {
     match within {
-        Within::Root => sys::attach_at(&tree, root, target),
-        Within::Granted => sys::attach(&tree, &sys::open_path(Some(root), target)?),
+        Within::Root => sys::attach_at(tree, root, target),
+        Within::Granted => sys::attach(tree, &sys::open_path(Some(root), target)?),
     }
 }
 

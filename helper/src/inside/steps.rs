@@ -79,6 +79,7 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Bind { source, device, inode, target, within, attributes } => {
             mounts::bind(state.root()?, source, (device, inode), (target, within), attributes)
         }
+        Step::Cover { empty, target, within } => mounts::cover(state.root()?, empty, (target, within)),
         Step::Mount { kind, target, within, flags, options } => {
             mounts::mount(state.root()?, kind, (target, within), flags, options)
         }

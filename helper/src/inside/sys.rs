@@ -260,10 +260,11 @@ pub(crate) fn make_empty_file(root: &Fd, path: &CStr) -> Result<(), Errno> {
     call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFREG | 0o444, 0).map(drop)
 }
 
-/// open_tree(2): a detached recursive copy of the mounts at a host path. Linux 5.2.
-pub(crate) fn clone_tree(source: &CStr) -> Result<Fd, Errno> {
+/// open_tree(2): a detached recursive copy of the mounts at a host path, or at one of the new root. Linux 5.2.
+pub(crate) fn clone_tree(root: Option<&Fd>, source: &CStr) -> Result<Fd, Errno> {
     let flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE;
-    call!(nr::OPEN_TREE, AT_FDCWD, source.as_ptr(), flags).map(fd)
+    let at = root.map_or(AT_FDCWD, |root| root.0);
+    call!(nr::OPEN_TREE, at, source.as_ptr(), flags).map(fd)
 }
 
 /// mount_setattr(2) with `attributes` added. Linux 5.12.
