@@ -1,0 +1,130 @@
+//! Files, directories and descriptors.
+
+use super::*;
+
+/// fcntl(2) with a command that answers a descriptor.
+pub(crate) fn fcntl(of: &Fd, command: usize, argument: usize) -> Result<Fd, Errno> {
+    call!(nr::FCNTL, of.0, command, argument).map(fd)
+}
+
+/// fcntl(F_SETFD): whether the payload keeps standard descriptor `number` across execve(2).
+pub(crate) fn keep_across_exec(number: usize) -> Result<(), Errno> {
+    call!(nr::FCNTL, number, F_SETFD, 0).map(drop)
+}
+
+/// close_range(2). Linux 5.9.
+pub(crate) fn close_range(first: u32, last: u32) -> Result<(), Errno> {
+    call!(nr::CLOSE_RANGE, first, last, 0).map(drop)
+}
+
+/// dup3(2) onto a standard descriptor, kept across execve(2).
+pub(crate) fn duplicate_to(from: &Fd, number: usize) -> Result<(), Errno> {
+    call!(nr::DUP3, from.0, number, 0).map(drop)
+}
+
+/// mmap(2) of the plan: its bytes, and behind them the zeroed scratch, both private to this process.
+pub(crate) fn map(
+    file: Fd,
+    bytes: usize,
+    scratch: usize,
+) -> Result<(&'static [u8], &'static mut [usize]), Errno> {
+    let start = bytes.checked_next_multiple_of(mem::align_of::<usize>()).ok_or(Errno(EPROTO))?;
+    let length = start.checked_add(scratch).filter(|&sum| sum > 0).ok_or(Errno(EPROTO))?;
+    let base = call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.0, 0)?;
+    let base = ptr::with_exposed_provenance_mut::<u8>(base);
+    // SAFETY: the mapping is `length` long, never unmapped, and this range is written by nobody any more.
+    let plan = unsafe { core::slice::from_raw_parts(base, bytes) };
+    let scratch_at = base.wrapping_add(start).cast::<usize>();
+    // SAFETY: disjoint from the range above, aligned by the rounding, zero-filled, referred to nowhere else.
+    let scratch = unsafe { core::slice::from_raw_parts_mut(scratch_at, scratch / size_of::<usize>()) };
+    Ok((plan, scratch))
+}
+
+/// open(2) of an existing kernel file for writing.
+pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
+    call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_CLOEXEC, 0).map(fd)
+}
+
+/// openat(2) of a file that must not exist yet.
+pub(crate) fn create(root: &Fd, path: &CStr, mode: u32) -> Result<Fd, Errno> {
+    let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    call!(nr::OPENAT, root.0, path.as_ptr(), flags, mode).map(fd)
+}
+
+/// openat2(2), O_PATH, no symbolic or magic link anywhere on the way. Linux 5.6.
+///
+/// With a `root`, the path is walked inside it; without, it is a host path.
+pub(crate) fn open_path(root: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
+    let beneath = if root.is_some() { RESOLVE_IN_ROOT } else { 0 };
+    let how = OpenHow {
+        flags: (O_PATH | O_CLOEXEC) as u64,
+        mode: 0,
+        resolve: RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | beneath,
+    };
+    let at = root.map_or(AT_FDCWD, |root| root.0);
+    loop {
+        // EAGAIN: a rename or mount elsewhere raced with the restricted walk; the kernel asks to try again.
+        match call!(nr::OPENAT2, at, path.as_ptr(), &raw const how, size_of::<OpenHow>()) {
+            Err(Errno(EAGAIN)) => {}
+            answer => return answer.map(fd),
+        }
+    }
+}
+
+/// statx(2): device (as makedev(3) packs it) and inode number.
+pub(crate) fn identity(of: &Fd) -> Result<(u64, u64), Errno> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut stat: Statx = unsafe { mem::zeroed() };
+    call!(nr::STATX, of.0, c"".as_ptr(), AT_EMPTY_PATH, STATX_INO, &raw mut stat)?;
+    let (major, minor) = (u64::from(stat.device_major), u64::from(stat.device_minor));
+    let device = ((major & 0xffff_f000) << 32)
+        | ((major & 0xfff) << 8)
+        | ((minor & 0xffff_ff00) << 12)
+        | (minor & 0xff);
+    Ok((device, stat.inode))
+}
+
+/// write(2), until everything is written.
+pub(crate) fn write_all(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        let written = call!(nr::WRITE, to.0, bytes.as_ptr(), bytes.len())?;
+        bytes = bytes.get(written..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// mkdirat(2).
+pub(crate) fn make_dir(root: &Fd, path: &CStr, mode: u32) -> Result<(), Errno> {
+    call!(nr::MKDIRAT, root.0, path.as_ptr(), mode).map(drop)
+}
+
+/// symlinkat(2).
+pub(crate) fn symlink(root: &Fd, path: &CStr, points_to: &CStr) -> Result<(), Errno> {
+    call!(nr::SYMLINKAT, points_to.as_ptr(), root.0, path.as_ptr()).map(drop)
+}
+
+/// mknodat(S_IFREG): an empty file, which nobody opens.
+pub(crate) fn make_empty_file(root: &Fd, path: &CStr) -> Result<(), Errno> {
+    call!(nr::MKNODAT, root.0, path.as_ptr(), S_IFREG | 0o444, 0).map(drop)
+}
+
+/// fchdir(2).
+pub(crate) fn change_dir_to(dir: &Fd) -> Result<(), Errno> {
+    call!(nr::FCHDIR, dir.0).map(drop)
+}
+
+/// chdir(2).
+pub(crate) fn change_dir(path: &CStr) -> Result<(), Errno> {
+    call!(nr::CHDIR, path.as_ptr()).map(drop)
+}
+
+/// umask(2); answers the mask before.
+pub(crate) fn file_mask(mask: usize) -> usize {
+    call!(nr::UMASK, mask).unwrap_or(0)
+}
+
+/// openat(2) for reading, from a directory or from the working directory.
+pub(crate) fn open_for_reading(at: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
+    let at = at.map_or(AT_FDCWD, |at| at.0);
+    call!(nr::OPENAT, at, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0).map(fd)
+}

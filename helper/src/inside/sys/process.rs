@@ -1,0 +1,155 @@
+//! Signals, waiting, execve(2), the end.
+
+use super::*;
+
+/// exit_group(2).
+pub(crate) fn exit(code: i32) -> ! {
+    loop {
+        let _ = call!(nr::EXIT_GROUP, code);
+    }
+}
+
+/// setsid(2).
+pub(crate) fn new_session() -> Result<(), Errno> {
+    call!(nr::SETSID).map(drop)
+}
+
+/// rt_sigaction(2): every disposition back to default, also those that were ignored across execve(2).
+pub(crate) fn default_signals() -> Result<(), Errno> {
+    let default = Sigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    for signal in (1..=64).filter(|&signal| signal != SIGKILL && signal != SIGSTOP) {
+        call!(nr::RT_SIGACTION, signal, &raw const default, 0, 8)?;
+    }
+    Ok(())
+}
+
+/// rt_sigprocmask(SIG_SETMASK) to `mask`.
+pub(crate) fn signal_mask(mask: u64) -> Result<(), Errno> {
+    call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8).map(drop)
+}
+
+/// signalfd4(2) for the signals in `mask`, which are blocked.
+pub(crate) fn signal_fd(mask: u64) -> Result<Fd, Errno> {
+    call!(nr::SIGNALFD4, -1i32, &raw const mask, 8, SFD_CLOEXEC).map(fd)
+}
+
+/// read(2) of one `struct signalfd_siginfo`, thrown away: it only said that there is something to reap.
+pub(crate) fn take_signal(from: &Fd) -> Result<(), Errno> {
+    let mut siginfo = [0u8; 128];
+    call!(nr::READ, from.0, siginfo.as_mut_ptr(), siginfo.len()).map(drop)
+}
+
+/// poll(2) without a time limit.
+pub(crate) fn poll(fds: &mut [PollFd]) -> Result<(), Errno> {
+    match call!(nr::POLL, fds.as_mut_ptr(), fds.len(), -1i32) {
+        Ok(_) | Err(Errno(EINTR)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A child that was reaped.
+pub(crate) struct Reaped {
+    pub(crate) pid: i32,
+    pub(crate) status: i32,
+    pub(crate) usage: Rusage,
+}
+
+/// wait4(2) for any child; `None` where none has ended (`wait` false), `ECHILD` where none is left.
+pub(crate) fn reap(wait: bool) -> Result<Option<Reaped>, Errno> {
+    let mut status = 0i32;
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut usage: Rusage = unsafe { mem::zeroed() };
+    let options = if wait { 0 } else { WNOHANG };
+    let pid = call!(nr::WAIT4, -1i32, &raw mut status, options, &raw mut usage)?;
+    let pid = i32::try_from(pid).unwrap_or(0);
+    Ok((pid > 0).then_some(Reaped { pid, status, usage }))
+}
+
+/// kill(2); `-1` is every process of the namespace but the caller, `-p` process group `p`.
+pub(crate) fn kill(target: i32, signal: u32) -> Result<(), Errno> {
+    call!(nr::KILL, target, signal).map(drop)
+}
+
+/// execve(2). Returns only on failure.
+pub(crate) fn execute(program: &CStr, vectors: &Vectors<'_>) -> Errno {
+    let answer =
+        call!(nr::EXECVE, program.as_ptr(), vectors.arguments.as_ptr(), vectors.environment.as_ptr());
+    answer.err().unwrap_or(Errno(EINVAL))
+}
+
+/// The two NULL-terminated pointer arrays of execve(2).
+pub(crate) struct Vectors<'s> {
+    arguments: &'s [usize],
+    environment: &'s [usize],
+}
+
+impl<'s> Vectors<'s> {
+    /// Lays both arrays out in `scratch`; the strings live as long as the plan.
+    pub(crate) fn lay_out(
+        scratch: &'s mut [usize],
+        arguments: List<'static>,
+        environment: List<'static>,
+    ) -> Result<Self, Errno> {
+        let split = arguments.count().checked_add(1).ok_or(Errno(E2BIG))?;
+        let (first, second) = scratch.split_at_mut_checked(split).ok_or(Errno(EPROTO))?;
+        Ok(Self { arguments: fill(first, arguments)?, environment: fill(second, environment)? })
+    }
+}
+
+/// Writes the addresses of `strings` and a terminating NULL.
+fn fill<'s>(slots: &'s mut [usize], strings: List<'static>) -> Result<&'s [usize], Errno> {
+    let mut free = slots.iter_mut();
+    for string in strings.iter() {
+        *free.next().ok_or(Errno(EPROTO))? = string.as_ptr().expose_provenance();
+    }
+    *free.next().ok_or(Errno(EPROTO))? = 0;
+    Ok(slots)
+}
+
+/// The arguments of this program.
+pub(crate) struct Arguments {
+    stack: *const usize,
+}
+
+impl Arguments {
+    /// # Safety
+    /// `stack` must be the stack pointer at program start: a count, and then that many addresses of strings.
+    pub(crate) unsafe fn at(stack: *const usize) -> Self {
+        Self { stack }
+    }
+
+    /// How many there are, the program's name included.
+    pub(crate) fn count(&self) -> usize {
+        // SAFETY: `at` was promised the stack of program start, which begins with the count.
+        unsafe { self.stack.read() }
+    }
+
+    /// The argument at `index`; 0 is the program's name.
+    pub(crate) fn get(&self, index: usize) -> Option<&'static CStr> {
+        let slot = (index < self.count()).then(|| self.stack.wrapping_add(index.wrapping_add(1)))?;
+        // SAFETY: `index` is below the count, so this slot of the stack of program start holds an address.
+        let address = unsafe { slot.read() };
+        // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
+        Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
+    }
+}
+
+/// futex(FUTEX_WAIT): sleeps while `word` is `value`.
+pub(crate) fn futex_wait(word: &AtomicU32, value: u32) -> Result<(), Errno> {
+    match call!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, value, 0) {
+        Ok(_) | Err(Errno(EINTR | EAGAIN)) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// futex(FUTEX_WAKE): whoever waits for `word`.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    // Waking nobody is no error, and the address is valid.
+    let _ = call!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE, 1);
+}
+
+/// pause(2).
+pub(crate) fn pause() {
+    // It returns only to be called again.
+    let _ = call!(nr::PAUSE);
+}

@@ -1,0 +1,65 @@
+//! Sockets and what passes over them.
+
+use super::*;
+
+/// recvmsg(2): bytes received and the numbers of the descriptors that came with them.
+pub(crate) fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<(usize, [i32; 4]), Errno> {
+    let mut rights = Rights { length: 0, level: 0, kind: 0, descriptors: [-1; 4] };
+    let mut vector = IoVec { base: buffer.as_mut_ptr(), length: buffer.len() };
+    let mut message = message(&mut vector, &mut rights, size_of::<Rights>());
+    let count = loop {
+        match call!(nr::RECVMSG, socket.0, &raw mut message, MSG_CMSG_CLOEXEC) {
+            Err(Errno(EINTR)) => {}
+            answer => break answer?,
+        }
+    };
+    if message.flags & (MSG_CTRUNC | MSG_TRUNC) != 0 {
+        return Err(Errno(EPROTO));
+    }
+    Ok((count, rights.descriptors))
+}
+
+/// sendmsg(2) of one packet, with at most one descriptor.
+pub(crate) fn send(socket: &Fd, bytes: &mut [u8], descriptor: Option<&Fd>) -> Result<(), Errno> {
+    let mut rights = Rights { length: 20, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors: [-1; 4] };
+    let mut space = 0;
+    if let Some(descriptor) = descriptor {
+        rights.descriptors = [descriptor.0, -1, -1, -1];
+        space = 24;
+    }
+    let mut vector = IoVec { base: bytes.as_mut_ptr(), length: bytes.len() };
+    let message = message(&mut vector, &mut rights, space);
+    call!(nr::SENDMSG, socket.0, &raw const message, MSG_NOSIGNAL).map(drop)
+}
+
+fn message(vector: &mut IoVec, rights: &mut Rights, space: usize) -> MsgHdr {
+    MsgHdr {
+        name: 0,
+        name_length: 0,
+        vectors: vector,
+        vector_count: 1,
+        control: ptr::from_mut(rights).cast(),
+        control_length: space,
+        flags: 0,
+    }
+}
+
+/// socket(2) of a byte stream.
+pub(crate) fn stream(family: usize) -> Result<Fd, Errno> {
+    call!(nr::SOCKET, family, SOCK_STREAM | SOCK_CLOEXEC, 0).map(fd)
+}
+
+/// connect(2); `address` has the layout of the socket's family.
+pub(crate) fn connect(socket: &Fd, address: &[u8]) -> Result<(), Errno> {
+    call!(nr::CONNECT, socket.0, address.as_ptr(), address.len()).map(drop)
+}
+
+/// bind(2).
+pub(crate) fn bind(socket: &Fd, address: &[u8]) -> Result<(), Errno> {
+    call!(nr::BIND, socket.0, address.as_ptr(), address.len()).map(drop)
+}
+
+/// listen(2).
+pub(crate) fn listen(socket: &Fd) -> Result<(), Errno> {
+    call!(nr::LISTEN, socket.0, 1).map(drop)
+}

@@ -1,0 +1,30 @@
+//! Pseudoterminals.
+
+use super::*;
+
+/// openat(2) of a terminal device, absolute path, without making it the controlling one.
+pub(crate) fn open_terminal(path: &CStr) -> Result<Fd, Errno> {
+    call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDWR | O_NOCTTY | O_CLOEXEC, 0).map(fd)
+}
+
+/// ioctl(2) whose argument is an integer.
+pub(crate) fn ioctl(fd: &Fd, request: usize, argument: usize) -> Result<usize, Errno> {
+    call!(nr::IOCTL, fd.0, request, argument)
+}
+
+/// ioctl(TIOCSPTLCK): unlocks the other side of a pseudoterminal.
+pub(crate) fn unlock_terminal(master: &Fd) -> Result<(), Errno> {
+    let unlocked = 0i32;
+    call!(nr::IOCTL, master.0, TIOCSPTLCK, &raw const unlocked).map(drop)
+}
+
+/// ioctl(TIOCGPTPEER): opens the other side without a path. Linux 4.13.
+pub(crate) fn open_peer(master: &Fd) -> Result<Fd, Errno> {
+    call!(nr::IOCTL, master.0, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC).map(fd)
+}
+
+/// ioctl(TIOCSWINSZ).
+pub(crate) fn set_window(terminal: &Fd, rows: u16, columns: u16) -> Result<(), Errno> {
+    let size = [rows, columns, 0, 0];
+    call!(nr::IOCTL, terminal.0, TIOCSWINSZ, &raw const size).map(drop)
+}

@@ -1,0 +1,62 @@
+//! Landlock, capabilities, limits, seccomp: what a process gives up.
+
+use super::*;
+
+/// landlock_create_ruleset(2). Linux 5.13; an older ABI accepts the later fields as long as they are zero.
+pub(crate) fn landlock_ruleset(attr: &RulesetAttr) -> Result<Fd, Errno> {
+    call!(nr::LANDLOCK_CREATE_RULESET, ptr::from_ref(attr), size_of::<RulesetAttr>(), 0).map(fd)
+}
+
+/// landlock_add_rule(2).
+pub(crate) fn landlock_rule(ruleset: &Fd, parent: &Fd, access: u64) -> Result<(), Errno> {
+    let attr = PathBeneathAttr { access, parent: parent.0 };
+    call!(nr::LANDLOCK_ADD_RULE, ruleset.0, LANDLOCK_RULE_PATH_BENEATH, &raw const attr, 0).map(drop)
+}
+
+/// landlock_restrict_self(2).
+pub(crate) fn landlock_restrict(ruleset: &Fd) -> Result<(), Errno> {
+    call!(nr::LANDLOCK_RESTRICT_SELF, ruleset.0, 0).map(drop)
+}
+
+/// prctl(2) with one argument, the rest zero.
+pub(crate) fn prctl(option: u32, argument: u64) -> Result<(), Errno> {
+    call!(nr::PRCTL, option, argument, 0, 0, 0).map(drop)
+}
+
+/// prctl(PR_CAPBSET_DROP) of every capability that this kernel has.
+pub(crate) fn drop_bounding_set() -> Result<(), Errno> {
+    for capability in 0..CAPABILITIES {
+        match call!(nr::PRCTL, PR_CAPBSET_DROP, capability, 0, 0, 0) {
+            Ok(_) => {}
+            // The first number beyond the kernel's last capability.
+            Err(Errno(EINVAL)) if capability > 0 => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// capset(2): no effective, permitted or inheritable capability. The ambient set follows.
+pub(crate) fn drop_capabilities() -> Result<(), Errno> {
+    let header = [LINUX_CAPABILITY_VERSION_3, 0];
+    let none = [0u32; 6];
+    call!(nr::CAPSET, &raw const header, &raw const none).map(drop)
+}
+
+/// keyctl(KEYCTL_JOIN_SESSION_KEYRING, NULL).
+pub(crate) fn new_session_keyring() -> Result<(), Errno> {
+    call!(nr::KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(drop)
+}
+
+/// prlimit(2) on this process.
+pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
+    let limit = [soft, hard];
+    call!(nr::PRLIMIT64, 0, resource, &raw const limit, 0).map(drop)
+}
+
+/// seccomp(SECCOMP_SET_MODE_FILTER): `program` is `struct sock_filter`s back to back.
+pub(crate) fn seccomp(program: &[u8]) -> Result<(), Errno> {
+    let length = u16::try_from(program.len() / 8).map_err(|_| Errno(EINVAL))?;
+    let program = SockFprog { length, filter: program.as_ptr() };
+    call!(nr::SECCOMP, SECCOMP_SET_MODE_FILTER, 0, &raw const program).map(drop)
+}
