@@ -44,6 +44,8 @@ pub struct Child {
     pub terminal: Option<Terminal>,
     pub(crate) kill_on_drop: bool,
     running: Option<Running>,
+    /// The end, if it came while something else was waited for.
+    ended: Option<Outcome>,
 }
 
 /// What is needed to follow a command to its end.
@@ -84,7 +86,7 @@ impl Child {
             last: None,
         };
         let (stdin, stdout, stderr, terminal) = (None, None, None, None);
-        Ok(Self { stdin, stdout, stderr, terminal, kill_on_drop: true, running: Some(running) })
+        Ok(Self { stdin, stdout, stderr, terminal, kill_on_drop: true, running: Some(running), ended: None })
     }
 
     /// Takes our ends of the pipes.
@@ -103,10 +105,7 @@ impl Child {
     pub(crate) async fn started(&mut self) -> Result<(), Error> {
         while let Some(running) = self.running.as_mut().filter(|running| !running.has_started) {
             let arrival = running.next().await?;
-            if let Some(outcome) = self.arrived(arrival)? {
-                // It ended before anybody could see it run.
-                tracing::debug!(?outcome, "ended at once");
-            }
+            self.ended = self.arrived(arrival)?;
         }
         Ok(())
     }
@@ -120,11 +119,12 @@ impl Child {
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
         loop {
-            let running = self.running.as_mut().ok_or(Error::Lost)?;
-            let arrival = running.next().await?;
-            if let Some(outcome) = self.arrived(arrival)? {
+            if let Some(outcome) = self.ended.take() {
                 return Ok(outcome);
             }
+            let running = self.running.as_mut().ok_or(Error::Lost)?;
+            let arrival = running.next().await?;
+            self.ended = self.arrived(arrival)?;
         }
     }
 
@@ -193,7 +193,12 @@ impl Child {
             Arrival::Closed if running.killed.is_some() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default())))
             }
-            Arrival::Closed => Err(Error::Lost),
+            Arrival::Closed => {
+                for denial in running.inside.get_mut().undo() {
+                    tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
+                }
+                Err(Error::Lost)
+            }
         };
         self.running = None;
         result
@@ -207,7 +212,12 @@ impl Running {
             tokio::select! {
                 biased;
                 arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => {
-                    return arrival.map_err(Error::io("read the control socket"));
+                    let arrival = arrival.map_err(Error::io("read the control socket"))?;
+                    if matches!(arrival, Arrival::Closed) {
+                        // Init closes its descriptors before it takes the other processes with it.
+                        self.inside.get_ref().gone().await;
+                    }
+                    return Ok(arrival);
                 }
                 () = until(self.deadline()), if self.killed.is_none() => {
                     self.kill(Ended::TimedOut).map_err(Error::io("order the end of the sandbox"))?;

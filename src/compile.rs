@@ -105,7 +105,14 @@ pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<C
     let (view, watches) = view_of(&parts, &workspace)?;
     let mut enforcement = Enforcement::default();
     let setup = setup_steps(&parts, &view, &mut enforcement)?;
-    let payload = payload_steps(&parts, &mut enforcement);
+    let protected = match watches.len() {
+        0 => "read-only".to_owned(),
+        absent => {
+            format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
+        }
+    };
+    enforcement.set(Protection::ProtectedPaths, State::Enforced, protected);
+    let payload = payload_steps(&parts, &mut enforcement)?;
     Ok(Compiled {
         setup,
         payload,
@@ -139,11 +146,6 @@ fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) ->
     emit::emit(view, parts.tmpfs_size(), &mut setup)?;
     identity::join_network(parts, &mut setup);
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    enforcement.set(
-        Protection::ProtectedPaths,
-        State::Enforced,
-        "read-only; undone after the command where absent",
-    );
     identity::keyring(parts, &mut setup, enforcement);
     landlock::ruleset(parts, view, &mut setup, enforcement)?;
     identity::privileges(&mut setup, enforcement);
@@ -152,12 +154,12 @@ fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) ->
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
-fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Section {
+fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<Section, Error> {
     let mut payload = Section::default();
     payload.push(Protection::PidNamespace, &Step::NewSession {});
-    limits::limits(parts, &mut payload, enforcement);
+    limits::limits(parts, &mut payload, enforcement)?;
     landlock::restrict(parts, &mut payload);
-    payload
+    Ok(payload)
 }
 
 /// The seccomp filter: installed by init for itself and, by inheritance, for the command.

@@ -3,8 +3,10 @@
 
 use std::{io, path::PathBuf};
 
+use nix::errno::Errno;
+
 use crate::{
-    failure::{Boundary, Class, Failure},
+    failure::{Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
 
@@ -98,6 +100,12 @@ pub enum Error {
     Lost,
 }
 
+/// An error in words; the number that the standard library adds helps nobody who reads the words.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    errno.map_or_else(|| error.to_string(), |errno| Errno::from_raw(errno).desc().to_owned())
+}
+
 impl Error {
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
@@ -125,7 +133,7 @@ impl Error {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
             line.push_str(": ");
-            line.push_str(&error.to_string());
+            line.push_str(&words(error));
             cause = error.source();
         }
         line
@@ -146,10 +154,12 @@ impl Error {
             Self::Io { .. } | Self::Lost => (Class::RuntimeError, Boundary::Runtime),
         };
         let details = match self {
-            Self::Unavailable { .. } | Self::Step { .. } => serde_json::json!({
-                "platform": "linux", "reason": self.chain(), "remedy": self.remedy(),
-            }),
-            _ => serde_json::Value::Null,
+            Self::Unavailable { .. } | Self::Step { .. } => Details::Platform {
+                platform: "linux",
+                reason: self.chain(),
+                remedy: self.remedy().map(str::to_owned),
+            },
+            _ => Details::None,
         };
         Failure::new(class, boundary, self.chain(), details)
     }

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::Limit;
+
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -48,6 +50,31 @@ pub enum Boundary {
     External,
 }
 
+/// What a failure is about, by its class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum Details {
+    /// Nothing beyond the message; serialised as `null`.
+    None,
+    /// The limit that was hit.
+    Limit {
+        /// Which one.
+        limit: Limit,
+        /// Its value, in the words of the policy.
+        configured: Option<String>,
+    },
+    /// What the host lacks.
+    Platform {
+        /// The operating system.
+        platform: &'static str,
+        /// The cause.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+}
+
 /// A failure as it is serialised: `{class, message, boundary, retriable, details, audit_id}`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
@@ -59,14 +86,14 @@ pub struct Failure {
     pub boundary: Boundary,
     /// Whether trying again may help: true for `network_error` only.
     pub retriable: bool,
-    /// Names the thing, by class; see the crate's documentation.
-    pub details: serde_json::Value,
+    /// Names the thing.
+    pub details: Details,
     /// The audit record, where there is one.
     pub audit_id: Option<String>,
 }
 
 impl Failure {
-    pub(crate) fn new(class: Class, boundary: Boundary, message: String, details: serde_json::Value) -> Self {
+    pub(crate) fn new(class: Class, boundary: Boundary, message: String, details: Details) -> Self {
         let retriable = class == Class::NetworkError;
         Self { class, message, boundary, retriable, details, audit_id: None }
     }

@@ -4,6 +4,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    time::Duration,
 };
 
 use kennel_helper::{
@@ -48,6 +49,15 @@ impl Inside {
     /// `watches` are paths to look at when everything inside has ended, however it ends.
     pub(crate) fn new(control: OwnedFd, pidfd: OwnedFd, watches: Vec<Watch>) -> Self {
         Self { control, pidfd: Some(pidfd), watches }
+    }
+
+    /// Waits, a second at most, until init has ended: then every other process has.
+    pub(crate) async fn gone(&self) {
+        self.kill();
+        let ended = self.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
+        if let Some(Ok(ended)) = ended.map(|pidfd| sys::watched(pidfd, Interest::READABLE)) {
+            let _ = tokio::time::timeout(Duration::from_secs(1), ended.readable()).await;
+        }
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.

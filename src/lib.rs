@@ -44,7 +44,7 @@ pub use child::Child;
 pub use command::{Command, Sandbox};
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
-pub use failure::{Boundary, Class, Failure};
+pub use failure::{Boundary, Class, Details, Failure};
 pub use host::{Host, Version};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{

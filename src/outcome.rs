@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     ChildOutput, Enforcement, Failure,
-    failure::{Boundary, Class},
+    failure::{Boundary, Class, Details},
     policy::Protection,
 };
 
@@ -112,7 +112,9 @@ impl Outcome {
     /// The failure class, when Kennel or a limit ended the command.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        let details = serde_json::json!({ "limit": self.limit, "configured": self.configured });
+        let details = self
+            .limit
+            .map_or(Details::None, |limit| Details::Limit { limit, configured: self.configured.clone() });
         let (class, boundary, message) = match (self.ended, self.limit) {
             (Ended::TimedOut, _) => {
                 let message = format!("command timed out after {}ms", self.duration.as_millis());

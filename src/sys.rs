@@ -187,7 +187,7 @@ pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result
 
 /// Puts a descriptor under the runtime's watch. For types of this crate that own one descriptor for life.
 pub(crate) fn watched<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // SAFETY: `Inside`, `Remains` and `File` keep the descriptor that as_raw_fd names open until they are
+    // SAFETY: `Inside`, `Remains`, `OwnedFd` and `File` keep the descriptor that as_raw_fd names open until they are
     // dropped, and none of them ever exchanges it.
     unsafe { AsyncFd::register_with_interest(inner, interest) }.map_err(io::Error::from)
 }

@@ -22,10 +22,10 @@ pub(crate) struct Watch {
 /// What was there when the sandbox started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Nothing, in a directory that was there.
+    /// Nothing.
     Absent,
-    /// Nothing, and the directory it would lie in was not there either: a repository may be made.
-    AbsentInAbsent,
+    /// Nothing, and no repository that it would lie in: one may be made.
+    NoRepository,
     /// A symbolic link, leading there.
     Link(PathBuf),
 }
@@ -38,7 +38,7 @@ pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
 fn check(watch: &Watch) -> Option<Denial> {
     let host = watch.base.join(&watch.path);
     let there = fs::symlink_metadata(&host).is_ok();
-    if watch.expected == Expected::AbsentInAbsent
+    if watch.expected == Expected::NoRepository
         && let Some(pointer) = misplaced(watch)
     {
         // Not a new repository but a pointer to one that somebody prepared.
@@ -49,11 +49,11 @@ fn check(watch: &Watch) -> Option<Denial> {
         Expected::Link(to) => put_back_link(watch, to).map(|()| "the link was put back"),
         _ if !there => return None,
         Expected::Absent => remove(watch).map(|()| "it was removed"),
-        Expected::AbsentInAbsent if watch.path.ends_with("hooks") => {
+        Expected::NoRepository if watch.path.ends_with("hooks") => {
             return remove_hooks(watch).then(|| denial(&host, "its hooks were removed"));
         }
         // A repository made inside needs its config; git outside reads it, so its making is told.
-        Expected::AbsentInAbsent => {
+        Expected::NoRepository => {
             Ok("it was kept, because its directory is new: look at it before you trust it")
         }
     };

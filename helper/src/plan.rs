@@ -157,7 +157,8 @@ impl Request<'_> {
     /// Bytes of scratch that the inside needs for the pointer arrays of execve(2), terminators included.
     #[must_use]
     pub fn scratch(&self) -> usize {
-        (self.arguments.count() + self.environment.count() + 2) * size_of::<usize>()
+        let pointers = self.arguments.count().saturating_add(self.environment.count()).saturating_add(2);
+        pointers.saturating_mul(size_of::<usize>())
     }
 }
 

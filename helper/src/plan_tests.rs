@@ -44,11 +44,12 @@ proptest! {
     #[test]
     fn requests_round_trip(cwd in c_string(), argv in proptest::collection::vec(c_string(), 0..20), terminal: u32) {
         let list: ListBuf = argv.iter().collect();
+        let none = ListBuf::default();
         let request = Request {
             cwd: &cwd,
             programs: list.list(),
             arguments: list.list(),
-            environment: ListBuf::default().list(),
+            environment: none.list(),
             terminal,
             window: 7,
         };

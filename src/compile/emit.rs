@@ -42,7 +42,13 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
     let empty = Path::new(EMPTY[usize::from(!own_run)]);
     let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty };
     // Before everything else, because covers may lie anywhere.
-    empty.ancestors().collect::<Vec<_>>().into_iter().rev().skip(1).for_each(|path| emitter.make_dir(path, 0o755));
+    empty
+        .ancestors()
+        .collect::<Vec<_>>()
+        .into_iter()
+        .rev()
+        .skip(1)
+        .for_each(|path| emitter.make_dir(path, 0o755));
     for (target, place) in view.iter() {
         emitter.place(target, place)?;
     }

@@ -47,7 +47,7 @@ pub(super) fn ruleset(
             rule(target, access);
         }
     }
-    enforcement.set(Protection::Landlock, State::Enforced, format!("ABI {number}, every file right it has"));
+    enforcement.set(Protection::Landlock, State::Enforced, detail(number));
     if number < ABI_WITH_SCOPES {
         let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
         return lacking(parts, Protection::LandlockScope, &reason, enforcement);
@@ -86,6 +86,14 @@ fn devices(abi: ABI) -> BitFlags<AccessFs> {
         | AccessFs::IoctlDev
         | AccessFs::ReadDir;
     wanted & AccessFs::from_all(abi)
+}
+
+fn detail(number: u32) -> String {
+    let known = abi(number) as u32;
+    if number > known {
+        return format!("ABI {number}, every file right up to ABI {known}");
+    }
+    format!("ABI {number}, every file right it has")
 }
 
 /// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.

@@ -36,7 +36,7 @@ pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) ->
             paths.extend(parts.policy.protect.iter().map(below));
         }
         for path in paths {
-            watches.extend(protect_one(view, &target, &base, &path));
+            protect_one(view, (&target, &base), &path, &mut watches);
         }
     }
     watches
@@ -53,34 +53,51 @@ fn writable_directories(view: &View) -> Vec<(PathBuf, PathBuf)> {
 }
 
 /// Walks from the granted directory `base` to `path` below it and pins every step of the way.
-fn protect_one(view: &mut View, target: &Path, base: &Path, path: &Path) -> Option<Watch> {
+fn protect_one(view: &mut View, (target, base): (&Path, &Path), path: &Path, watches: &mut Vec<Watch>) {
     let mut below = PathBuf::new();
     for part in path.components() {
-        let parent_of_all = below.as_os_str().is_empty();
         below.push(part);
-        let watch = |expected| Watch { base: base.to_owned(), path: below.clone(), expected };
-        let Ok(metadata) = fs::symlink_metadata(base.join(&below)) else {
-            // The whole path is what must not appear, not only its first missing part. Where even the first
-            // part is missing, making it is legitimate (`git init`).
-            let fresh = parent_of_all && path.components().count() > 1;
-            let expected = if fresh { Expected::AbsentInAbsent } else { Expected::Absent };
-            return Some(Watch { base: base.to_owned(), path: path.to_owned(), expected });
+        let on_host = base.join(&below);
+        let Ok(metadata) = fs::symlink_metadata(&on_host) else {
+            // The whole path is what must not appear, not only its first missing part.
+            let expected =
+                if is_new_repository(path, &below) { Expected::NoRepository } else { Expected::Absent };
+            watches.push(Watch { base: base.to_owned(), path: path.to_owned(), expected });
+            return;
         };
         if metadata.is_symlink() {
-            return Some(watch(Expected::Link(fs::read_link(base.join(&below)).unwrap_or_default())));
+            let to = fs::read_link(&on_host).unwrap_or_default();
+            watches.push(Watch { base: base.to_owned(), path: below.clone(), expected: Expected::Link(to) });
+            return follow(
+                view,
+                (target, base),
+                &on_host,
+                path.strip_prefix(&below).unwrap_or(path),
+                watches,
+            );
         }
         let last = below == path || !metadata.is_dir();
-        let Ok(source) = Source::resolve(&base.join(&below)) else { return None };
+        let Ok(source) = Source::resolve(&on_host) else { return };
         let access = if last { Access::Read } else { Access::Write };
-        view.wall(
-            "protected path",
-            &target.join(&below),
-            Node::Bind { source, access },
-            Protection::ProtectedPaths,
-        );
+        let node = Node::Bind { source, access };
+        view.wall("protected path", &target.join(&below), node, Protection::ProtectedPaths);
         if last {
-            return None;
+            return;
         }
     }
-    None
+}
+
+/// Where a link on the way leads within the same grant, what it leads to is protected too.
+fn follow(view: &mut View, grant: (&Path, &Path), link: &Path, rest: &Path, watches: &mut Vec<Watch>) {
+    if let Ok(canonical) = fs::canonicalize(link)
+        && let Ok(inside) = canonical.strip_prefix(grant.1)
+    {
+        // Canonical: no further link can be met before the rest.
+        protect_one(view, grant, &inside.join(rest), watches);
+    }
+}
+
+/// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).
+fn is_new_repository(path: &Path, missing: &Path) -> bool {
+    missing == Path::new(".git") && path != missing
 }

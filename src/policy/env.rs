@@ -31,7 +31,8 @@ words! {
     /// The variables an environment starts from.
     #[derive(Default)]
     pub enum EnvBase as "env.base" {
-        /// Only what programs cannot do without: `HOME`, `USER`, `PATH`, `LANG`, `LC_*`, `TERM`, `SHELL`.
+        /// Only what programs cannot do without: `HOME`, `USER`, `LOGNAME`, `PATH`, `LANG`, `LC_*`, `TERM`,
+        /// `COLORTERM`, `SHELL`, `TZ`.
         #[default]
         Scrubbed = "scrubbed",
         /// Everything the caller has, secrets included.

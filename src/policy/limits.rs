@@ -17,7 +17,7 @@ use super::{PolicyError, Protection, Size, Span};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory of all processes together, in bytes.
+    /// Memory, in bytes. Without a cgroup it is counted for each process; the enforcement report says so.
     pub memory: Option<Size>,
     /// Processes and threads at the same time.
     pub pids: Option<u64>,
@@ -29,7 +29,7 @@ pub struct Limits {
     pub timeout: Option<Span>,
     /// Bytes kept of each output stream; what comes after is read and dropped.
     pub output: Option<Size>,
-    /// Size of the private `/tmp`, in bytes.
+    /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB.
     pub tmp_size: Option<Size>,
     /// Open descriptors of a process.
     pub open_files: Option<u64>,

@@ -44,7 +44,7 @@ pub enum Mount {
     Tmpfs {
         /// Where.
         target: PathBuf,
-        /// How much it holds; `None`: the default of the kernel, half of the memory.
+        /// How much it holds; `None`: as [`Limits::tmp_size`](crate::Limits::tmp_size).
         size: Option<Size>,
     },
     /// Hides what would be visible at a path: a directory becomes empty, a file unreadable.

@@ -119,16 +119,14 @@ unsafe extern "C" fn memset(to: *mut u8, byte: i32, count: usize) -> *mut u8 {
 /// As in C: `count` bytes readable at `one` and `other`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, count: usize) -> i32 {
-    let mut at = 0;
-    while at < count {
-        // SAFETY: `at` is below `count`.
-        let a = unsafe { one.add(at).read_volatile() };
+    for at in 0..count {
+        // SAFETY: `at` is below `count`. Volatile, so that this does not become a call of memcmp.
+        let a = unsafe { one.wrapping_add(at).read_volatile() };
         // SAFETY: as above.
-        let b = unsafe { other.add(at).read_volatile() };
+        let b = unsafe { other.wrapping_add(at).read_volatile() };
         if a != b {
-            return i32::from(a) - i32::from(b);
+            return i32::from(a).wrapping_sub(i32::from(b));
         }
-        at += 1;
     }
     0
 }
@@ -149,10 +147,10 @@ unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, count: usize) -> i32
 /// As in C: `string` ends with NUL.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn strlen(string: *const u8) -> usize {
-    let mut length = 0;
+    let mut length = 0usize;
     // SAFETY: the bytes up to the NUL are readable, and the loop ends there.
-    while unsafe { string.add(length).read_volatile() } != 0 {
-        length += 1;
+    while unsafe { string.wrapping_add(length).read_volatile() } != 0 {
+        length = length.wrapping_add(1);
     }
     length
 }

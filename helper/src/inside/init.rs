@@ -20,16 +20,18 @@ struct Usage {
 }
 
 impl Usage {
-    fn add(&mut self, reaped: &Reaped) {
+    /// Adds what a process used; answers whether it was one of the command's.
+    fn add(&mut self, reaped: &Reaped) -> bool {
         if self.assistant == Some(reaped.pid) {
             self.assistant = None;
-            return;
+            return false;
         }
         let us = |seconds: u64, rest: u64| seconds.saturating_mul(1_000_000).saturating_add(rest);
         let usage = &reaped.usage;
         self.user_us = self.user_us.saturating_add(us(usage.user_s, usage.user_us));
         self.system_us = self.system_us.saturating_add(us(usage.system_s, usage.system_us));
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
+        true
     }
 }
 
@@ -94,8 +96,8 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
     while sys::kill(EVERYONE, SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
-            usage.add(&reaped);
-            killed = killed.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
+            let was_killed = reaped.status & 0x7f == SIGKILL.cast_signed();
+            killed = killed.saturating_add(u32::from(usage.add(&reaped) && was_killed));
             wait = false;
         }
     }

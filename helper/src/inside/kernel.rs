@@ -1,7 +1,6 @@
 //! Numbers and layouts of the Linux user ABI, named as in its headers. Data only.
 //!
 //! Sources: include/uapi/linux of Linux 6.18 and arch/x86/entry/syscalls/syscall_64.tbl.
-#![expect(clippy::upper_case_acronyms, reason = "kernel names")]
 
 /// System call numbers of x86_64.
 pub(crate) mod nr {
@@ -66,6 +65,7 @@ pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EPROTO: i32 = 71;
+pub(crate) const ETIMEDOUT: i32 = 110;
 pub(crate) const ESTALE: i32 = 116;
 
 pub(crate) const AT_FDCWD: i32 = -100;

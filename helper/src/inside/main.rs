@@ -11,7 +11,6 @@ mod arch;
 mod attempts;
 mod channel;
 #[path = "../control.rs"]
-#[expect(dead_code, reason = "shared with the outside, which uses all of it")]
 mod control;
 mod init;
 mod kernel;

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{
-    kernel::{CLONE_NEWNET, SIGKILL},
+    kernel::{CLONE_NEWNET, ETIMEDOUT, SIGKILL},
     sys::{self, Errno, Fd},
 };
 
@@ -13,6 +13,9 @@ const STACK: usize = 16 * 1024;
 
 /// The answer while there is none yet.
 const PENDING: u32 = u32::MAX;
+
+/// An assistant that was killed from outside never answers; PID 1 must not wait for it for good.
+const LONGEST_WAIT_S: u32 = 20;
 
 /// What the assistant and PID 1 share.
 struct Shared {
@@ -43,12 +46,12 @@ impl Network {
 
     /// Waits until the namespace is there, and enters it.
     pub(crate) fn join(&self) -> Result<(), Errno> {
-        let mut answer = self.shared.answer.load(Ordering::Acquire);
-        while answer == PENDING {
+        let mut waits = 0..LONGEST_WAIT_S;
+        while self.shared.answer.load(Ordering::Acquire) == PENDING && waits.next().is_some() {
             sys::futex_wait(&self.shared.answer, PENDING)?;
-            answer = self.shared.answer.load(Ordering::Acquire);
         }
-        let entered = match answer {
+        let entered = match self.shared.answer.load(Ordering::Acquire) {
+            PENDING => Err(Errno(ETIMEDOUT)),
             0 => sys::enter_namespace(&self.pidfd, CLONE_NEWNET),
             errno => Err(Errno(errno.cast_signed())),
         };

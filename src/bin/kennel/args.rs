@@ -108,7 +108,7 @@ pub(crate) struct PolicyFlags {
     /// Network: none, host [default: by profile].
     #[arg(long, value_name = "MODE", help_heading = "Network")]
     pub(crate) net: Option<NetworkMode>,
-    /// Let connections to HOST:PORT pass the proxy.
+    /// Let connections to HOST:PORT pass the proxy, which this version does not have: an error.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Host name that the command sees [default: kennel].
@@ -141,7 +141,7 @@ pub(crate) struct PolicyFlags {
     /// Bytes kept of stdout and of stderr; the rest is read and dropped.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) max_output: Option<Size>,
-    /// Size of each private directory, /tmp among them [default: 2G].
+    /// Size of the private places together: /tmp, /dev/shm, HOME [default: 2G].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
     /// When a protection is not to be had: refuse, degrade [default: refuse].

@@ -51,13 +51,15 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
 }
 
 fn confine(run: &Run) -> Result<Outcome, Error> {
-    let sandbox = Sandbox::new(&policy::from_flags(&run.policy)?)?;
+    let policy = policy::from_flags(&run.policy)?;
+    let sandbox = Sandbox::new(&policy)?;
+    let counted = Counted { capped: policy.limits.output.is_some(), reported: run.json.is_some() };
     let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut command = sandbox.command(program);
     command.args(arguments);
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
-        if run.tty { on_terminal(&mut command).await } else { on_descriptors(run, &mut command).await }
+        if run.tty { on_terminal(&mut command).await } else { on_descriptors(counted, &mut command).await }
     });
     // Neither a thread that waits for input nobody types nor the last of the sandbox's empty namespaces may hold
     // up the exit, which takes care of both.
@@ -73,13 +75,26 @@ fn runtime() -> Result<Runtime, Error> {
         .map_err(|source| Error::Io { what: "start the runtime", source })
 }
 
+/// Why output passes through us at all.
+#[derive(Clone, Copy)]
+struct Counted {
+    capped: bool,
+    reported: bool,
+}
+
+impl Counted {
+    /// A report is no reason to take a terminal from a command that would notice.
+    fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
+        self.capped || (self.reported && !stream.is_terminal())
+    }
+}
+
 /// The command gets our own descriptors. Output is read by us only where it must be counted or cut.
-async fn on_descriptors(run: &Run, command: &mut Command) -> Result<Outcome, Error> {
-    let counted = |terminal: bool| run.policy.max_output.is_some() || (run.json.is_some() && !terminal);
-    if counted(io::stdout().is_terminal()) {
+async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outcome, Error> {
+    if counted.needs_pipe(&io::stdout()) {
         command.stdout(Stdio::piped());
     }
-    if counted(io::stderr().is_terminal()) {
+    if counted.needs_pipe(&io::stderr()) {
         command.stderr(Stdio::piped());
     }
     let signals = PassedOn::listen()?;

@@ -35,8 +35,9 @@ pub(crate) fn map(
     // SAFETY: the mapping is `length` long, never unmapped, and this range is written by nobody any more.
     let plan = unsafe { core::slice::from_raw_parts(base, bytes) };
     let scratch_at = base.wrapping_add(start).cast::<usize>();
+    let words = scratch.checked_div(size_of::<usize>()).ok_or(Errno(EPROTO))?;
     // SAFETY: disjoint from the range above, aligned by the rounding, zero-filled, referred to nowhere else.
-    let scratch = unsafe { core::slice::from_raw_parts_mut(scratch_at, scratch / size_of::<usize>()) };
+    let scratch = unsafe { core::slice::from_raw_parts_mut(scratch_at, words) };
     Ok((plan, scratch))
 }
 

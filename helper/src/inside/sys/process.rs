@@ -134,10 +134,11 @@ impl Arguments {
     }
 }
 
-/// futex(FUTEX_WAIT): sleeps while `word` is `value`.
+/// futex(FUTEX_WAIT): sleeps while `word` is `value`, for a second at most.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32) -> Result<(), Errno> {
-    match call!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, value, 0) {
-        Ok(_) | Err(Errno(EINTR | EAGAIN)) => Ok(()),
+    let second = [1u64, 0];
+    match call!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, value, &raw const second) {
+        Ok(_) | Err(Errno(EINTR | EAGAIN | ETIMEDOUT)) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
