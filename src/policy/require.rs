@@ -158,7 +158,20 @@ mod tests {
             .filter(|&protection| Requirements::default().of(protection) == Requirement::IfAvailable)
             .map(Protection::as_str)
             .collect();
-        assert_eq!(soft, ["landlock_scope", "keyring", "core_dumps", "memory", "pids", "cpus", "cpu_time", "open_files", "file_size"]);
+        assert_eq!(
+            soft,
+            [
+                "landlock_scope",
+                "keyring",
+                "core_dumps",
+                "memory",
+                "pids",
+                "cpus",
+                "cpu_time",
+                "open_files",
+                "file_size"
+            ]
+        );
     }
 
     #[test]
