@@ -1,1 +1,36 @@
-fn main() {}
+//! Integration tests, one module a promise. One binary, so that it can be copied into a virtual machine.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `filesystem` | only what is granted is visible; what is read-only cannot be written |
+//! | `process` | signals, exit statuses, terminals, timeouts; nothing outlives the command |
+//! | `limits` | limits hold, or the report says that they do not |
+//! | `errors` | every refusal names the thing, the cause and the remedy, and leaves nothing behind |
+//! | `identity` | who the command is inside |
+//! | `environment` | which variables it gets |
+//! | `cli` | flags, exit statuses, `--json` |
+//! | `embed` | the library leaves its host program alone and cleans up after any drop |
+//! | `enforcement` | the report is true |
+//! | `tools` | real programs work inside: python, node, git, gcc, cargo |
+//! | `escape` | attempts to get out, made by `tests/payload` from inside |
+//! | `second_pass` | all of it once more as an ordinary user, when run by root |
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says so"
+)]
+#![expect(unreachable_pub, reason = "a test binary has no public interface")]
+
+mod cli;
+mod embed;
+mod enforcement;
+mod environment;
+mod errors;
+mod escape;
+mod filesystem;
+mod identity;
+mod limits;
+mod process;
+mod second_pass;
+mod support;
+mod tools;
