@@ -1,0 +1,208 @@
+//! Flags, exit statuses and `--json`: what scripts depend on.
+
+mod report;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+use crate::support::{kennel, kennel_path, stderr, stdout, workspace};
+
+fn cli(dir: &Path, arguments: &[&str]) -> Output {
+    Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()
+}
+
+#[test]
+fn help_is_on_stdout_and_succeeds() {
+    let dir = workspace();
+    for (arguments, words) in [
+        (&["--help"][..], &["run", "probe", "policy", "Usage: kennel"][..]),
+        (&["-h"], &["Usage: kennel"]),
+        (&["help", "run"], &["Usage: kennel run"]),
+        (
+            &["run", "--help"],
+            &[
+                "--profile",
+                "--workspace",
+                "--policy",
+                "--ro",
+                "--rw",
+                "--tmpfs",
+                "--mask",
+                "--net",
+                "--allow",
+            ],
+        ),
+        (
+            &["run", "--help"],
+            &["--toolchains", "--env", "--pass-env", "--setenv", "--cwd", "--hostname", "--memory", "--pids"],
+        ),
+        (
+            &["run", "--help"],
+            &[
+                "--cpus",
+                "--cpu-time",
+                "--timeout",
+                "--max-output",
+                "--tmp-size",
+                "--on-unavailable",
+                "--tty",
+                "--json",
+            ],
+        ),
+        (&["run", "--help"], &["124", "125", "126", "127", "128+N"]),
+        (&["probe", "--help"], &["--json", "--profile"]),
+        (&["policy", "--help"], &["show", "check"]),
+        (&["policy", "show", "--help"], &["--ro"]),
+        (&["policy", "check", "--help"], &["--ro"]),
+    ] {
+        let output = cli(dir.path(), arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let text = stdout(&output);
+        for word in words {
+            assert!(text.contains(word), "{arguments:?} lacks {word}: {text}");
+        }
+    }
+}
+
+#[test]
+fn version_is_the_package_s() {
+    let dir = workspace();
+    let output = cli(dir.path(), &["--version"]);
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(0), format!("kennel {}", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn usage_that_is_wrong_is_125_on_stderr() {
+    let dir = workspace();
+    for arguments in [
+        &[][..],
+        &["run"],
+        &["run", "--"],
+        &["run", "true"],
+        &["run", "--bogus", "--", "true"],
+        &["run", "--profile"],
+        &["bogus"],
+        &["policy"],
+        &["policy", "bogus"],
+        &["run", "--timeout", "1s", "--timeout", "2s", "--", "true"],
+    ] {
+        let output = cli(dir.path(), arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}: {output:?}");
+        assert!(output.stdout.is_empty() && stderr(&output).contains("--help"), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn everything_after_the_dashes_is_the_command_s() {
+    let dir = workspace();
+    let output = cli(dir.path(), &["run", "--", "echo", "--help", "--version", "--", "-x"]);
+    assert_eq!(stdout(&output), "--help --version -- -x", "{output:?}");
+}
+
+#[test]
+fn policy_that_is_shown_is_a_policy() {
+    let (dir, beside) = (workspace(), workspace());
+    let own = dir.path().to_str().unwrap();
+    let flags = [
+        "--profile",
+        "repo-write",
+        "--workspace",
+        own,
+        "--ro",
+        "/usr/share:/share",
+        "--tmpfs",
+        "/scratch:1M",
+        "--net",
+        "host",
+        "--setenv",
+        "A=b",
+        "--pass-env",
+        "C",
+        "--timeout",
+        "1.5s",
+        "--memory",
+        "1G",
+        "--cpus",
+        "0.5",
+        "--protect",
+        ".env",
+        "--hostname",
+        "h",
+        "--cwd",
+        "/tmp",
+        "--toolchains",
+        "none",
+        "--max-output",
+        "1M",
+        "--pids",
+        "100",
+        "--cpu-time",
+        "10s",
+        "--tmp-size",
+        "64M",
+        "--on-unavailable",
+        "degrade",
+        "--env",
+        "inherit",
+    ];
+    let shown = cli(dir.path(), &[&["policy", "show"], &flags[..]].concat());
+    assert!(shown.status.success(), "{shown:?}");
+    let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(
+        (&policy["profile"], &policy["workspace"], &policy["hostname"]),
+        (&"repo-write".into(), &own.into(), &"h".into())
+    );
+    let file = beside.path().join("p.json");
+    fs::write(&file, &shown.stdout).unwrap();
+    let again = cli(beside.path(), &["policy", "show", "--policy", file.to_str().unwrap()]);
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), String::from_utf8(shown.stdout).unwrap());
+    let output = kennel(
+        beside.path(),
+        &["--policy", file.to_str().unwrap(), "--quiet"],
+        &["sh", "-c", "pwd; uname -n; echo $A; ls /share > /dev/null"],
+    );
+    assert_eq!(stdout(&{ output }.output().unwrap()), "/tmp\nh\nb");
+}
+
+#[test]
+fn policy_show_judges_too() {
+    let dir = workspace();
+    let output = cli(dir.path(), &["policy", "show", "--pids", "0"]);
+    assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
+    assert!(stderr(&output).contains("limits.pids `0`: must be at least 1"), "{output:?}");
+}
+
+#[test]
+fn policy_check_lists_protections_and_runs_nothing() {
+    let dir = workspace();
+    let output = cli(dir.path(), &["policy", "check", "--memory", "1G"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let text = stdout(&output);
+    for name in ["user_namespace", "root", "landlock", "seccomp", "capabilities", "protected_paths"] {
+        let line = text.lines().find(|line| line.starts_with(name));
+        assert!(line.is_some_and(|line| line.contains(" enforced ")), "{name}: {text}");
+    }
+    assert!(text.lines().any(|line| line.starts_with("memory ") && line.contains(" degraded ")), "{text}");
+    let output = cli(dir.path(), &["policy", "check", "--ro", "/absent"]);
+    assert!(
+        output.status.code() == Some(125) && stderr(&output).contains("/absent: No such file"),
+        "{output:?}"
+    );
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn remarks_go_to_stderr_and_never_to_stdout() {
+    let dir = workspace();
+    let output = kennel(dir.path(), &["--memory", "1G"], &["echo", "out"]).output().unwrap();
+    assert_eq!((output.stdout.as_slice(), stderr(&output).lines().count()), (&b"out\n"[..], 1), "{output:?}");
+    assert!(stderr(&output).starts_with("kennel: memory degraded: "), "{output:?}");
+}

@@ -1,0 +1,150 @@
+//! The object of `--json`, key by key.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::support::{kennel, report, stderr, workspace};
+
+/// Checks every key of the report; answers it.
+fn has_every_key(report: &Value) -> &Value {
+    let object = report.as_object().unwrap();
+    let mut keys: Vec<&str> = object.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let expected = [
+        "denials",
+        "duration_ms",
+        "ended",
+        "enforcement",
+        "exit_code",
+        "failure",
+        "limit",
+        "signal",
+        "stderr_bytes",
+        "stdout_bytes",
+        "truncated",
+        "usage",
+    ];
+    assert_eq!(keys, expected);
+    assert!(report["ended"].is_string() && report["exit_code"].is_u64() && report["duration_ms"].is_u64());
+    assert!(report["truncated"].is_boolean() && report["denials"].is_array());
+    assert!(report["signal"].is_u64() || report["signal"].is_null());
+    assert!(report["limit"].is_string() || report["limit"].is_null());
+    report
+}
+
+/// What a report of a command that has run has besides.
+fn has_run(report: &Value) {
+    has_every_key(report);
+    for key in ["user_us", "system_us", "max_rss_bytes", "killed"] {
+        assert!(report["usage"][key].is_u64(), "usage.{key}: {report}");
+    }
+    assert!(report["stdout_bytes"].is_u64() && report["stderr_bytes"].is_u64(), "{report}");
+    assert!(["full", "partial"].contains(&report["enforcement"]["level"].as_str().unwrap()));
+    for entry in report["enforcement"]["protections"].as_array().unwrap() {
+        assert!(entry["name"].is_string() && entry["detail"].is_string(), "{entry}");
+        assert!(["enforced", "degraded", "off"].contains(&entry["state"].as_str().unwrap()), "{entry}");
+    }
+}
+
+fn has_failed(report: &Value, class: &str, boundary: &str) {
+    let failure = report["failure"].as_object().unwrap_or_else(|| panic!("no failure: {report}"));
+    let mut keys: Vec<&str> = failure.keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, ["audit_id", "boundary", "class", "details", "message", "retriable"]);
+    assert_eq!((&failure["class"], &failure["boundary"]), (&class.into(), &boundary.into()), "{report}");
+    assert_eq!(failure["retriable"], false);
+    assert!(
+        failure["message"].as_str().is_some_and(|message| !message.is_empty() && !message.contains('\n'))
+    );
+}
+
+#[test]
+fn report_of_success() {
+    let dir = workspace();
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", "echo out; printf err >&2"]);
+    assert!(output.status.success());
+    has_run(&report);
+    assert_eq!((&report["ended"], &report["exit_code"]), (&"exited".into(), &0.into()));
+    assert_eq!((&report["stdout_bytes"], &report["stderr_bytes"]), (&4.into(), &3.into()));
+    assert!(report["failure"].is_null() && report["limit"].is_null() && report["signal"].is_null());
+    assert!(report["usage"]["max_rss_bytes"].as_u64().unwrap() > 100_000, "{report}");
+}
+
+#[test]
+fn report_of_a_command_that_failed() {
+    let dir = workspace();
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", "sleep 60 & sleep 60 & exit 7"]);
+    assert_eq!(output.status.code(), Some(7));
+    has_run(&report);
+    assert_eq!(
+        (&report["ended"], &report["exit_code"], &report["usage"]["killed"]),
+        (&"exited".into(), &7.into(), &2.into())
+    );
+    assert!(report["failure"].is_null(), "the command's own failure is not Kennel's");
+}
+
+#[test]
+fn report_of_a_command_ended_by_a_signal() {
+    let dir = workspace();
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(output.status.code(), Some(139));
+    has_run(&report);
+    assert_eq!(
+        (&report["ended"], &report["exit_code"], &report["signal"]),
+        (&"signaled".into(), &139.into(), &11.into())
+    );
+    assert!(report["failure"].is_null());
+}
+
+#[test]
+fn report_of_a_timeout() {
+    let dir = workspace();
+    let (output, report) = report(dir.path(), &["--timeout", "100ms"], &["sleep", "60"]);
+    assert_eq!(output.status.code(), Some(124));
+    has_run(&report);
+    has_failed(&report, "timeout", "sandbox");
+    assert_eq!((&report["ended"], &report["exit_code"]), (&"timed_out".into(), &124.into()));
+}
+
+#[test]
+fn report_of_a_run_that_did_not_start() {
+    let dir = workspace();
+    fs::write(dir.path().join("plain"), "").unwrap();
+    for (flags, command, status, class, boundary) in [
+        (&["--ro", "/absent"][..], "true", 125, "capability_denied", "manifest"),
+        (&["--net", "proxy"], "true", 125, "spawn_sandbox_unavailable", "sandbox"),
+        (&["--cwd", "/absent"], "true", 125, "capability_denied", "action"),
+        (&["--policy", "/absent.toml"], "true", 125, "capability_denied", "manifest"),
+        (&[], "absent-program", 127, "load_failed", "sandbox"),
+        (&[], "./plain", 126, "load_failed", "sandbox"),
+    ] {
+        let (output, report) = report(dir.path(), flags, &[command]);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        has_every_key(&report);
+        has_failed(&report, class, boundary);
+        assert_eq!((&report["ended"], &report["exit_code"]), (&"failed".into(), &status.into()));
+        assert!(report["enforcement"].is_null() && report["usage"].is_null(), "nothing ran: {report}");
+        let message = report["failure"]["message"].as_str().unwrap();
+        assert!(stderr(&output).contains(message), "the same words for people: {output:?}");
+    }
+}
+
+#[test]
+fn report_replaces_an_older_one() {
+    let (dir, beside) = (workspace(), workspace());
+    let file = beside.path().join("report");
+    fs::write(&file, "x".repeat(100_000)).unwrap();
+    let output = kennel(dir.path(), &["--json", file.to_str().unwrap()], &["true"]).output().unwrap();
+    assert!(output.status.success());
+    let text = fs::read_to_string(file).unwrap();
+    has_run(&serde_json::from_str(&text).unwrap());
+    assert!(text.ends_with("}\n") && text.lines().count() == 1);
+}
+
+#[test]
+fn report_can_go_to_a_pipe() {
+    let dir = workspace();
+    let output = kennel(dir.path(), &["--json", "/dev/stderr"], &["true"]).output().unwrap();
+    has_run(&serde_json::from_slice(&output.stderr).unwrap());
+}

@@ -1,0 +1,253 @@
+//! Commands and their outcomes.
+
+use std::{
+    ffi::OsStr,
+    os::unix::{ffi::OsStrExt, process::ExitStatusExt},
+    path::PathBuf,
+    time::Duration,
+};
+
+use kennel::{Boundary, Class, Ended, Error, Level, Limit, Policy, Profile, Sandbox, State};
+
+use super::sandbox;
+use crate::support::workspace;
+
+#[tokio::test]
+async fn output_collects_both_streams() {
+    let dir = workspace();
+    let output = sandbox(dir.path())
+        .command("sh")
+        .args(["-c", "echo out; echo err >&2; exit 3"])
+        .output()
+        .await
+        .unwrap();
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!((output.status.code(), output.exit_code(), output.ended), (Some(3), 3, Ended::Exited));
+    assert_eq!((output.stdout_bytes, output.stderr_bytes, output.truncated), (Some(4), Some(4), false));
+    assert!(output.limit.is_none() && output.failure().is_none() && output.denials.is_empty());
+    assert!(output.duration > Duration::ZERO && output.usage.max_rss_bytes > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_runs_to_the_end() {
+    let dir = workspace();
+    let mut command = sandbox(dir.path()).command("touch");
+    let outcome = command.arg("made").status().await.unwrap();
+    assert!(outcome.status.success() && dir.path().join("made").exists());
+    let outcome = sandbox(dir.path()).command("sh").args(["-c", "kill -9 $$"]).status().await.unwrap();
+    assert_eq!(
+        (outcome.status.signal(), outcome.exit_code(), outcome.ended),
+        (Some(9), 137, Ended::Signaled)
+    );
+}
+
+#[tokio::test]
+async fn command_can_be_started_again() {
+    let dir = workspace();
+    let mut command = sandbox(dir.path()).command("echo");
+    command.arg("again");
+    for _ in 0..3 {
+        assert_eq!(command.output().await.unwrap().stdout, b"again\n");
+    }
+}
+
+#[tokio::test]
+async fn sandbox_outlives_its_clones_and_its_commands_outlive_it() {
+    let dir = workspace();
+    let mut command = {
+        let sandbox = sandbox(dir.path());
+        let clone = sandbox.clone();
+        drop(sandbox);
+        clone.command("true")
+    };
+    assert!(command.status().await.unwrap().status.success());
+}
+
+#[tokio::test]
+async fn every_command_has_a_sandbox_of_its_own() {
+    let dir = workspace();
+    let sandbox = sandbox(dir.path());
+    sandbox.command("touch").arg("/tmp/x").status().await.unwrap();
+    let listed = sandbox.command("ls").args(["-A", "/tmp"]).output().await.unwrap();
+    assert!(!String::from_utf8_lossy(&listed.stdout).lines().any(|line| line == "x"), "{listed:?}");
+}
+
+#[tokio::test]
+async fn environment_is_the_policy_s_and_the_command_s() {
+    let dir = workspace();
+    let policy =
+        Policy::profile(Profile::RepoWrite, dir.path()).set_env("A", "policy").set_env("B", "policy");
+    let sandbox = Sandbox::new(&policy).unwrap();
+    let show = ["-c", "echo \"$A $B $C ${PATH:+path}\""];
+    let run = async |change: &dyn Fn(&mut kennel::Command)| {
+        let mut command = sandbox.command("/bin/sh");
+        change(command.args(show));
+        String::from_utf8(command.output().await.unwrap().stdout).unwrap()
+    };
+    assert_eq!(run(&|_| {}).await, "policy policy  path\n");
+    assert_eq!(run(&|command| _ = command.env("A", "mine").env("C", "new")).await, "mine policy new path\n");
+    assert_eq!(run(&|command| _ = command.env_remove("A").env_remove("none")).await, " policy  path\n");
+    let cleared = run(&|command| _ = command.env_clear().env("C", "only")).await;
+    assert!(cleared.starts_with("  only"), "{cleared}");
+}
+
+#[tokio::test]
+async fn working_directory_is_the_workspace_or_as_asked() {
+    let dir = workspace();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let sandbox = sandbox(dir.path());
+    let pwd = async |to: Option<&str>| {
+        let mut command = sandbox.command("pwd");
+        if let Some(to) = to {
+            command.current_dir(to);
+        }
+        command.output().await.map(|output| PathBuf::from(OsStr::from_bytes(output.stdout.trim_ascii_end())))
+    };
+    assert_eq!(pwd(None).await.unwrap(), dir.path());
+    assert_eq!(pwd(Some("sub")).await.unwrap(), dir.path().join("sub"));
+    assert_eq!(pwd(Some("/tmp")).await.unwrap(), PathBuf::from("/tmp"));
+    let error = pwd(Some("/absent")).await.unwrap_err();
+    assert!(matches!(error, Error::Command { what: "working directory", .. }), "{error:?}");
+    assert_eq!(error.failure().class, Class::CapabilityDenied);
+}
+
+#[tokio::test]
+async fn nul_bytes_are_refused_and_values_not_repeated() {
+    let dir = workspace();
+    let sandbox = sandbox(dir.path());
+    let nul = |result: Result<kennel::Output, Error>, what: &str| {
+        let error = result.unwrap_err();
+        assert!(
+            error.chain().starts_with(what) && error.chain().ends_with("contains a NUL byte"),
+            "{}",
+            error.chain()
+        );
+        assert!(!error.chain().contains("hidden") && !format!("{error:?}").contains("hidden"), "{error:?}");
+    };
+    nul(sandbox.command("a\0b").output().await, "program");
+    nul(sandbox.command("true").arg("a\0b").output().await, "argument");
+    nul(sandbox.command("true").env("A", "hidden\0").output().await, "environment variable \"A\"");
+    nul(sandbox.command("true").current_dir("a\0b").output().await, "working directory");
+    for name in ["", "A=B"] {
+        let error = sandbox.command("true").env(name, "hidden").output().await.unwrap_err();
+        assert!(error.chain().contains("is not a name") && !error.chain().contains("hidden"), "{error:?}");
+    }
+    let error = sandbox.command("").output().await.unwrap_err();
+    assert_eq!(error.chain(), "program \"\": is empty");
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_long_are_not_executable() {
+    let dir = workspace();
+    let error = sandbox(dir.path()).command("true").arg("x".repeat(2 << 20)).output().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(7)),
+        "{error:?}"
+    );
+    let error = sandbox(dir.path())
+        .command("true")
+        .args((0..400).map(|_| "x".repeat(10 << 10)))
+        .output()
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(7)),
+        "{error:?}"
+    );
+    let output =
+        sandbox(dir.path()).command("printf").args(["%s", &"x".repeat(100 << 10)]).output().await.unwrap();
+    assert_eq!(output.stdout.len(), 100 << 10);
+}
+
+#[tokio::test]
+async fn errors_name_the_class() {
+    let dir = workspace();
+    let sandbox = sandbox(dir.path());
+    let error = sandbox.command("absent-program").output().await.unwrap_err();
+    assert!(matches!(&error, Error::NotFound { program } if program == "absent-program"), "{error:?}");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--ro")));
+    assert_eq!((error.failure().class, error.failure().boundary), (Class::LoadFailed, Boundary::Sandbox));
+    let error = sandbox.command("/tmp").output().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(13)),
+        "{error:?}"
+    );
+    let error = Sandbox::new(&Policy::profile(Profile::RepoWrite, "/absent")).unwrap_err();
+    assert!(matches!(&error, Error::Grant { what: "workspace", .. }), "{error:?}");
+    assert!(error.remedy().is_some() && error.failure().class == Class::CapabilityDenied);
+    let error =
+        Sandbox::new(&Policy::profile(Profile::RepoWrite, dir.path()).tmpfs("relative", None)).unwrap_err();
+    assert!(matches!(&error, Error::Policy(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn timeout_is_the_command_s_or_the_policy_s() {
+    let dir = workspace();
+    let policy = Policy::profile(Profile::RepoWrite, dir.path()).timeout(Duration::from_millis(150));
+    let sandbox = Sandbox::new(&policy).unwrap();
+    let outcome = sandbox.command("sleep").arg("60").status().await.unwrap();
+    assert_eq!(
+        (outcome.ended, outcome.limit, outcome.exit_code()),
+        (Ended::TimedOut, Some(Limit::WallTime), 124)
+    );
+    assert!(outcome.duration >= Duration::from_millis(150) && outcome.duration < Duration::from_secs(5));
+    let failure = outcome.failure().unwrap();
+    assert_eq!(failure.class, Class::Timeout);
+    assert_eq!(failure.message, format!("command timed out after {}ms", outcome.duration.as_millis()));
+    let mut longer = sandbox.command("sleep");
+    let outcome = longer.arg("0.3").timeout(Duration::from_secs(60)).status().await.unwrap();
+    assert!(outcome.status.success(), "{outcome:?}");
+    let outcome = longer.timeout(Duration::ZERO).status().await.unwrap();
+    assert_eq!(outcome.ended, Ended::TimedOut);
+    let outcome = longer.timeout(Duration::MAX).status().await.unwrap();
+    assert!(outcome.status.success(), "no overflow: {outcome:?}");
+}
+
+#[tokio::test]
+async fn output_before_a_timeout_is_kept() {
+    let dir = workspace();
+    let mut command = sandbox(dir.path()).command("sh");
+    let output = command
+        .args(["-c", "echo early; sleep 60"])
+        .timeout(Duration::from_millis(300))
+        .output()
+        .await
+        .unwrap();
+    assert_eq!((output.ended, output.stdout.as_slice()), (Ended::TimedOut, &b"early\n"[..]));
+}
+
+#[tokio::test]
+async fn enforcement_is_foretold_and_confirmed() {
+    let dir = workspace();
+    let sandbox = sandbox(dir.path());
+    let output = sandbox.command("true").output().await.unwrap();
+    assert_eq!(sandbox.enforcement(), &output.enforcement);
+    let everything = output.enforcement.protections().iter().all(|entry| entry.state == State::Enforced);
+    assert_eq!(output.enforcement.level() == Level::Full, everything);
+}
+
+#[tokio::test]
+async fn debug_output_shows_no_values() {
+    let dir = workspace();
+    let policy = Policy::profile(Profile::RepoWrite, dir.path()).set_env("FROM_POLICY", "hidden-value");
+    let sandbox = Sandbox::new(&policy).unwrap();
+    let mut command = sandbox.command("true");
+    command.arg("visible-argument").env("TOKEN", "hidden-value");
+    let text = format!("{command:?}");
+    assert!(
+        text.contains("TOKEN") && text.contains("FROM_POLICY") && text.contains("visible-argument"),
+        "{text}"
+    );
+    assert!(!text.contains("hidden-value"), "{text}");
+}
+
+#[tokio::test]
+#[ignore = "bug: Sandbox and Child derive Debug down to Compiled::environment, values included"]
+async fn debug_output_of_sandbox_and_child_shows_no_values() {
+    let dir = workspace();
+    let policy = Policy::profile(Profile::RepoWrite, dir.path()).set_env("FROM_POLICY", "hidden-value");
+    let sandbox = Sandbox::new(&policy).unwrap();
+    assert!(!format!("{sandbox:?}").contains("hidden-value"), "sandbox");
+    let child = sandbox.command("true").spawn().await.unwrap();
+    assert!(!format!("{child:?}").contains("hidden-value"), "child");
+}

@@ -1,0 +1,279 @@
+//! The host program is as before, whatever its commands did; and whatever it does itself, its commands work.
+//! Each test runs in a process of its own.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::Path,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use kennel::{Policy, Profile, Sandbox, Stdio};
+use tokio::{runtime::Handle, task::JoinSet};
+
+use super::sandbox;
+use crate::support::{is_alone, require, until, workspace};
+
+/// What a host program may expect to find unchanged.
+#[derive(Debug, PartialEq)]
+struct Process {
+    descriptors: BTreeMap<String, String>,
+    status: Vec<String>,
+    directory: std::path::PathBuf,
+    environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    limits: String,
+    mounts: String,
+}
+
+impl Process {
+    fn now() -> Self {
+        let text = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let kept = [
+            "Umask",
+            "Uid",
+            "Gid",
+            "Groups",
+            "SigBlk",
+            "SigIgn",
+            "SigCgt",
+            "CapEff",
+            "CapBnd",
+            "CapAmb",
+            "NoNewPrivs",
+            "Seccomp",
+        ];
+        let status = text.lines().filter(|line| kept.iter().any(|key| line.starts_with(key)));
+        Self {
+            descriptors: descriptors(),
+            status: status.map(str::to_owned).collect(),
+            directory: env::current_dir().unwrap(),
+            environment: env::vars_os().collect(),
+            limits: fs::read_to_string("/proc/self/limits").unwrap(),
+            mounts: fs::read_to_string("/proc/self/mountinfo").unwrap(),
+        }
+    }
+}
+
+fn descriptors() -> BTreeMap<String, String> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let link = |entry: fs::DirEntry| {
+        let to = fs::read_link(entry.path()).ok()?.display().to_string();
+        (!to.contains("/proc/")).then(|| (entry.file_name().to_string_lossy().into_owned(), to))
+    };
+    entries.filter_map(link).collect()
+}
+
+/// Children of this process, the dead ones included.
+fn children() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.map(|pids| pids.split_whitespace().count()).sum()
+}
+
+/// Commands that end in every way there is.
+async fn every_ending(dir: &Path) {
+    let sandbox = sandbox(dir);
+    for script in ["exit 0", "exit 3", "kill -9 $$", "sleep 60 & exit 0"] {
+        sandbox.command("sh").args(["-c", script]).output().await.unwrap();
+    }
+    sandbox.command("absent-program").output().await.unwrap_err();
+    sandbox.command("true").current_dir("/absent").output().await.unwrap_err();
+    sandbox.command("sleep").arg("60").timeout(Duration::from_millis(20)).output().await.unwrap();
+    let mut command = sandbox.command("sleep");
+    command.arg("60").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    drop(command.spawn().await.unwrap());
+    command.spawn().await.unwrap().kill().await.unwrap();
+    drop(command.terminal(10, 10).spawn().await.unwrap());
+    for millis in [0, 3, 9] {
+        let mut command = sandbox.command("sleep");
+        let _ = tokio::time::timeout(Duration::from_millis(millis), command.arg("60").output()).await;
+    }
+}
+
+#[test]
+fn process_is_as_before() {
+    if !is_alone("embed::host::process_is_as_before", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // What the runtime and the first use of anything open for good.
+    runtime.block_on(every_ending(dir.path()));
+    let settle = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(20)).await });
+    until("the first round's children are gone", || {
+        settle();
+        children() == 0
+    });
+    let before = Process::now();
+    for _ in 0..3 {
+        runtime.block_on(every_ending(dir.path()));
+    }
+    until("no child is left, dead or alive", || {
+        settle();
+        children() == 0
+    });
+    assert_eq!(Process::now(), before);
+}
+
+#[test]
+fn first_use_changes_no_handler_and_leaves_no_thread() {
+    if !is_alone("embed::host::first_use_changes_no_handler_and_leaves_no_thread", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    let (before, threads_before) = (Process::now(), threads());
+    runtime.block_on(every_ending(dir.path()));
+    drop(runtime);
+    let after = Process::now();
+    assert_eq!(
+        (after.status, after.limits, after.environment),
+        (before.status, before.limits, before.environment)
+    );
+    assert_eq!(threads(), threads_before);
+}
+
+#[test]
+fn many_commands_at_once() {
+    if !is_alone("embed::host::many_commands_at_once", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sandbox = sandbox(dir.path());
+        let mut all = JoinSet::new();
+        for number in 0..50u8 {
+            let mut command = sandbox.command("sh");
+            command.args(["-c", &format!("echo {number}; exit {number}")]);
+            all.spawn(async move { (number, command.output().await.unwrap()) });
+        }
+        while let Some(ended) = all.join_next().await {
+            let (number, output) = ended.unwrap();
+            assert_eq!((output.exit_code(), output.stdout), (number, format!("{number}\n").into_bytes()));
+        }
+        for _ in 0..100 {
+            if children() == 0 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{} children left", children());
+    });
+}
+
+#[test]
+fn program_that_ignores_sigchld() {
+    let ignoring = Command::new("env").args(["--ignore-signal=CHLD", "true"]).output();
+    require!(ignoring.is_ok_and(|output| output.status.success()), "env --ignore-signal of coreutils 8.31");
+    if !is_alone("embed::host::program_that_ignores_sigchld", "exec env --ignore-signal=CHLD \"$@\"") {
+        return;
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim().to_owned();
+    assert_ne!(u64::from_str_radix(&ignored, 16).unwrap() & 1 << 16, 0, "SIGCHLD is ignored here");
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        every_ending(dir.path()).await;
+        let output =
+            sandbox(dir.path()).command("sh").args(["-c", "true & wait; exit 3"]).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(3), "nor does the command inherit it");
+    });
+}
+
+#[test]
+fn program_that_reaps_all_children() {
+    if !is_alone("embed::host::program_that_reaps_all_children", "exec \"$@\"") {
+        return;
+    }
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let reaper = thread::spawn(|| {
+        let mut reaped = 0;
+        while !DONE.load(Ordering::Relaxed) {
+            match nix::sys::wait::waitpid(None, None) {
+                Ok(_) => reaped += 1,
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        reaped
+    });
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        for status in 0..20 {
+            let output = sandbox(dir.path())
+                .command("sh")
+                .args(["-c", &format!("exit {status}")])
+                .output()
+                .await
+                .unwrap();
+            assert_eq!(output.status.code(), Some(status));
+        }
+        every_ending(dir.path()).await;
+    });
+    DONE.store(true, Ordering::Relaxed);
+    assert!(reaper.join().unwrap() > 0, "it did get some");
+}
+
+#[test]
+fn command_outlives_the_thread_that_started_it() {
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sandbox = sandbox(dir.path());
+        let handle = Handle::current();
+        let start = move || {
+            let mut command = sandbox.command("sh");
+            command.args(["-c", "sleep 0.3; exit 4"]);
+            handle.block_on(command.spawn()).unwrap()
+        };
+        let mut child = tokio::task::spawn_blocking(|| thread::spawn(start).join().unwrap()).await.unwrap();
+        assert_eq!(child.wait().await.unwrap().status.code(), Some(4));
+    });
+}
+
+#[test]
+fn large_program_with_many_threads_starts_commands() {
+    if !is_alone("embed::host::large_program_with_many_threads_starts_commands", "exec \"$@\"") {
+        return;
+    }
+    let mut ballast = vec![1u8; 256 << 20];
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let stopped = std::sync::Arc::new(std::sync::Mutex::new(stopped));
+    for _ in 0..100 {
+        let stopped = stopped.clone();
+        thread::spawn(move || stopped.lock().unwrap().recv());
+    }
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(every_ending(dir.path()));
+    ballast[0] = 2;
+    assert_eq!(
+        ballast.iter().map(|&byte| u64::from(byte)).sum::<u64>(),
+        (256 << 20) + 1,
+        "memory is as it was"
+    );
+    drop(stop);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sandboxes_are_made_at_once_from_many_threads() {
+    let dir = workspace();
+    let mut all = JoinSet::new();
+    for number in 0..16 {
+        let path = dir.path().to_owned();
+        all.spawn(async move {
+            let policy = Policy::profile(Profile::RepoWrite, path).hostname(format!("host-{number}"));
+            let output = Sandbox::new(&policy).unwrap().command("uname").arg("-n").output().await.unwrap();
+            assert_eq!(output.stdout, format!("host-{number}\n").into_bytes());
+        });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.unwrap();
+    }
+}

@@ -1,0 +1,154 @@
+//! Commands that cannot be run as asked.
+
+use std::{fs, path::Path};
+
+use crate::support::{kennel, refused, run, shell, stderr, stdout, succeeds, workspace};
+
+#[test]
+fn working_directory_must_be_visible() {
+    let (dir, beside) = (workspace(), workspace());
+    fs::write(dir.path().join("file"), "").unwrap();
+    let outside = beside.path().to_str().unwrap();
+    for (cwd, cause) in [
+        ("/absent", "No such file or directory"),
+        (outside, "No such file or directory"),
+        ("absent", "No such file or directory"),
+        ("/srv", "No such file or directory"),
+        ("file", "Not a directory"),
+    ] {
+        let said = refused(dir.path(), &["--cwd", cwd]);
+        assert!(said.contains("working directory") && said.contains(cause), "{cwd}: {said}");
+    }
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    let own = dir.path().to_str().unwrap();
+    for (cwd, expected) in [("sub", format!("{own}/sub")), ("/tmp", "/tmp".to_owned()), ("/", "/".to_owned())]
+    {
+        assert_eq!(succeeds(dir.path(), &["--cwd", cwd], "pwd"), expected);
+    }
+    assert_eq!(succeeds(dir.path(), &["--ro", outside, "--cwd", outside], "pwd"), outside, "granted");
+}
+
+#[test]
+fn working_directory_that_is_refused_is_named() {
+    let dir = workspace();
+    assert!(refused(dir.path(), &["--cwd", "/absent/place"]).contains("/absent/place"));
+}
+
+#[test]
+fn empty_program_is_refused() {
+    let dir = workspace();
+    let output = run(dir.path(), &[], &[""]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).starts_with("kennel: program \"\": is empty"), "{output:?}");
+}
+
+#[test]
+fn many_large_arguments_pass() {
+    let dir = workspace();
+    let argument = "x".repeat(10 << 10);
+    let script = "echo $# $(printf %s \"$@\" | wc -c)";
+    let command: Vec<&str> =
+        ["sh", "-c", script, "sh"].into_iter().chain((0..180).map(|_| argument.as_str())).collect();
+    let output = run(dir.path(), &[], &command);
+    assert_eq!(stdout(&output), format!("180 {}", 180 * (10 << 10)), "{:?}", stderr(&output));
+}
+
+#[test]
+fn environment_that_is_too_large_is_126() {
+    let (dir, beside) = (workspace(), workspace());
+    let file = beside.path().join("p.toml");
+    for (length, status) in [(100 << 10, 0), (200 << 10, 126)] {
+        let text = format!("workspace = '{}'\nenv.set.BIG = '{}'", dir.path().display(), "x".repeat(length));
+        fs::write(&file, text).unwrap();
+        let output = shell(dir.path(), &["--policy", file.to_str().unwrap()], "test ${#BIG} -gt 1000");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert!(
+            status == 0 || stderr(&output).starts_with("kennel: sh: Argument list too long"),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
+fn report_that_cannot_be_written_is_refused_before_anything_runs() {
+    let dir = workspace();
+    for path in ["/absent/report", ".", "/proc/report"] {
+        let output = kennel(dir.path(), &["--json", path], &["touch", "ran"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{path}: {output:?}");
+        assert!(stderr(&output).starts_with("kennel: create the file of --json"), "{output:?}");
+        assert!(!Path::new(&dir.path().join("ran")).exists(), "{path}");
+    }
+}
+
+#[test]
+#[ignore = "bug: src/bin/kennel/run.rs does not say which file of --json could not be made"]
+fn report_that_cannot_be_written_is_named() {
+    let dir = workspace();
+    let output = kennel(dir.path(), &["--json", "/absent/report"], &["true"]).output().unwrap();
+    assert!(stderr(&output).contains("/absent/report"), "{output:?}");
+}
+
+#[test]
+fn full_disk_under_the_report_is_told() {
+    let dir = workspace();
+    let output = kennel(dir.path(), &["--json", "/dev/full"], &["echo", "ran"]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), "ran"), "{output:?}");
+    assert!(
+        stderr(&output).contains("kennel: write the file of --json: No space left on device"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn network_that_is_not_there_yet_is_refused_with_a_remedy() {
+    let dir = workspace();
+    for flags in [&["--net", "proxy"][..], &["--allow", "crates.io:443"]] {
+        let said = refused(dir.path(), flags);
+        assert!(said.contains("network mode proxy is not part of this version"), "{said}");
+        assert!(said.contains("to mend it: use --net none, or --net host"), "{said}");
+    }
+}
+
+#[test]
+fn flags_that_contradict_each_other_are_refused() {
+    let dir = workspace();
+    for (flags, words) in [
+        (&["--profile", "no-network", "--allow", "a:1"][..], "profile no-network has no network"),
+        (&["--profile", "no-network", "--net", "host"], "profile no-network has no network"),
+        (&["--profile", "ci-only", "--net", "host"], "profile ci-only reaches only what is allowed"),
+        (&["--net", "none", "--allow", "a:1"], "network.mode is none"),
+        (&["--protect", ".."], "must not contain `..`"),
+        (&["--protect", "/etc"], "below the workspace"),
+        (&["--protect", "."], "is the workspace itself"),
+        (&["--setenv", "A=\n", "--setenv", "=x"], "env.set"),
+        (&["--pass-env", "A=B"], "env.pass"),
+    ] {
+        let said = refused(dir.path(), flags);
+        assert!(said.contains(words), "{flags:?}: {said}");
+    }
+}
+
+#[test]
+fn words_that_do_not_exist_are_refused_with_those_that_do() {
+    let dir = workspace();
+    for (flags, words) in [
+        (
+            &["--profile", "everything"][..],
+            "expected one of `read-only`, `repo-write`, `no-network`, `full-dev`, `ci-only`",
+        ),
+        (&["--net", "all"], "expected one of `none`, `proxy`, `host`"),
+        (&["--env", "all"], "expected one of `scrubbed`, `inherit`"),
+        (&["--toolchains", "all"], "expected one of `auto`, `none`"),
+        (&["--on-unavailable", "ask"], "expected one of `refuse`, `degrade`"),
+        (&["--memory", "1.5G"], "size `1.5G`: expected"),
+        (&["--timeout", "soon"], "time `soon`: expected"),
+        (&["--setenv", "NOVALUE"], "write NAME=VALUE"),
+        (&["--bogus"], "--bogus"),
+        (&["--pids", "many"], "many"),
+    ] {
+        let output = kennel(dir.path(), flags, &["touch", "ran"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
+        assert!(stderr(&output).contains(words), "{flags:?}: {output:?}");
+        assert!(output.stdout.is_empty() && !dir.path().join("ran").exists());
+    }
+}

@@ -1,0 +1,98 @@
+//! Nothing is left of a run, however it went: no mount, no file, no process.
+
+use std::{fs, path::Path};
+
+use crate::support::{HEARTBEAT, kennel, until, workspace};
+
+/// Processes that live in `directory`.
+fn processes(directory: &Path) -> Vec<u32> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let here =
+        |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
+    fs::read_dir("/proc").unwrap().flatten().filter_map(number).filter(here).collect()
+}
+
+/// The processes below `pid`, the inside's init among them.
+fn descendants(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect();
+    let below = children.iter().flat_map(|&child| descendants(child));
+    below.chain(children.iter().copied()).collect()
+}
+
+/// Whether a process is there and no zombie.
+fn lives(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+}
+
+fn mounts() -> usize {
+    fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count()
+}
+
+/// Names in the places where programs leave things, those of this very test run left out.
+fn left() -> Vec<String> {
+    let own = |name: &String| {
+        name.contains("kennel") && !name.contains("kennel-test-") && !name.contains("kennel-second")
+    };
+    ["/tmp", "/dev/shm", "/var/tmp", "/run"]
+        .into_iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flat_map(|entries| entries.flatten().map(|entry| entry.path().display().to_string()))
+        .filter(own)
+        .collect()
+}
+
+#[test]
+fn nothing_is_left_of_thirty_runs() {
+    let dir = workspace();
+    let (mounts_before, left_before) = (mounts(), left());
+    let endings: [(&[&str], &[&str], i32); 6] = [
+        (&[], &["true"], 0),
+        (&[], &["sh", "-c", "touch /tmp/x ~/x /dev/shm/x; sleep 60 & exit 3"], 3),
+        (&[], &["sh", "-c", "kill -9 $$"], 137),
+        (&["--timeout", "50ms"], &["sleep", "60"], 124),
+        (&["--ro", "/absent"], &["true"], 125),
+        (&[], &["absent-program"], 127),
+    ];
+    for (flags, command, status) in endings.iter().cycle().take(30) {
+        let output = kennel(dir.path(), flags, command).output().unwrap();
+        assert_eq!(output.status.code(), Some(*status), "{output:?}");
+    }
+    assert_eq!(mounts(), mounts_before);
+    assert_eq!(left(), left_before);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nor in the workspace");
+    until("every process is gone", || processes(dir.path()).is_empty());
+}
+
+#[test]
+fn nothing_is_left_when_kennel_is_killed() {
+    let dir = workspace();
+    let (mounts_before, left_before) = (mounts(), left());
+    for delay in [0, 2, 5, 10, 20, 50] {
+        let mut child = kennel(dir.path(), &[], &["sh", "-c", HEARTBEAT]).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(delay));
+        let inside = descendants(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(delay < 50 || inside.len() >= 2, "init and the command: {inside:?}");
+        until("init is gone", || !inside.iter().any(|&pid| lives(pid)));
+    }
+    until("every process is gone", || processes(dir.path()).is_empty());
+    assert_eq!((mounts(), left()), (mounts_before, left_before));
+}
+
+#[test]
+fn failing_start_leaves_no_mount_point_on_the_host() {
+    let (dir, data) = (workspace(), workspace());
+    let own = dir.path().to_str().unwrap();
+    for target in ["a", "a/b/c", ".git/hooks"] {
+        let grant = format!("{}:{own}/{target}", data.path().display());
+        let output = kennel(dir.path(), &["--ro", &grant], &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}

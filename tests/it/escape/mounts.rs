@@ -1,0 +1,121 @@
+//! The mount tree is the first wall: nobody inside moves it, by old calls or new, nor gets a namespace of his own.
+
+use std::fs;
+
+use super::{check, check_outside};
+use crate::support::{is_root, require, shell, stdout, workspace};
+
+#[test]
+fn no_mount_call_is_made() {
+    let ws = workspace();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("mount s:none s:/tmp s:tmpfs 0 0", "EPERM"),
+            ("mount 0 s:/ 0 0x20 0", "EPERM"),
+            ("mount s:/usr s:/tmp 0 0x1000 0", "EPERM"),
+            ("mount 0 s:/usr 0 0x1020 0", "EPERM"),
+            ("mount s:overlay s:/tmp s:overlay 0 s:lowerdir=/usr,upperdir=/tmp,workdir=/tmp", "EPERM"),
+            ("mount s:proc s:/tmp s:proc 0 0", "EPERM"),
+            ("mount s:sysfs s:/tmp s:sysfs 0 0", "EPERM"),
+            ("umount2 s:/usr 2", "EPERM"),
+            ("umount2 s:/proc 0", "EPERM"),
+            ("umount2 s:. 2", "EPERM"),
+            ("open_tree -100 s:/ 0x80001", "EPERM"),
+            ("467 -100 s:/ 0x80001 buf 32", "EPERM"),
+            ("move_mount -100 s:/usr -100 s:/tmp 0", "EPERM"),
+            ("fsopen s:tmpfs 0", "EPERM"),
+            ("fsconfig 3 6 0 0 0", "EPERM"),
+            ("fsmount 3 0 0", "EPERM"),
+            ("fspick -100 s:/ 0", "EPERM"),
+            ("mount_setattr -100 s:/ 0x8000 p:0,1,0,0 32", "EPERM"),
+            ("chroot s:/tmp", "EPERM"),
+            ("pivot_root s:. s:.", "EPERM"),
+        ],
+    );
+}
+
+#[test]
+fn no_namespace_is_made() {
+    let ws = workspace();
+    // CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}, then two together.
+    let flags =
+        [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000, 0x1002_0000];
+    let calls = |flag: u64| {
+        let clone = |flags: u64| (format!("clone {} 0 0 0 0", flags | 17), "EPERM");
+        // The kernel reads the lower half of clone's flags only: what is above must not help.
+        let (low, high) = (clone(flag), clone(flag | 1 << 40));
+        let clone3 = (format!("clone3 p:{flag},0,0,0,17,0,0,0 64"), "ENOSYS");
+        [(format!("unshare {flag}"), "EPERM"), low, high, clone3]
+    };
+    let owned: Vec<_> = flags.into_iter().flat_map(calls).collect();
+    let borrowed: Vec<_> = owned.iter().map(|(call, errno)| (call.as_str(), *errno)).collect();
+    check(ws.path(), &[], &borrowed);
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("unshare 0x80", "EPERM"), // CLONE_NEWTIME
+            ("clone3 p:0x80,0,0,0,17,0,0,0 64", "ENOSYS"),
+            ("unshare 0x100000000", "EPERM"),
+            ("unshare 0x110000000", "EPERM"),
+            ("unshare 0x100000", "EPERM"),
+            ("unshare 0x200", "ok"),
+            ("openat -100 s:/proc/self/ns/user 0", "ok"),
+            ("setns $ 0", "EPERM"),
+            ("openat -100 s:/proc/1/ns/mnt 0", "EACCES"),
+            ("pidfd_open 1 0", "ok"),
+            ("setns $ 0x20000", "EPERM"),
+        ],
+    );
+    require!(is_root(), "root, who may always make namespaces outside");
+    check_outside(&[("unshare 0x20000", "ok"), ("unshare 0x10000000", "ok")]);
+}
+
+#[test]
+fn id_maps_are_not_written() {
+    let ws = workspace();
+    let files = ["uid_map", "gid_map", "setgroups", "projid_map"];
+    for file in files {
+        check(ws.path(), &[], &[(&format!("open s:/proc/self/{file} 1"), "EROFS")]);
+        check(ws.path(), &[], &[(&format!("open s:/proc/1/{file} 1"), "EROFS")]);
+    }
+    let map = stdout(&shell(ws.path(), &[], "cat /proc/self/uid_map"));
+    let uid = nix::unistd::geteuid().to_string();
+    assert_eq!(map.split_whitespace().collect::<Vec<_>>(), [uid.as_str(), &uid, "1"]);
+}
+
+#[test]
+fn the_tree_of_the_host_is_not_among_the_mounts() {
+    let ws = workspace();
+    let mounts = stdout(&shell(ws.path(), &[], "cat /proc/self/mountinfo"));
+    let whole = |line: &&str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        fields[3] == "/"
+            && !["tmpfs", "proc", "devpts"].iter().any(|kind| line.contains(&format!(" - {kind} ")))
+    };
+    let shown: Vec<&str> = mounts.lines().filter(whole).collect();
+    let own = fs::canonicalize(ws.path()).unwrap().display().to_string();
+    assert!(shown.iter().all(|line| line.contains(&own) || line.contains(" /usr ")), "{shown:?}");
+    let mut rest = mounts.lines().filter(|line| !line.contains(" - devtmpfs "));
+    assert!(rest.all(|line| line.contains("nosuid")), "{mounts}");
+}
+
+#[test]
+fn file_systems_of_the_host_are_not_frozen_or_shut_down() {
+    let ws = workspace();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("openat -100 s:. 0", "ok"),
+            ("ioctl $ 0xc0045877 0", "EPERM"),       // FIFREEZE
+            ("ioctl $ 0xc0185879 p:0,0,0", "EPERM"), // FITRIM
+            ("ioctl $ 0x8004587d w:2", "EPERM"),     // EXT4_IOC_SHUTDOWN
+            ("quotactl 0x80000100 0 0 buf", "EPERM"),
+            ("443 $ 0x80000100 0 buf", "EPERM"), // quotactl_fd
+        ],
+    );
+    require!(is_root(), "root, who may freeze outside");
+}

@@ -1,0 +1,132 @@
+//! What would lend rights to whoever meets it outside: set-user-id files, devices, privileged attributes.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+};
+
+use super::{check, check_outside};
+use crate::support::{is_root, require, workspace};
+
+#[test]
+fn no_set_user_id_file_is_left_behind() {
+    let ws = workspace();
+    fs::write(ws.path().join("f"), "").unwrap();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("chmod s:f 0x9ed", "EPERM"),
+            ("chmod s:f 0x5ed", "EPERM"),
+            ("chmod s:f 0xded", "EPERM"),
+            ("fchmodat -100 s:f 0x9ed", "EPERM"),
+            ("fchmodat2 -100 s:f 0x9ed 0", "EPERM"),
+            ("openat -100 s:f 0", "ok"),
+            ("fchmod $ 0x9ed", "EPERM"),
+            ("fchmod $ 0x100000009ed", "EPERM"),
+            ("fchmodat2 $ s: 0x9ed 0x1000", "EPERM"),
+            ("creat s:new 0x9ed", "EPERM"),
+            ("open s:new 0x41 0x9ed", "EPERM"),
+            ("openat -100 s:new 0x41 0x5ed", "EPERM"),
+            ("openat -100 s:. 0x410002 0x9ed", "EPERM"), // O_TMPFILE
+            ("openat2 -100 s:new p:0x41,0x9ed,0 24", "ENOSYS"),
+            ("mknod s:new 0x89ed 0", "EPERM"),
+            ("mknodat -100 s:new 0x89ed 0", "EPERM"),
+            ("mknod s:new 0x9ed 0", "EPERM"),
+            ("mkdir s:dir 0xded", "ok"),
+            ("chmod s:dir 0x5ed", "EPERM"),
+            ("chmod s:f 0x1ed", "ok"),
+            ("chmod s:dir 0x3ff", "ok"), // sticky
+        ],
+    );
+    assert_eq!(fs::metadata(ws.path().join("f")).unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(fs::metadata(ws.path().join("dir")).unwrap().mode() & 0o7777, 0o1777);
+    let f = ws.path().join("f").display().to_string();
+    check_outside(&[(&format!("chmod s:{f} 0x9ed"), "ok")]);
+}
+
+#[test]
+fn no_device_node_is_left_behind() {
+    let ws = workspace();
+    fs::write(ws.path().join("f"), "").unwrap();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("mknod s:null 0x21b6 0x103", "EPERM"),
+            ("mknod s:disk 0x61b6 0xfe00", "EPERM"),
+            ("mknodat -100 s:mem 0x21b6 0x101", "EPERM"),
+            ("mknod s:zero 0x2000 0", "EPERM"),
+            ("mknod s:/tmp/null 0x21b6 0x103", "EPERM"),
+            // RENAME_WHITEOUT, alone and with a bit above those that the kernel reads.
+            ("renameat2 -100 s:f -100 s:g 4", "EPERM"),
+            ("renameat2 -100 s:f -100 s:g 0x100000004", "EPERM"),
+            ("renameat2 -100 s:f -100 s:g 1", "ok"),
+        ],
+    );
+    let names = fs::read_dir(ws.path()).unwrap().flatten();
+    let devices = names.filter(|entry| {
+        let kind = entry.file_type().unwrap();
+        kind.is_char_device() || kind.is_block_device()
+    });
+    assert_eq!(devices.count(), 0);
+    require!(is_root(), "root, who may make devices outside");
+    let null = ws.path().join("null").display().to_string();
+    check_outside(&[(&format!("mknod s:{null} 0x21b6 0x103"), "ok")]);
+    // One that was there before is not to be used inside either.
+    check(ws.path(), &[], &[("open s:null 0", "EACCES"), ("open s:null 1", "EACCES")]);
+}
+
+#[test]
+fn privileged_attributes_are_not_set() {
+    let ws = workspace();
+    fs::write(ws.path().join("f"), "").unwrap();
+    // struct vfs_cap_data, revision 2: CAP_SYS_ADMIN permitted and effective.
+    let capability = "x:0100000200002000000000000000000000000000";
+    check(
+        ws.path(),
+        &[],
+        &[
+            (&format!("setxattr s:f s:security.capability {capability} 20 0"), "EPERM"),
+            ("setxattr s:f s:trusted.overlay.opaque s:y 1 0", "EPERM"),
+            ("setxattr s:f s:security.x s:x 1 0", "EPERM"),
+            ("removexattr s:f s:trusted.x", "EPERM"),
+            ("openat -100 s:f 0", "ok"),
+            (&format!("fsetxattr $ s:security.capability {capability} 20 0"), "EPERM"),
+            ("chown s:f 12345 -1", "EINVAL"),
+            ("chown s:f -1 12345", "EINVAL"),
+            // FS_IOC_SETFLAGS: immutable, append-only.
+            ("ioctl $ 0x40086602 w:0x10", "EPERM"),
+            ("ioctl $ 0x40086602 w:0x20", "EPERM"),
+        ],
+    );
+    require!(is_root(), "root, who may set them outside");
+    let f = ws.path().join("f").display().to_string();
+    check_outside(&[(&format!("setxattr s:{f} s:trusted.x s:y 1 0"), "ok")]);
+}
+
+#[test]
+fn set_user_id_programs_gain_nothing() {
+    let ws = workspace();
+    let status = crate::support::stdout(&crate::support::shell(ws.path(), &[], "cat /proc/self/status"));
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().nth(1).unwrap_or_default().to_owned()
+    };
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(field(set), "0000000000000000", "{set}");
+    }
+    assert_eq!((field("NoNewPrivs:").as_str(), field("Seccomp:").as_str()), ("1", "2"));
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("prctl 38 0 0 0 0", "EINVAL"), // PR_SET_NO_NEW_PRIVS off
+            ("prctl 28 0 0 0 0", "EPERM"),  // PR_SET_SECUREBITS
+            ("prctl 47 2 21 0 0", "EPERM"), // PR_CAP_AMBIENT_RAISE CAP_SYS_ADMIN
+            ("capset w:0x20080522,0 w:0xffffffff,0xffffffff,0,0x1ff,0x1ff,0", "EPERM"),
+            ("capset w:0x20080522,0 w:0,0,0x200000,0,0,0", "EPERM"),
+            ("prctl 22 0 0 0 0", "EINVAL"), // PR_SET_SECCOMP off
+        ],
+    );
+}

@@ -1,0 +1,182 @@
+//! What real root may do to the host, and must not be able to from inside. Files of the kernel are tried by
+//! everybody: an ordinary user is refused by the kernel before, with the same or another errno.
+
+use std::fs;
+
+use super::{check, check_outside};
+use crate::support::{is_root, require, workspace};
+
+/// Files of the host's that change the whole machine, with what a sandboxed root gets.
+const KNOBS: &[&str] = &[
+    "/proc/sys/kernel/core_pattern",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/modprobe",
+    "/proc/sys/kernel/panic",
+    "/proc/sys/kernel/pid_max",
+    "/proc/sys/kernel/sysrq",
+    "/proc/sys/fs/suid_dumpable",
+    "/proc/sys/net/ipv4/ip_forward",
+    "/proc/sys/vm/drop_caches",
+    "/proc/sys/vm/overcommit_memory",
+    "/proc/self/oom_score_adj",
+    "/proc/self/mem",
+    "/proc/self/clear_refs",
+    "/proc/irq/default_smp_affinity",
+];
+
+#[test]
+fn no_knob_of_the_kernel_is_turned() {
+    let ws = workspace();
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    let there: Vec<_> = KNOBS.iter().filter(|path| fs::exists(path).unwrap_or(false)).collect();
+    let owned: Vec<_> = there.iter().map(|path| format!("open s:{path} 1")).collect();
+    // The mode of drop_caches and the like keeps an ordinary user out before the mount is looked at.
+    let errno = |path: &str| {
+        let own = ["oom_score_adj", "/self/mem"].iter().any(|name| path.ends_with(name));
+        if is_root() || own { "EROFS" } else { "" }
+    };
+    for (call, path) in owned.iter().zip(&there) {
+        match errno(path) {
+            "" => {
+                let said =
+                    crate::support::attempt(ws.path(), &[], "call", &call.split(' ').collect::<Vec<_>>());
+                assert!(["EROFS", "EACCES"].contains(&said.as_str()), "{path}: {said}");
+            }
+            errno => check(ws.path(), &[], &[(call, errno)]),
+        }
+    }
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), pattern);
+    require!(is_root(), "root, who may turn them outside");
+    check_outside(&[("open s:/proc/sys/kernel/core_pattern 1", "ok")]);
+}
+
+#[test]
+fn sysrq_is_not_triggered() {
+    require!(fs::exists("/proc/sysrq-trigger").unwrap(), "sysrq in the kernel");
+    let ws = workspace();
+    let errno = if is_root() { "EROFS" } else { "EACCES" };
+    check(
+        ws.path(),
+        &[],
+        &[("open s:/proc/sysrq-trigger 1", errno), ("open s:/proc/sysrq-trigger 0x401", errno)],
+    );
+}
+
+#[test]
+fn sysfs_and_cgroupfs_are_not_there() {
+    let ws = workspace();
+    // An ordinary user is kept from the whole tree by what he may not enter.
+    for profile in if is_root() { &["repo-write", "full-dev"][..] } else { &["repo-write"] } {
+        check(
+            ws.path(),
+            &["--profile", profile],
+            &[
+                ("open s:/sys 0", "ENOENT"),
+                ("open s:/sys/fs/cgroup/cgroup.procs 1", "ENOENT"),
+                ("open s:/sys/kernel/uevent_helper 1", "ENOENT"),
+                ("open s:/sys/kernel/debug 0", "ENOENT"),
+                ("open s:/sys/power/state 1", "ENOENT"),
+                ("open s:/sys/fs/bpf 0", "ENOENT"),
+            ],
+        );
+    }
+}
+
+#[test]
+fn memory_of_the_kernel_is_not_read() {
+    let ws = workspace();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("open s:/dev/mem 0", "ENOENT"),
+            ("open s:/dev/kmem 0", "ENOENT"),
+            ("open s:/dev/port 0", "ENOENT"),
+            ("open s:/dev/kmsg 0", "ENOENT"),
+            ("open s:/dev/sda 0", "ENOENT"),
+            ("open s:/dev/vda 0", "ENOENT"),
+            ("open s:/dev/loop-control 0", "ENOENT"),
+            ("open s:/dev/fuse 0", "ENOENT"),
+            ("open s:/dev/kvm 0", "ENOENT"),
+            ("open s:/dev/net/tun 0", "ENOENT"),
+            ("open s:/dev/userfaultfd 0", "ENOENT"),
+            ("open s:/proc/kmsg 0", if is_root() { "EPERM" } else { "EACCES" }),
+        ],
+    );
+    for path in ["/proc/kpageflags", "/proc/kpagecount", "/proc/vmallocinfo", "/proc/timer_list"] {
+        if fs::exists(path).unwrap_or(false) {
+            // Covered for root, for whom its mode would be no hindrance.
+            let said = crate::support::attempt(ws.path(), &[], "read", &[path]);
+            assert_eq!(said, if is_root() { "[]" } else { "EACCES" }, "{path}");
+        }
+    }
+    if fs::exists("/proc/kcore").unwrap() {
+        check(ws.path(), &[], &[("open s:/proc/kcore 0", if is_root() { "EPERM" } else { "EACCES" })]);
+    }
+}
+
+#[test]
+fn addresses_of_the_kernel_are_not_shown() {
+    let ws = workspace();
+    require!(fs::exists("/proc/kallsyms").unwrap(), "kallsyms in the kernel");
+    let script = "cut -c1-16 /proc/kallsyms | sort -u | head -2";
+    let addresses = crate::support::stdout(&crate::support::shell(ws.path(), &[], script));
+    assert!(addresses.is_empty() || addresses == "0000000000000000", "{addresses}");
+}
+
+#[test]
+fn nothing_for_the_whole_machine_is_called() {
+    let ws = workspace();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    check(
+        ws.path(),
+        &[],
+        &[
+            ("init_module buf 4096 s:", "EPERM"),
+            ("finit_module 0 s: 0", "EPERM"),
+            ("delete_module s:x 0", "EPERM"),
+            ("kexec_load 0 0 0 0", "EPERM"),
+            ("kexec_file_load 0 0 0 0 0", "EPERM"),
+            ("reboot 0xfee1dead 672274793 0 0", "EPERM"),
+            ("swapon s:/tmp/x 0", "EPERM"),
+            ("swapoff s:/tmp/x", "EPERM"),
+            ("sethostname s:evil 4", "EPERM"),
+            ("setdomainname s:evil 4", "EPERM"),
+            ("settimeofday p:0,0 0", "EPERM"),
+            ("clock_settime 0 p:0,0", "EPERM"),
+            ("adjtimex buf", "EPERM"),
+            ("acct s:/tmp/x", "EPERM"),
+            ("syslog 3 buf 4096", "EPERM"),
+            ("syslog 5 0 0", "EPERM"),
+            ("vhangup", "EPERM"),
+            ("quotactl 0x80000700 0 0 buf", "EPERM"),
+            ("iopl 3", "EPERM"),
+            ("ioperm 0x70 2 1", "EPERM"),
+            ("modify_ldt 0 buf 16", "EPERM"),
+            ("uselib s:/x", "EPERM"),
+        ],
+    );
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/hostname").unwrap(), host);
+}
+
+#[test]
+fn identity_and_limits_are_not_raised() {
+    let ws = workspace();
+    let other = if is_root() { 1000 } else { 0 };
+    check(
+        ws.path(),
+        &[],
+        &[
+            (&format!("setuid {other}"), "EINVAL"),
+            (&format!("setgid {other}"), "EINVAL"),
+            (&format!("setresuid {other} {other} {other}"), "EINVAL"),
+            ("setuid 65534", "EINVAL"),
+            ("setgroups 1 w:0", "EPERM"),
+            ("setgroups 0 0", "EPERM"),
+            ("prlimit64 0 4 p:0xffffffffffffffff,0xffffffffffffffff 0", "EPERM"), // RLIMIT_CORE
+            ("setpriority 0 0 -20", "EACCES"),
+            ("sched_setscheduler 0 1 w:50", "EPERM"), // SCHED_FIFO
+            ("ioprio_set 1 0 0x2000", "EPERM"),       // real-time class
+        ],
+    );
+}

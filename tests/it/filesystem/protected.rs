@@ -1,0 +1,206 @@
+//! Protected paths of a writable workspace: what programs outside trust stays as it is.
+
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use serde_json::Value;
+
+use crate::support::{fails, has, kennel, report, require, stderr, succeeds, workspace};
+
+/// A workspace that looks like a repository.
+fn repository() -> tempfile::TempDir {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+    fs::create_dir_all(dir.path().join(".git/refs")).unwrap();
+    fs::write(dir.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    fs::write(dir.path().join(".git/config"), "[core]\n").unwrap();
+    dir
+}
+
+/// Subjects of the denials, relative to the workspace, each with its reason.
+fn denials(report: &Value, dir: &Path) -> Vec<(String, String)> {
+    let denials = report["denials"].as_array().unwrap().iter();
+    denials
+        .map(|denial| {
+            assert_eq!(denial["protection"], "protected_paths");
+            let subject = Path::new(denial["subject"].as_str().unwrap()).strip_prefix(dir).unwrap();
+            (subject.to_str().unwrap().to_owned(), denial["reason"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn hooks_and_config_cannot_be_changed_and_the_rest_can() {
+    let dir = repository();
+    for attempt in [
+        "echo x > .git/hooks/pre-commit",
+        "echo x > .git/hooks/post-checkout",
+        "rm -f .git/hooks/pre-commit",
+        "chmod 777 .git/hooks/pre-commit",
+        "mkdir .git/hooks/x",
+        "echo x >> .git/config",
+    ] {
+        let said = fails(dir.path(), &[], attempt);
+        assert!(said.contains("Read-only file system"), "{attempt}: {said}");
+    }
+    for attempt in [
+        "mv .git/hooks .git/x",
+        "rm -f .git/config",
+        "mv .git/config .git/x",
+        "mv .git x",
+        "rm -rf .git/hooks",
+    ] {
+        let said = fails(dir.path(), &[], attempt);
+        assert!(
+            said.contains("Device or resource busy") || said.contains("Read-only file system"),
+            "{attempt}: {said}"
+        );
+    }
+    succeeds(
+        dir.path(),
+        &[],
+        "echo ref > .git/HEAD; mkdir .git/objects; touch .git/refs/x .git/index.lock; mv .git/index.lock .git/index; cat .git/config .git/hooks/*",
+    );
+    assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[core]\n");
+    assert_eq!(fs::read_to_string(dir.path().join(".git/hooks/pre-commit")).unwrap(), "#!/bin/sh\n");
+    assert!(dir.path().join(".git/index").exists());
+}
+
+#[test]
+fn absent_protected_paths_are_undone_and_reported() {
+    let dir = workspace();
+    fs::create_dir(dir.path().join(".git")).unwrap();
+    let script =
+        "mkdir .git/hooks; echo x > .git/hooks/pre-commit; echo x > .git/config; echo ok > .git/HEAD";
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
+    let denied = denials(&report, dir.path());
+    let undone = "a protected path was changed; it was removed".to_owned();
+    assert_eq!(denied, [(".git/hooks".to_owned(), undone.clone()), (".git/config".to_owned(), undone)]);
+    assert!(stderr(&output).contains("kennel: denied by protected_paths: "), "{output:?}");
+    let mut left: Vec<_> =
+        fs::read_dir(dir.path().join(".git")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["HEAD"]);
+}
+
+#[test]
+fn absent_protected_paths_are_undone_however_the_command_ends() {
+    let write = "mkdir .git/hooks; echo x > .git/hooks/pre-commit; touch done";
+    for (script, flags, code) in [
+        (format!("{write}; exit 7"), vec![], Some(7)),
+        (format!("{write}; kill -9 $$"), vec![], Some(137)),
+        (format!("{write}; sleep 60"), vec!["--timeout", "300ms"], Some(124)),
+        (format!("({write}) & wait; sleep 60 & exit 0"), vec![], Some(0)),
+    ] {
+        let dir = workspace();
+        fs::create_dir(dir.path().join(".git")).unwrap();
+        let output = kennel(dir.path(), &flags, &["sh", "-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), code, "{output:?}");
+        assert!(dir.path().join("done").exists() && !dir.path().join(".git/hooks").exists(), "{script}");
+    }
+}
+
+#[test]
+fn quiet_run_undoes_without_words() {
+    let dir = workspace();
+    fs::create_dir(dir.path().join(".git")).unwrap();
+    let output = kennel(dir.path(), &["--quiet"], &["mkdir", ".git/hooks"]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(!dir.path().join(".git/hooks").exists());
+}
+
+#[test]
+fn no_placeholder_appears_on_the_host() {
+    let dir = workspace();
+    let count = |path: &Path| fs::read_dir(path).unwrap().count();
+    succeeds(dir.path(), &["--protect", "absent/deep"], "ls -A");
+    assert_eq!(count(dir.path()), 0);
+    fs::create_dir(dir.path().join(".git")).unwrap();
+    assert_eq!(succeeds(dir.path(), &[], "ls -A .git"), "");
+    assert_eq!(count(&dir.path().join(".git")), 0);
+}
+
+#[test]
+fn paths_of_the_policy_are_protected_too() {
+    let dir = workspace();
+    fs::write(dir.path().join(".env"), "A=1").unwrap();
+    fs::create_dir_all(dir.path().join("ci/scripts")).unwrap();
+    let flags = ["--protect", ".env", "--protect", "ci/scripts", "--protect", "later"];
+    assert_eq!(succeeds(dir.path(), &flags, "cat .env; touch ci/x"), "A=1");
+    for attempt in ["echo x > .env", "touch ci/scripts/x"] {
+        assert!(fails(dir.path(), &flags, attempt).contains("Read-only file system"));
+    }
+    assert!(fails(dir.path(), &flags, "mv ci other").contains("Device or resource busy"));
+    let (_, report) = report(dir.path(), &flags, &["touch", "later"]);
+    assert_eq!(denials(&report, dir.path()).len(), 1, "{report}");
+    assert!(!dir.path().join("later").exists());
+}
+
+#[test]
+fn link_in_place_of_a_protected_path_is_put_back() {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join(".git")).unwrap();
+    fs::create_dir(dir.path().join("shared")).unwrap();
+    symlink("../shared", dir.path().join(".git/hooks")).unwrap();
+    let (output, report) = report(
+        dir.path(),
+        &[],
+        &["sh", "-c", "rm .git/hooks; mkdir .git/hooks; touch .git/hooks/pre-commit"],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let denied = denials(&report, dir.path());
+    assert_eq!(
+        denied,
+        [(".git/hooks".to_owned(), "a protected path was changed; the link was put back".to_owned())]
+    );
+    assert_eq!(fs::read_link(dir.path().join(".git/hooks")).unwrap(), Path::new("../shared"));
+}
+
+#[test]
+fn undoing_is_not_led_out_of_the_workspace() {
+    let (dir, victim) = (workspace(), workspace());
+    fs::create_dir_all(victim.path().join("hooks")).unwrap();
+    fs::write(victim.path().join("hooks/keep"), "keep").unwrap();
+    fs::create_dir(dir.path().join(".git")).unwrap();
+    let script = format!("rmdir .git && ln -s {} .git", victim.path().display());
+    let flags = ["--rw", victim.path().to_str().unwrap()];
+    let output = kennel(dir.path(), &flags, &["sh", "-c", &script]).output().unwrap();
+    assert_eq!(fs::read_to_string(victim.path().join("hooks/keep")).unwrap(), "keep", "{output:?}");
+}
+
+#[test]
+fn every_writable_grant_is_protected() {
+    let (dir, repository) = (workspace(), repository());
+    let other = repository.path().to_str().unwrap();
+    let said = fails(dir.path(), &["--rw", other], &format!("echo x > {other}/.git/config"));
+    assert!(said.contains("Read-only file system"), "{said}");
+    let said = fails(dir.path(), &["--rw", &format!("{other}:/repo")], "echo x > /repo/.git/hooks/x");
+    assert!(said.contains("Read-only file system"), "{said}");
+}
+
+#[test]
+fn git_init_works_and_its_making_is_told() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let (output, report) =
+        report(dir.path(), &[], &["git", "-c", "init.defaultBranch=main", "init", "--quiet"]);
+    assert!(output.status.success(), "{output:?}");
+    let denied = denials(&report, dir.path());
+    assert_eq!(denied.len(), 1, "{denied:?}");
+    assert!(denied[0].0 == ".git/config" && denied[0].1.contains("it was kept"), "{denied:?}");
+    assert!(dir.path().join(".git/HEAD").exists() && dir.path().join(".git/config").exists());
+    succeeds(dir.path(), &[], "git status");
+}
+
+#[test]
+fn hooks_of_a_repository_made_inside_are_removed() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let script = "git -c init.defaultBranch=main init --quiet && mkdir -p .git/hooks && echo 'evil' > .git/hooks/pre-commit";
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
+    let subjects: Vec<String> =
+        denials(&report, dir.path()).into_iter().map(|(subject, _)| subject).collect();
+    assert_eq!(subjects, [".git/hooks", ".git/config"]);
+    assert!(!dir.path().join(".git/hooks/pre-commit").exists());
+}

@@ -1,0 +1,88 @@
+//! All of it once more as an ordinary user, when root runs the tests: root's sandboxes leak first, but users' are
+//! refused first.
+
+use std::{
+    fs::{self, File, Permissions},
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use crate::support::{has, is_root, is_second_pass, kennel_path, payload_path, require};
+
+/// The ordinary user. Needs no account.
+const USER: u32 = 1000;
+
+/// How long the second pass may take.
+const LONGEST: Duration = Duration::from_secs(240);
+
+/// Copies a program to where everybody may execute it.
+fn copy(from: &Path, to: &Path) {
+    fs::copy(from, to).unwrap();
+    fs::set_permissions(to, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn all_tests_pass_as_an_ordinary_user() {
+    if is_second_pass() || !is_root() {
+        return;
+    }
+    require!(has("setpriv"), "setpriv of util-linux");
+    let dir = tempfile::Builder::new().prefix("kennel-second-").tempdir_in("/tmp").unwrap();
+    let place = |name: &str| dir.path().join(name);
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    copy(&std::env::current_exe().unwrap(), &place("it"));
+    copy(&kennel_path(), &place("kennel"));
+    copy(&payload_path(), &place("payload"));
+    fs::create_dir(place("home")).unwrap();
+    chown(place("home"), Some(USER), Some(USER)).unwrap();
+    let (status, said) = run(dir.path());
+    assert_eq!(status, Some(0), "{}", tail(&said));
+    assert!(passed(&said) > 20, "{}", tail(&said));
+}
+
+/// Runs the copied tests as the user; answers the exit status, `None` when it took too long, and what they said.
+fn run(dir: &Path) -> (Option<i32>, String) {
+    let log = dir.join("log");
+    let file = File::create(&log).unwrap();
+    let mut child = Command::new("setpriv")
+        .args(["--reuid", &USER.to_string(), "--regid", &USER.to_string(), "--clear-groups", "--"])
+        .arg(dir.join("it"))
+        .current_dir(dir.join("home"))
+        .env("KENNEL_SECOND_PASS", "1")
+        .env("KENNEL_BIN", dir.join("kennel"))
+        .env("KENNEL_PAYLOAD", dir.join("payload"))
+        .env("HOME", dir.join("home"))
+        .env("TMPDIR", "/tmp")
+        .env("RUST_BACKTRACE", "0")
+        .stdout(file.try_clone().unwrap())
+        .stderr(file)
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if start.elapsed() > LONGEST {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    (status, String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned())
+}
+
+/// How many tests the summary says have passed.
+fn passed(said: &str) -> u32 {
+    let count = |line: &str| line.strip_prefix("test result: ok. ")?.split(' ').next()?.parse().ok();
+    said.lines().find_map(count).unwrap_or(0)
+}
+
+/// What failed and why: the output without the tests that passed.
+fn tail(said: &str) -> String {
+    let lines: Vec<&str> = said.lines().filter(|line| !line.ends_with(" ... ok")).collect();
+    lines[lines.len().saturating_sub(200)..].join("\n")
+}

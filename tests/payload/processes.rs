@@ -1,0 +1,155 @@
+//! Processes that will not go, and processes that reach for others.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use crate::{call::raw, say};
+
+const TICK: Duration = Duration::from_millis(5);
+
+fn fork() -> Result<i64, i32> {
+    raw(libc::SYS_fork, [0; 6])
+}
+
+fn leave() -> ! {
+    // What was said must be out before: _exit(2) flushes nothing.
+    let _ = std::io::stdout().flush();
+    let _ = raw(libc::SYS_exit_group, [0; 6]);
+    std::process::abort()
+}
+
+/// A daemon by the book: two forks and a session of its own. It appends to the file until it is killed.
+pub(crate) fn daemon(arguments: &[&str]) {
+    let path = arguments.first().copied().unwrap_or_default().to_owned();
+    if fork() == Ok(0) {
+        let _ = raw(libc::SYS_setsid, [0; 6]);
+        if fork() == Ok(0) {
+            ignore_signals();
+            loop {
+                let file = File::options().create(true).append(true).open(&path);
+                let _ = file.and_then(|mut file| file.write_all(b"."));
+                sleep(TICK);
+            }
+        }
+        leave();
+    }
+    let end = Instant::now() + Duration::from_secs(5);
+    while !fs::read(&path).is_ok_and(|beat| !beat.is_empty()) {
+        if Instant::now() > end {
+            return say(Err(libc::ETIMEDOUT));
+        }
+        sleep(TICK);
+    }
+    println!("ok");
+}
+
+/// A daemon, and a parent that stays as well.
+pub(crate) fn daemon_and_wait(arguments: &[&str]) {
+    daemon(arguments);
+    sleep(Duration::from_secs(60));
+}
+
+fn ignore_signals() {
+    for number in 1..32 {
+        // SAFETY: SIG_IGN runs no code of ours.
+        let _ = unsafe { libc::signal(number, libc::SIG_IGN) };
+    }
+}
+
+/// kill(2) of everyone; the caller is spared by the kernel.
+pub(crate) fn kill_everyone(_: &[&str]) {
+    if fork() == Ok(0) {
+        sleep(Duration::from_secs(60));
+        leave();
+    }
+    say(raw(libc::SYS_kill, [-1, libc::SIGKILL.into(), 0, 0, 0, 0]));
+}
+
+/// Forks in every generation until it is refused; the first one says how.
+pub(crate) fn fork_bomb(_: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < end {
+        match fork() {
+            Ok(0) => {
+                sleep(Duration::from_secs(60));
+                leave();
+            }
+            Ok(_) => {}
+            refused => {
+                say(refused);
+                return;
+            }
+        }
+    }
+    println!("never refused");
+}
+
+/// A thousand orphans that end at once; afterwards, how many zombies are to be seen.
+pub(crate) fn orphans(_: &[&str]) {
+    for _ in 0..1000 {
+        if fork() == Ok(0) {
+            let _ = fork();
+            leave();
+        }
+        let _ = raw(libc::SYS_wait4, [-1, 0, libc::WNOHANG.into(), 0, 0, 0]);
+    }
+    while raw(libc::SYS_wait4, [-1, 0, 0, 0, 0, 0]).is_ok() {}
+    let end = Instant::now() + Duration::from_secs(5);
+    while zombies() > 0 && Instant::now() < end {
+        sleep(TICK);
+    }
+    println!("{}", zombies());
+}
+
+fn zombies() -> usize {
+    let stats = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats = stats.filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"))).count()
+}
+
+/// As subreaper, adopts a grandchild that would else go to init, and leaves it running.
+pub(crate) fn subreaper(arguments: &[&str]) {
+    say(raw(libc::SYS_prctl, [libc::PR_SET_CHILD_SUBREAPER.into(), 1, 0, 0, 0, 0]));
+    daemon(arguments);
+}
+
+/// Ignores every signal that can be ignored and stays.
+pub(crate) fn stubborn(_: &[&str]) {
+    ignore_signals();
+    println!("ok");
+    let _ = std::io::stdout().flush();
+    sleep(Duration::from_secs(60));
+}
+
+/// Stops itself.
+pub(crate) fn stop_self(_: &[&str]) {
+    println!("ok");
+    let _ = std::io::stdout().flush();
+    say(raw(libc::SYS_kill, [0, libc::SIGSTOP.into(), 0, 0, 0, 0]));
+}
+
+/// Leaves a stopped child behind.
+pub(crate) fn stop_and_leave(_: &[&str]) {
+    if fork() == Ok(0) {
+        let pid = i64::from(std::process::id());
+        let _ = raw(libc::SYS_kill, [pid, libc::SIGSTOP.into(), 0, 0, 0, 0]);
+        leave();
+    }
+    println!("ok");
+}
+
+/// What debuggers do, on a child of its own: PTRACE_ATTACH and process_vm_readv(2) work.
+pub(crate) fn debug_child(_: &[&str]) {
+    let Ok(mut child) = Command::new("/proc/self/exe").arg("stubborn").stdout(Stdio::null()).spawn() else {
+        return say(Err(libc::ECHILD));
+    };
+    let pid = i64::from(child.id());
+    say(raw(libc::SYS_ptrace, [libc::PTRACE_SEIZE.into(), pid, 0, 0, 0, 0]));
+    let _ = child.kill();
+    let _ = child.wait();
+}
