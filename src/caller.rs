@@ -16,6 +16,9 @@ pub(crate) struct Caller {
     pub(crate) user: String,
     /// Absolute; where HOME is unset or relative, that of the password database, else `/`.
     pub(crate) home: PathBuf,
+    /// Every directory that may hold the caller's secrets: HOME and that of the password database, each also by
+    /// its canonical path.
+    pub(crate) homes: Vec<PathBuf>,
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<OsString, OsString>,
 }
@@ -27,8 +30,10 @@ impl Caller {
         let environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
         let account = Account::of(uid);
         let home = environment.get(OsStr::new("HOME")).map(PathBuf::from).filter(|home| home.is_absolute());
+        let database = account.as_ref().map(|account| account.home.clone());
         Self {
             uid,
+            homes: with_canonical(home.iter().chain(&database)),
             gid: nix::unistd::getegid().as_raw(),
             user: account.as_ref().map_or_else(|| "user".to_owned(), |account| account.name.clone()),
             home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
@@ -57,6 +62,15 @@ impl Caller {
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0
     }
+}
+
+/// Each path, and where it leads if that is elsewhere. `/` is nobody's home.
+fn with_canonical<'p>(paths: impl Iterator<Item = &'p PathBuf>) -> Vec<PathBuf> {
+    let both = paths.flat_map(|path| [Some(path.clone()), fs::canonicalize(path).ok()]).flatten();
+    let mut homes: Vec<PathBuf> = both.filter(|path| path != Path::new("/")).collect();
+    homes.sort();
+    homes.dedup();
+    homes
 }
 
 /// A line of the password database.

@@ -10,6 +10,7 @@ mod grants;
 mod identity;
 mod landlock;
 mod limits;
+mod pin;
 mod protect;
 pub(crate) mod request;
 mod seccomp;
@@ -26,7 +27,7 @@ use kennel_helper::plan::Step;
 
 pub(crate) use section::Section;
 
-use self::view::View;
+use self::{protect::Protected, view::View};
 use crate::{
     Enforcement, Error,
     caller::Caller,
@@ -102,30 +103,24 @@ pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<C
         });
     }
     let workspace = grants::workspace(&parts)?;
-    let (view, watches) = view_of(&parts, &workspace)?;
+    let (view, protected) = view_of(&parts, &workspace)?;
     let mut enforcement = Enforcement::default();
     let setup = setup_steps(&parts, &view, &mut enforcement)?;
-    let protected = match watches.len() {
-        0 => "read-only".to_owned(),
-        absent => {
-            format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
-        }
-    };
-    enforcement.set(Protection::ProtectedPaths, State::Enforced, protected);
+    report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
     Ok(Compiled {
         setup,
         payload,
         environment: environment::environment(&parts),
         directory: directory(&parts, workspace.path),
-        watches,
+        watches: protected.watches,
         limits: policy.limits.clone(),
         enforcement,
     })
 }
 
 /// Everything visible. The order is that of precedence: what comes later gives way, walls go over all.
-fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Vec<Watch>), Error> {
+fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Protected), Error> {
     let mut view = View::default();
     system::show(&mut view, parts);
     grants::show_workspace(&mut view, parts, workspace)?;
@@ -134,9 +129,36 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Vec<W
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);
-    secrets::mask(&mut view, parts);
-    let watches = protect::protect(&mut view, parts, workspace);
-    Ok((view, watches))
+    secrets::mask(&mut view, parts)?;
+    let protected = protect::protect(&mut view, parts, workspace)?;
+    Ok((view, protected))
+}
+
+/// Says what protects the protected paths; a file with a second name is not protected in full.
+fn report_protected(
+    parts: &Parts<'_>,
+    protected: &Protected,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    if let Some(path) = protected.linked.first() {
+        let reason = format!("{} has other hard links, by which it can be written", path.display());
+        if parts.policy.effective_requirement(Protection::ProtectedPaths) == Requirement::Required
+            && parts.policy.profile == Profile::CiOnly
+        {
+            let remedy = Some("remove the other links".to_owned());
+            return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
+        }
+        enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
+        return Ok(());
+    }
+    let detail = match protected.watches.len() {
+        0 => "read-only".to_owned(),
+        absent => {
+            format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
+        }
+    };
+    enforcement.set(Protection::ProtectedPaths, State::Enforced, detail);
+    Ok(())
 }
 
 /// Steps of PID 1, in the order that the kernel needs: namespaces, view, then walls from the outermost in.

@@ -9,7 +9,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use nix::fcntl::OFlag;
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::stat::{SFlag, fstat},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::unix::pipe,
@@ -69,9 +73,9 @@ pub(crate) struct Connected {
 /// reads from it.
 pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
     let theirs = match kind {
-        Kind::Inherit => inherited.as_fd().try_clone_to_owned()?,
+        Kind::Inherit => checked(inherited.as_fd().try_clone_to_owned()?)?,
         Kind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
-        Kind::Given(fd) => fd,
+        Kind::Given(fd) => checked(fd)?,
         Kind::Piped => {
             let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (theirs, ours) = if reads { (reader, writer) } else { (writer, reader) };
@@ -79,6 +83,17 @@ pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Resu
         }
     };
     Ok(Connected { theirs, ours: None })
+}
+
+/// Refuses a descriptor that leads to other files: a directory, or one that was opened as a path only. The command
+/// could walk from it past every mount.
+fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+    if flags.contains(OFlag::O_PATH) {
+        return Err(Errno::EBADF.into());
+    }
+    let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
+    if kind == SFlag::S_IFDIR { Err(Errno::EISDIR.into()) } else { Ok(fd) }
 }
 
 /// The writing end of a command's stdin. Dropping it is the end of input.

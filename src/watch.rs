@@ -3,7 +3,10 @@
 
 use std::{
     fs, io,
-    os::{fd::AsRawFd, unix::fs::symlink},
+    os::{
+        fd::AsRawFd,
+        unix::fs::{MetadataExt, PermissionsExt, symlink},
+    },
     path::{Path, PathBuf},
 };
 
@@ -36,26 +39,26 @@ pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
 }
 
 fn check(watch: &Watch) -> Option<Denial> {
-    let host = watch.base.join(&watch.path);
-    let there = fs::symlink_metadata(&host).is_ok();
     if watch.expected == Expected::NoRepository
         && let Some(pointer) = misplaced(watch)
     {
         // Not a new repository but a pointer to one that somebody prepared.
         return check(&Watch { expected: Expected::Absent, ..pointer });
     }
+    let host = watch.base.join(&watch.path);
     let undone = match &watch.expected {
         Expected::Link(to) if fs::read_link(&host).is_ok_and(|now| now == *to) => return None,
         Expected::Link(to) => put_back_link(watch, to).map(|()| "the link was put back"),
-        _ if !there => return None,
-        Expected::Absent => remove(watch).map(|()| "it was removed"),
-        Expected::NoRepository if watch.path.ends_with("hooks") => {
-            return remove_hooks(watch).then(|| denial(&host, "its hooks were removed"));
-        }
+        _ if fs::symlink_metadata(&host).is_err() => return None,
+        Expected::NoRepository if watch.path.ends_with("hooks") => match remove_hooks(watch) {
+            Ok(0) => return None,
+            removed => removed.map(|_| "its hooks were removed"),
+        },
         // A repository made inside needs its config; git outside reads it, so its making is told.
-        Expected::NoRepository => {
+        Expected::NoRepository if watch.path.ends_with("config") => {
             Ok("it was kept, because its directory is new: look at it before you trust it")
         }
+        Expected::Absent | Expected::NoRepository => remove(watch).map(|()| "it was removed"),
     };
     Some(match undone {
         Ok(what) => denial(&host, what),
@@ -95,7 +98,47 @@ fn anchored(watch: &Watch) -> io::Result<(std::os::fd::OwnedFd, PathBuf)> {
 
 fn remove(watch: &Watch) -> io::Result<()> {
     let (_parent, path) = anchored(watch)?;
-    if fs::symlink_metadata(&path)?.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) }
+    remove_entry(&path)
+}
+
+/// Removes a file or a whole directory, also one whose owner took the right to do so from himself.
+fn remove_entry(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return retry_as_owner(path, |path| fs::remove_file(path));
+    }
+    retry_as_owner(path, |path| fs::remove_dir_all(path))
+}
+
+/// Tries `action`; where rights are lacking, takes them for the directory, its parent and what is below, and tries
+/// again. Only the directories' owner can, which is who the command ran as.
+fn retry_as_owner(path: &Path, action: fn(&Path) -> io::Result<()>) -> io::Result<()> {
+    match action(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if let Some(parent) = path.parent() {
+                take_rights(parent)?;
+            }
+            open_up(path)?;
+            action(path)
+        }
+        done => done,
+    }
+}
+
+/// Makes every directory from `path` down accessible to its owner, following no link.
+fn open_up(path: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(path)?.is_dir() {
+        return Ok(());
+    }
+    take_rights(path)?;
+    for entry in fs::read_dir(path)? {
+        open_up(&entry?.path())?;
+    }
+    Ok(())
+}
+
+fn take_rights(directory: &Path) -> io::Result<()> {
+    let mode = fs::metadata(directory)?.mode();
+    fs::set_permissions(directory, fs::Permissions::from_mode(mode | 0o700))
 }
 
 fn put_back_link(watch: &Watch, to: &Path) -> io::Result<()> {
@@ -108,20 +151,20 @@ fn put_back_link(watch: &Watch, to: &Path) -> io::Result<()> {
 }
 
 /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
-/// Answers whether there were any.
-fn remove_hooks(watch: &Watch) -> bool {
-    let Ok((_parent, path)) = anchored(watch) else { return false };
-    if fs::symlink_metadata(&path).is_ok_and(|metadata| !metadata.is_dir()) {
-        return fs::remove_file(&path).is_ok();
+/// Answers how many there were.
+fn remove_hooks(watch: &Watch) -> io::Result<usize> {
+    let (_parent, path) = anchored(watch)?;
+    if !fs::symlink_metadata(&path)?.is_dir() {
+        return remove_entry(&path).map(|()| 1);
     }
-    let entries = fs::read_dir(&path).into_iter().flatten().flatten();
-    let live = entries.filter(|entry| !entry.file_name().as_encoded_bytes().ends_with(b".sample"));
-    live.map(|entry| {
-        let path = entry.path();
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) }
-    })
-    .filter(Result::is_ok)
-    .count()
-        > 0
+    open_up(&path)?;
+    let mut removed = 0;
+    for entry in fs::read_dir(&path)? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().ends_with(b".sample") {
+            remove_entry(&entry.path())?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }

@@ -223,7 +223,8 @@ fn attributes(access: Access) -> u64 {
     match access {
         Access::Read => RDONLY | NOSUID | NODEV,
         Access::Write => NOSUID | NODEV,
-        Access::Device => 0,
+        // Read-only is about the node's own mode, owner and times: what it stands for is written all the same.
+        Access::Device => RDONLY | NOSUID,
     }
 }
 

@@ -1,7 +1,8 @@
-//! Linked worktrees: a workspace whose repository lies elsewhere needs that repository to commit.
+//! What is particular to git: what it obeys in a repository, and linked worktrees.
 //!
-//! The workspace says where it lies, and the workspace may have been written by a command of an earlier sandbox.
-//! So the repository has to say so too: only it can have written the link back.
+//! A workspace whose repository lies elsewhere needs that repository to commit. The workspace says where it lies,
+//! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
+//! too: only it can have written the link back.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ const LONGEST_LINK: u64 = 8192;
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
     let Some(repository) = repository_of(&workspace.path) else { return };
-    if !view.is_free(&repository) || secrets::is_secret(&repository, &parts.caller.home) {
+    if !view.is_free(&repository) || secrets::is_secret(&repository, parts.caller) {
         return;
     }
     let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
@@ -30,8 +31,28 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
     }
 }
 
+/// What git obeys in a repository: who writes these has git run commands of his choice.
+const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
+
+/// The same in a linked worktree's directory, and in that of a submodule.
+const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
+const OBEYED_OF_MODULE: &[&str] = &["hooks", "config"];
+
+/// Paths below the directory `base` that git outside obeys.
+pub(super) fn obeyed(base: &Path) -> Vec<PathBuf> {
+    let repository = Path::new(if is_repository(base) { "" } else { ".git" });
+    let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
+    for (kind, names) in [("worktrees", OBEYED_OF_WORKTREE), ("modules", OBEYED_OF_MODULE)] {
+        let directory = repository.join(kind);
+        for entry in fs::read_dir(base.join(&directory)).into_iter().flatten().flatten() {
+            paths.extend(names.iter().map(|name| directory.join(entry.file_name()).join(name)));
+        }
+    }
+    paths
+}
+
 /// Whether `path` is a repository itself (`.git`, or a bare one), so that its hooks lie directly in it.
-pub(super) fn is_repository(path: &Path) -> bool {
+fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Parts, secrets,
+    Parts, pin, secrets,
     source::{Kind, Source},
     system,
     view::{Access, Node, View},
@@ -155,6 +155,7 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
             remedy: Some("remove the mask, or correct its path".to_owned()),
         });
     };
+    pin::way_to(view, &path)?;
     view.grant("mask", path, node)
 }
 

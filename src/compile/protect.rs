@@ -5,95 +5,114 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use super::{
-    Parts, git,
+    Parts, git, pin,
     source::Source,
-    view::{Access, Node, View},
+    view::{Access, Node, Origin, View},
 };
 use crate::{
+    Error,
     policy::Protection,
     watch::{Expected, Watch},
 };
 
-/// Protected in every writable directory that is granted: git outside would run what they say.
-const OF_WORKTREE: &[&str] = &[".git/hooks", ".git/config"];
+/// What came of protecting.
+#[derive(Debug, Default)]
+pub(super) struct Protected {
+    /// To be looked at after the command, because it cannot be bound.
+    pub(super) watches: Vec<Watch>,
+    /// Protected files that have other names, by which they can be written.
+    pub(super) linked: Vec<PathBuf>,
+}
 
-/// The same for a directory that is a repository itself.
-const OF_REPOSITORY: &[&str] = &["hooks", "config"];
+/// A writable grant: its place in the sandbox, and the directory of the host.
+struct Grant {
+    target: PathBuf,
+    base: PathBuf,
+}
 
-/// Protects the policy's paths in the workspace and what git runs in every writable grant; answers what is to be
-/// watched because it cannot be bound.
-pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Vec<Watch> {
-    let mut watches = Vec::new();
-    for (target, base) in writable_directories(view) {
-        let always = if git::is_repository(&base) { OF_REPOSITORY } else { OF_WORKTREE };
-        let mut paths: Vec<PathBuf> = always.iter().map(PathBuf::from).collect();
-        if base == workspace.path {
-            let below = |path: &PathBuf| path.strip_prefix(&base).unwrap_or(path).to_owned();
+/// Protects the policy's paths in the workspace, and what git obeys in every writable grant.
+///
+/// # Errors
+/// Where a path is being exchanged meanwhile.
+pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<Protected, Error> {
+    let mut protected = Protected::default();
+    for grant in writable_directories(view) {
+        let mut paths = git::obeyed(&grant.base);
+        if grant.base == workspace.path {
+            let below = |path: &PathBuf| path.strip_prefix(&grant.base).unwrap_or(path).to_owned();
             paths.extend(parts.policy.protect.iter().map(below));
         }
         for path in paths {
-            protect_one(view, (&target, &base), &path, &mut watches);
+            protect_one(view, &grant, &path, &mut protected)?;
         }
     }
-    watches
+    Ok(protected)
 }
 
-fn writable_directories(view: &View) -> Vec<(PathBuf, PathBuf)> {
+fn writable_directories(view: &View) -> Vec<Grant> {
     let writable = |(target, place): (&Path, &super::view::Place)| match &place.node {
-        Node::Bind { source, access: Access::Write } if source.is_dir() => {
-            Some((target.to_owned(), source.path.clone()))
+        Node::Bind { source, access: Access::Write } if source.is_dir() && place.origin != Origin::Wall => {
+            Some(Grant { target: target.to_owned(), base: source.path.clone() })
         }
         _ => None,
     };
     view.iter().filter_map(writable).collect()
 }
 
-/// Walks from the granted directory `base` to `path` below it and pins every step of the way.
-fn protect_one(view: &mut View, (target, base): (&Path, &Path), path: &Path, watches: &mut Vec<Watch>) {
+/// Walks from the grant to `path` below it, and binds what is there over itself, read-only.
+fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Protected) -> Result<(), Error> {
     let mut below = PathBuf::new();
     for part in path.components() {
         below.push(part);
-        let on_host = base.join(&below);
+        let (place, on_host) = (grant.target.join(&below), grant.base.join(&below));
+        if view.get(&place).is_some_and(|place| place.node == Node::Cover) {
+            return Ok(());
+        }
+        let watch =
+            |path: &Path, expected| Watch { base: grant.base.clone(), path: path.to_owned(), expected };
         let Ok(metadata) = fs::symlink_metadata(&on_host) else {
             // The whole path is what must not appear, not only its first missing part.
             let expected =
                 if is_new_repository(path, &below) { Expected::NoRepository } else { Expected::Absent };
-            watches.push(Watch { base: base.to_owned(), path: path.to_owned(), expected });
-            return;
+            protected.watches.push(watch(path, expected));
+            return pin::way_to(view, &place);
         };
         if metadata.is_symlink() {
             let to = fs::read_link(&on_host).unwrap_or_default();
-            watches.push(Watch { base: base.to_owned(), path: below.clone(), expected: Expected::Link(to) });
-            return follow(
-                view,
-                (target, base),
-                &on_host,
-                path.strip_prefix(&below).unwrap_or(path),
-                watches,
-            );
+            protected.watches.push(watch(&below, Expected::Link(to)));
+            pin::way_to(view, &place)?;
+            return follow(view, grant, &on_host, path.strip_prefix(&below).unwrap_or(path), protected);
         }
-        let last = below == path || !metadata.is_dir();
-        let Ok(source) = Source::resolve(&on_host) else { return };
-        let access = if last { Access::Read } else { Access::Write };
-        let node = Node::Bind { source, access };
-        view.wall("protected path", &target.join(&below), node, Protection::ProtectedPaths);
-        if last {
-            return;
+        if below == path || !metadata.is_dir() {
+            if metadata.is_file() && metadata.nlink() > 1 {
+                protected.linked.push(on_host.clone());
+            }
+            pin::way_to(view, &place)?;
+            let node = Node::Bind { source: pin::exact(&on_host)?, access: Access::Read };
+            view.wall("protected path", &place, node, Protection::ProtectedPaths);
+            return Ok(());
         }
     }
+    Ok(())
 }
 
 /// Where a link on the way leads within the same grant, what it leads to is protected too.
-fn follow(view: &mut View, grant: (&Path, &Path), link: &Path, rest: &Path, watches: &mut Vec<Watch>) {
-    if let Ok(canonical) = fs::canonicalize(link)
-        && let Ok(inside) = canonical.strip_prefix(grant.1)
-    {
-        // Canonical: no further link can be met before the rest.
-        protect_one(view, grant, &inside.join(rest), watches);
+fn follow(
+    view: &mut View,
+    grant: &Grant,
+    link: &Path,
+    rest: &Path,
+    protected: &mut Protected,
+) -> Result<(), Error> {
+    match fs::canonicalize(link).map(|canonical| canonical.strip_prefix(&grant.base).map(Path::to_owned)) {
+        // Canonical: no further link can be met before the rest, which is shorter each time.
+        Ok(Ok(inside)) => protect_one(view, grant, &inside.join(rest), protected),
+        _ => Ok(()),
     }
 }
 

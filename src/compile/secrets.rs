@@ -7,11 +7,11 @@ use std::{
 };
 
 use super::{
-    Parts,
-    source::Kind,
-    view::{Node, View},
+    Parts, pin,
+    source::{Kind, Source},
+    view::{Node, Origin, Place, View},
 };
-use crate::policy::Protection;
+use crate::{Error, caller::Caller, policy::Protection};
 
 /// Below HOME.
 const OF_HOME: &[&str] = &[
@@ -67,40 +67,56 @@ const OF_SYSTEM: &[&str] = &[
     "/var/run/docker.sock",
 ];
 
-/// Covers every secret that the view would show.
-pub(super) fn mask(view: &mut View, parts: &Parts<'_>) {
-    let of_home = OF_HOME.iter().map(|name| parts.caller.home.join(name));
-    for path in of_home.chain(OF_SYSTEM.iter().map(PathBuf::from)) {
-        cover_if_visible(view, &path, 0);
+/// Covers every secret that the view would show, by whatever path it would.
+///
+/// # Errors
+/// Where the way to one is being exchanged meanwhile.
+pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
+    for secret in existing(parts.caller) {
+        for target in shown_at(view, &secret.path) {
+            pin::way_to(view, &target)?;
+            cover(view, "secret", &target, secret.kind);
+        }
     }
+    Ok(())
+}
+
+/// The secrets that are there, by canonical path: some people keep theirs behind links.
+fn existing(caller: &Caller) -> Vec<Source> {
+    let of_homes = caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
+    let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    let paths = of_homes.chain(OF_SYSTEM.iter().map(PathBuf::from)).filter(there);
+    let mut secrets: Vec<Source> = paths.filter_map(|path| Source::resolve(&path).ok()).collect();
+    secrets.sort_by(|one, other| one.path.cmp(&other.path));
+    secrets.dedup();
+    secrets
+}
+
+/// Every place in the sandbox where a bind shows the host's `secret`, except where the policy names it itself.
+fn shown_at(view: &View, secret: &Path) -> Vec<PathBuf> {
+    let shown = |(target, place): (&Path, &Place)| {
+        let Node::Bind { source, .. } = &place.node else { return None };
+        let below = secret.strip_prefix(&source.path).ok()?;
+        if below.as_os_str().is_empty() {
+            return (place.origin == Origin::Profile).then(|| target.to_owned());
+        }
+        Some(target.join(below))
+    };
+    view.iter().filter_map(shown).collect()
 }
 
 /// Whether `path` is a secret or lies in one.
-pub(super) fn is_secret(path: &Path, home: &Path) -> bool {
-    match path.strip_prefix(home) {
-        Ok(below) => OF_HOME.iter().any(|name| lies_in(below, name)),
-        Err(_) => OF_SYSTEM.iter().any(|name| lies_in(path, name)),
-    }
+pub(super) fn is_secret(path: &Path, caller: &Caller) -> bool {
+    let of_home = |home: &PathBuf| {
+        path.strip_prefix(home).is_ok_and(|below| OF_HOME.iter().any(|name| lies_in(below, name)))
+    };
+    caller.homes.iter().any(of_home) || OF_SYSTEM.iter().any(|name| lies_in(path, name))
 }
 
 /// `Path::starts_with` for a clean path, without taking both apart.
 fn lies_in(path: &Path, above: &str) -> bool {
     let rest = path.as_os_str().as_encoded_bytes().strip_prefix(above.as_bytes());
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
-}
-
-/// Covers `path` where a bind shows it; where it is a link, what it leads to as well.
-fn cover_if_visible(view: &mut View, path: &Path, links: u32) {
-    let Some(on_host) = view.host_path(path) else { return };
-    let Ok(metadata) = fs::symlink_metadata(&on_host) else { return };
-    if metadata.is_symlink() {
-        if let (Ok(target), true) = (fs::canonicalize(&on_host), links < 4) {
-            cover_if_visible(view, &target, links + 1);
-        }
-        return;
-    }
-    let kind = if metadata.is_dir() { Kind::Directory } else { Kind::File };
-    cover(view, "secret", path, kind);
 }
 
 /// Puts an empty read-only directory, or /dev/null, over `path`.

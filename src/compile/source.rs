@@ -47,6 +47,22 @@ impl Source {
         }
     }
 
+    /// What lies at `path`, which must have no link in it.
+    ///
+    /// # Errors
+    /// Those of openat2(2); `ELOOP` where there is a link.
+    pub(crate) fn exact(path: &Path) -> io::Result<Self> {
+        match plain(path) {
+            // Without openat2(2) the way is compared with the one that has no links. It may change in between;
+            // the inode that the inside compares may not.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                let source = Self::resolve(path)?;
+                if source.path == path { Ok(source) } else { Err(io::Error::from_raw_os_error(libc::ELOOP)) }
+            }
+            metadata => Ok(Self::of(path.to_owned(), &metadata?)),
+        }
+    }
+
     /// What `path` leads to, under that very name: one call, for places whose canonical name nobody needs.
     ///
     /// # Errors

@@ -59,11 +59,14 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 /// Files of /proc that show more of the host than of the sandbox. Their modes keep an ordinary user out; for
 /// real root, who owns them, they are covered. (Others, such as kcore and kmsg, ask for a capability as well.)
 const PROC_OF_ROOT: &[&str] = &[
+    "/proc/allocinfo",
     "/proc/kpagecgroup",
     "/proc/kpagecount",
     "/proc/kpageflags",
     "/proc/latency_stats",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
+    "/proc/slabinfo",
     "/proc/timer_list",
     "/proc/vmallocinfo",
 ];

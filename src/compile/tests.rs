@@ -22,6 +22,7 @@ fn caller(home: &Path) -> Caller {
         gid: 1000,
         user: "me".into(),
         home: home.to_owned(),
+        homes: vec![home.to_owned()],
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
     }

@@ -115,7 +115,7 @@ fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
 /// Shows a path read-only if it exists and is fit to be shown: a variable must not be able to name HOME, a
 /// secret, or a place that the system shows already.
 fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
-    if !view.is_free(path) || !is_fit(path, &parts.caller.home) {
+    if !view.is_free(path) || !is_fit(path, parts) {
         return;
     }
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
@@ -125,12 +125,13 @@ fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
         Ok(Source::of(path.to_owned(), &metadata))
     };
     if let Ok(source) = source
-        && is_fit(&source.path, &parts.caller.home)
+        && is_fit(&source.path, parts)
     {
         view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
     }
 }
 
-fn is_fit(path: &Path, home: &Path) -> bool {
-    !home.starts_with(path) && !secrets::is_secret(path, home) && path.is_absolute()
+fn is_fit(path: &Path, parts: &Parts<'_>) -> bool {
+    let holds_home = parts.caller.homes.iter().any(|home| home.starts_with(path));
+    !holds_home && !secrets::is_secret(path, parts.caller) && path.is_absolute()
 }

@@ -41,9 +41,7 @@ pub(crate) fn bind(
     if sys::identity(&tree)? != identity {
         return Err(Errno(ESTALE));
     }
-    if attributes != 0 {
-        sys::set_attributes(&tree, attributes, true)?;
-    }
+    sys::set_attributes(&tree, attributes, true)?;
     attach(root, &tree, (target, within))
 }
 

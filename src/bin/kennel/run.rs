@@ -3,6 +3,8 @@
 use std::{
     fs::File,
     io::{self, IsTerminal},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
     process::ExitCode,
     task::Poll,
     time::Duration,
@@ -32,12 +34,8 @@ const PASSED_ON: [i32; 7] =
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    let mut json = run
-        .json
-        .as_ref()
-        .map(File::create)
-        .transpose()
-        .map_err(|source| Error::Io { what: "create the file of --json", source })?;
+    let create = |source| Error::Io { what: "create the file of --json", source };
+    let mut json = run.json.as_deref().map(create_report).transpose().map_err(create)?;
     let result = confine(run);
     if let Some(file) = &mut json {
         report::write(file, &result)
@@ -48,6 +46,17 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
         report::remarks(&outcome);
     }
     Ok(outcome.exit_code().into())
+}
+
+/// Creates the report's file. In the workspace an earlier command may have left a link in its place, which must not
+/// lead us elsewhere; links of the system, such as /dev/stdout, may.
+fn create_report(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    if !path.starts_with("/dev") && !path.starts_with("/proc") {
+        options.custom_flags(libc::O_NOFOLLOW);
+    }
+    options.open(path)
 }
 
 fn confine(run: &Run) -> Result<Outcome, Error> {

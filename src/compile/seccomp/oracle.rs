@@ -209,6 +209,19 @@ fn second_opinion() -> BpfProgram {
     for call in [libc::SYS_fchmodat, libc::SYS_fchmodat2] {
         calls.insert(call, vec![without(2, 0o6000)]);
     }
+    let of_pid = [
+        libc::SYS_prlimit64,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setattr,
+    ];
+    for call in of_pid {
+        calls.insert(call, vec![all(vec![low(0, Op::Ne, 1)])]);
+    }
+    for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
+        calls.insert(call, vec![all(vec![low(1, Op::Ne, 1)])]);
+    }
     calls.insert(libc::SYS_renameat2, vec![without(4, 4)]);
     // Of the sixteen kinds of node, all but 2 (character device) and 6 (block device).
     let kinds = [0, 1, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|kind: u64| kind << 12);

@@ -84,6 +84,9 @@ const PROTOCOLS: &[u32] = &[
 /// for the present one.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
 
+/// The pid of init in every sandbox.
+const INIT: &[u32] = &[1];
+
 /// All rules. A system call is in at most one, and in none of the lists of `syscalls`; `table` sees to it.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -150,6 +153,23 @@ pub(super) const RULES: &[Rule] = &[
             Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
             Clause { when: &[Test::OneOf(Word::Low(2), libc::S_IFMT, DEVICES)], then: EPERM },
         ],
+        otherwise: ALLOW,
+    },
+    // Init is a process of the same user: limits and priorities of its own must stay out of reach.
+    Rule {
+        calls: &[
+            libc::SYS_prlimit64,
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setattr,
+        ],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_setpriority, libc::SYS_ioprio_set],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM }],
         otherwise: ALLOW,
     },
     // RENAME_WHITEOUT leaves a character device (0:0) behind, since Linux 5.8 without any capability.

@@ -107,10 +107,10 @@ const SIGNALS: &[c_long] = &[
 
 /// Priority and placement, within what rlimits and cgroup leave.
 const SCHEDULING: &[c_long] = &[
-    SYS_sched_yield, SYS_sched_setparam, SYS_sched_getparam, SYS_sched_setscheduler, SYS_sched_getscheduler,
+    SYS_sched_yield, SYS_sched_getparam, SYS_sched_getscheduler,
     SYS_sched_get_priority_max, SYS_sched_get_priority_min, SYS_sched_rr_get_interval,
-    SYS_sched_setaffinity, SYS_sched_getaffinity, SYS_sched_setattr, SYS_sched_getattr, SYS_getpriority,
-    SYS_setpriority, SYS_ioprio_set, SYS_ioprio_get, SYS_getcpu,
+    SYS_sched_getaffinity, SYS_sched_getattr, SYS_getpriority,
+    SYS_ioprio_get, SYS_getcpu,
 ];
 
 /// Reading clocks, sleeping, timers of one's own.
@@ -134,7 +134,7 @@ const IPC: &[c_long] = &[
 ];
 
 /// Limits and usage; a limit can only be lowered.
-const LIMITS: &[c_long] = &[SYS_getrlimit, SYS_setrlimit, SYS_prlimit64, SYS_getrusage, SYS_getrandom];
+const LIMITS: &[c_long] = &[SYS_getrlimit, SYS_setrlimit, SYS_getrusage, SYS_getrandom];
 
 /// What debuggers and tracers need. Helper processes are not dumpable, the host's not visible. uretprobe is
 /// what the kernel itself makes a process call that the host's administrator traces.

@@ -21,9 +21,9 @@ pub(crate) fn clone_tree(root: Option<&Fd>, source: &CStr) -> Result<Fd, Errno> 
     call!(nr::OPEN_TREE, at, source.as_ptr(), flags).map(fd)
 }
 
-/// mount_setattr(2) with `attributes` added. Linux 5.12.
+/// mount_setattr(2) with `attributes` added, and private: what the host mounts later does not appear. Linux 5.12.
 pub(crate) fn set_attributes(mount: &Fd, attributes: u64, recursive: bool) -> Result<(), Errno> {
-    let attr = MountAttr { set: attributes, clear: 0, propagation: 0, userns: 0 };
+    let attr = MountAttr { set: attributes, clear: 0, propagation: MS_PRIVATE, userns: 0 };
     let flags = AT_EMPTY_PATH | if recursive { AT_RECURSIVE } else { 0 };
     call!(nr::MOUNT_SETATTR, mount.0, c"".as_ptr(), flags, &raw const attr, size_of::<MountAttr>()).map(drop)
 }
