@@ -3,6 +3,7 @@
 //!
 //! | module | what is tried |
 //! | --- | --- |
+//! | `found` | holes that there were |
 //! | `paths` | files outside the grants by every kind of path, link, descriptor and handle |
 //! | `grants` | writing what is read-only, undoing the mounts, swapping what is granted |
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
@@ -22,6 +23,7 @@ use std::{
 
 use super::support::{self, attempt, payload_path};
 
+mod found;
 mod grants;
 mod helper;
 mod kernel;

@@ -14,7 +14,7 @@ use super::{check, check_outside, command};
 use crate::support::{payload_path, run, workspace};
 
 /// A workspace with a `.git` as git makes it.
-fn repository() -> TempDir {
+pub(super) fn repository() -> TempDir {
     let ws = workspace();
     fs::create_dir_all(ws.path().join(".git/hooks")).unwrap();
     fs::create_dir_all(ws.path().join(".git/objects")).unwrap();
@@ -31,7 +31,7 @@ fn is_untouched(ws: &Path) {
 }
 
 /// The denials in the report of a run of a shell script.
-fn denials(ws: &Path, flags: &[&str], script: &str) -> String {
+pub(super) fn denials(ws: &Path, flags: &[&str], script: &str) -> String {
     let report = tempfile::NamedTempFile::new().unwrap();
     let path = report.path().display().to_string();
     let flags = ["-q", "--json", &path].into_iter().chain(flags.iter().copied()).collect::<Vec<_>>();

@@ -8,7 +8,7 @@ use super::{command, landlock_abi, lines};
 use crate::support::{attempt, is_root, require, workspace};
 
 /// A home directory with secrets and something that is none.
-fn home() -> TempDir {
+pub(super) fn home() -> TempDir {
     let home = workspace();
     for (dir, file) in
         [(".ssh", "id_ed25519"), (".aws", "credentials"), (".config/gh", "hosts.yml"), (".gnupg", "k")]
@@ -23,7 +23,7 @@ fn home() -> TempDir {
 }
 
 /// What the attempt finds in a sandbox whose caller has this home, which is its workspace.
-fn at_home(home: &Path, flags: &[&str], attempt: &[&str]) -> Vec<String> {
+pub(super) fn at_home(home: &Path, flags: &[&str], attempt: &[&str]) -> Vec<String> {
     let mut command = command(home, flags, attempt);
     lines(&command.env("HOME", home).output().unwrap())
 }

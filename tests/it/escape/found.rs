@@ -1,0 +1,182 @@
+//! Holes that were found from inside once. Each test is named after the promise that was broken.
+
+use std::{
+    fs::{self, File},
+    os::unix::{
+        fs::{MetadataExt, symlink},
+        net::UnixListener,
+    },
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use super::{
+    check, command, lines,
+    protected::{denials, repository},
+    secrets::{at_home, home},
+};
+use crate::support::{is_root, kennel_path, payload_path, require, workspace};
+
+#[test]
+fn device_nodes_of_the_host_are_not_changed() {
+    let ws = workspace();
+    let before = fs::metadata("/dev/null").unwrap();
+    for device in ["null", "zero", "full", "random", "urandom", "tty"] {
+        check(
+            ws.path(),
+            &[],
+            &[
+                (&format!("chmod s:/dev/{device} 0x1b6"), "EROFS"),
+                (&format!("chown s:/dev/{device} -1 -1"), "EROFS"),
+                (&format!("utimensat -100 s:/dev/{device} 0 0"), "EROFS"),
+            ],
+        );
+    }
+    check(ws.path(), &[], &[("open s:/dev/null 1", "ok"), ("write $ s:x 1", "ok")]);
+    let after = fs::metadata("/dev/null").unwrap();
+    assert_eq!((before.mode(), before.ctime()), (after.mode(), after.ctime()));
+}
+
+#[test]
+fn an_ancestor_swapped_for_a_link_gives_nothing_away() {
+    let (ws, other) = (workspace(), workspace());
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    symlink(other.path(), ws.path().join("link")).unwrap();
+    let names = [".git", "link"].map(|name| ws.path().join(name).display().to_string());
+    let mut flipper = Command::new(payload_path())
+        .args(["flip", &names[0], &names[1], "4000"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_millis(3500);
+    while Instant::now() < end {
+        let calls = "call creat s:.git/written 0x1a4 + creat s:link/written 0x1a4";
+        command(ws.path(), &["-q"], &calls.split_whitespace().collect::<Vec<_>>()).output().unwrap();
+    }
+    flipper.wait().unwrap();
+    assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_the_host_mounts_later_does_not_appear() {
+    require!(is_root(), "root, to mount");
+    let (ws, other) = (workspace(), workspace());
+    let dir = other.path().display();
+    let payload = payload_path();
+    let script = format!(
+        "mount -t tmpfs share {dir} && mount --make-shared {dir} && mkdir {dir}/late || exit 1
+         {kennel} run -q --ro {payload}:/payload --ro {dir} -- sh -c \
+           'sleep 1; /payload call creat s:{dir}/late/x 0x1a4; grep -c {dir}/late /proc/self/mountinfo' &
+         sleep 0.5; mount -t tmpfs late {dir}/late; wait",
+        kennel = kennel_path().display(),
+        payload = payload.display()
+    );
+    let output = Command::new("unshare")
+        .args(["-m", "--propagation", "shared", "sh", "-c", &script])
+        .current_dir(ws.path())
+        .output()
+        .unwrap();
+    assert_eq!(lines(&output), ["EROFS", "0"]);
+}
+
+#[test]
+fn a_directory_as_standard_input_opens_nothing_protected() {
+    let (ws, other) = (workspace(), workspace());
+    fs::create_dir_all(ws.path().join(".git")).unwrap();
+    fs::write(ws.path().join(".git/config"), "[core]\n").unwrap();
+    let path = other.path().join("socket");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let stdin = File::open(ws.path()).unwrap();
+    let calls = "call openat 0 s:.git/config 1 + fchdir 0 + stat s:../../etc/passwd buf";
+    let mut command = command(ws.path(), &[], &calls.split_whitespace().collect::<Vec<_>>());
+    let output = command.stdin(Stdio::from(stdin)).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+}
+
+#[test]
+fn secrets_are_covered_wherever_the_home_is_shown() {
+    let (home, ws) = (home(), workspace());
+    let grant = format!("{}:/data", home.path().display());
+    let mut run = command(ws.path(), &["--ro", &grant], &["list", "/data/.ssh", "/data/.config/gh"]);
+    assert_eq!(lines(&run.env("HOME", home.path()).output().unwrap()), ["[]", "[]"]);
+}
+
+#[test]
+fn secrets_of_a_home_named_by_a_link_are_covered() {
+    let (home, other) = (home(), workspace());
+    let link = other.path().join("me");
+    symlink(home.path(), &link).unwrap();
+    let keys = home.path().join(".ssh").display().to_string();
+    let mut run = command(home.path(), &[], &["list", &keys]);
+    assert_eq!(lines(&run.env("HOME", &link).output().unwrap()), ["[]"]);
+}
+
+#[test]
+fn the_directory_around_a_secret_is_not_renamed() {
+    let home = home();
+    // Else the next run finds nothing to mask at the old name.
+    assert_eq!(at_home(home.path(), &[], &["call", "rename", "s:.config", "s:c"]), ["EBUSY"]);
+}
+
+#[test]
+fn a_linked_directory_around_a_secret_is_no_obstacle() {
+    let home = home();
+    fs::rename(home.path().join(".config"), home.path().join("dots")).unwrap();
+    symlink("dots", home.path().join(".config")).unwrap();
+    let secret = home.path().join("dots/gh").display().to_string();
+    assert_eq!(at_home(home.path(), &[], &["list", &secret]), ["[]"]);
+}
+
+#[test]
+fn the_target_of_a_protected_link_is_protected() {
+    let ws = repository();
+    fs::rename(ws.path().join(".git/hooks"), ws.path().join("shared")).unwrap();
+    symlink("../shared", ws.path().join(".git/hooks")).unwrap();
+    check(ws.path(), &[], &[("open s:shared/pre-commit 1", "EROFS"), ("creat s:shared/x 0x1ed", "EROFS")]);
+}
+
+#[test]
+fn a_commondir_of_its_own_does_not_replace_the_config() {
+    let ws = repository();
+    let told = denials(ws.path(), &[], "echo ../evil > .git/commondir");
+    assert!(told.contains("commondir"), "{told}");
+    assert!(!fs::exists(ws.path().join(".git/commondir")).unwrap());
+}
+
+#[test]
+fn a_hard_link_to_a_protected_file_is_told() {
+    let ws = repository();
+    fs::hard_link(ws.path().join(".git/config"), ws.path().join("alias")).unwrap();
+    let output = command(ws.path(), &[], &["call", "open", "s:alias", "1"]).output().unwrap();
+    let said = crate::support::stderr(&output);
+    assert!(said.contains("protected_paths degraded") && said.contains("hard links"), "{said}");
+    let output = command(ws.path(), &["--profile", "ci-only"], &["exit"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+}
+
+#[test]
+fn hooks_without_write_permission_are_undone_too() {
+    let ws = workspace();
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    let script = "mkdir .git/hooks; echo x > .git/hooks/pre-commit; chmod 555 .git/hooks .git";
+    let told = denials(ws.path(), &[], script);
+    assert!(told.contains("it was removed"), "{told}");
+    assert!(fs::symlink_metadata(ws.path().join(".git/hooks")).is_err());
+}
+
+#[test]
+fn limits_of_init_are_not_lowered() {
+    let ws = workspace();
+    check(ws.path(), &[], &[("prlimit64 1 7 p:0,0 0", "EPERM")]);
+}
+
+#[test]
+fn statistics_of_the_kernels_memory_are_covered() {
+    require!(is_root(), "root, who may read them outside");
+    let ws = workspace();
+    for path in ["/proc/slabinfo", "/proc/pagetypeinfo", "/proc/allocinfo"] {
+        if fs::exists(path).unwrap() {
+            assert_eq!(crate::support::attempt(ws.path(), &[], "read", &[path]), "[]", "{path}");
+        }
+    }
+}
