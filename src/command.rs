@@ -67,7 +67,7 @@ impl Sandbox {
             prepared: Arc::clone(&self.prepared),
             program: program.as_ref().to_owned(),
             arguments: Vec::new(),
-            environment: self.prepared.compiled.environment.clone(),
+            environment: self.prepared.compiled.environment.0.clone(),
             directory: None,
             timeout: self.prepared.compiled.limits.timeout.map(|span| span.duration()),
             terminal: None,

@@ -21,7 +21,7 @@ mod system;
 mod toolchains;
 mod view;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf};
 
 use kennel_helper::plan::Step;
 
@@ -62,6 +62,16 @@ impl Parts<'_> {
     }
 }
 
+/// Variables of an environment. Values may be secrets: only names are ever printed.
+#[derive(Clone, Default)]
+pub(crate) struct Variables(pub(crate) Vec<(OsString, OsString)>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
 /// A policy that was checked against a host and turned into steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
@@ -72,7 +82,7 @@ pub(crate) struct Compiled {
     /// What will be in force if every step succeeds.
     pub(crate) enforcement: Enforcement,
     /// Environment of commands that do not change it.
-    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) environment: Variables,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
     /// Paths to look at after a command.
@@ -111,7 +121,7 @@ pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<C
     Ok(Compiled {
         setup,
         payload,
-        environment: environment::environment(&parts),
+        environment: Variables(environment::environment(&parts)),
         directory: directory(&parts, workspace.path),
         watches: protected.watches,
         limits: policy.limits.clone(),

@@ -3,8 +3,6 @@
 
 use std::{io, path::PathBuf};
 
-use nix::errno::Errno;
-
 use crate::{
     failure::{Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
@@ -103,7 +101,8 @@ pub enum Error {
 /// An error in words; the number that the standard library adds helps nobody who reads the words.
 fn words(error: &(dyn std::error::Error + 'static)) -> String {
     let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-    errno.map_or_else(|| error.to_string(), |errno| Errno::from_raw(errno).desc().to_owned())
+    let (words, number) = (error.to_string(), errno.map(|errno| format!(" (os error {errno})")));
+    number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
 }
 
 impl Error {

@@ -68,7 +68,7 @@ fn birth_error(error: BirthError) -> Error {
     match error {
         BirthError::Clone(source) => {
             let errno = source.raw_os_error().unwrap_or_default();
-            let exhausted = matches!(errno, libc::EAGAIN | libc::ENOMEM);
+            let exhausted = matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE);
             let remedy = if exhausted { None } else { remedy(Protection::UserNamespace, errno) };
             let step = "new user and pid namespace".to_owned();
             Error::Step { step, protection: Protection::UserNamespace, source, remedy }

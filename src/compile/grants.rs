@@ -31,8 +31,11 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         source,
         remedy: Some(remedy.to_owned()),
     };
-    let source = Source::resolve(&given)
-        .map_err(|error| refused(error, "name an existing directory with --workspace"))?;
+    let source = Source::resolve(&given).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => refused(error, "name an existing directory with --workspace"),
+        io::ErrorKind::PermissionDenied => refused(error, "run as a user who may reach the workspace"),
+        _ => Error::Grant { what: "workspace", path: given.clone(), source: error, remedy: None },
+    })?;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
     }

@@ -56,6 +56,9 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
     ("/dev/stdout", "/proc/self/fd/1"),
 ];
 
+/// Files of /proc that show the caller's keys, which are not the command's.
+const PROC_OF_HOST: &[&str] = &["/proc/key-users", "/proc/keys"];
+
 /// Files of /proc that show more of the host than of the sandbox. Their modes keep an ordinary user out; for
 /// real root, who owns them, they are covered. (Others, such as kcore and kmsg, ask for a capability as well.)
 const PROC_OF_ROOT: &[&str] = &[
@@ -87,7 +90,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     }
     etc(view);
     view.offer("directory", "/var", Node::Dir);
-    view.offer("link", "/var/tmp", Node::Symlink { points_to: "/tmp".into() });
+    view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
     view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
 }
 
@@ -151,10 +154,9 @@ fn devices(view: &mut View, parts: &Parts<'_>) {
     }
     view.offer("terminals", "/dev/pts", Node::DevPts);
     view.offer("processes", "/proc", Node::Proc);
-    if parts.caller.is_root() {
-        for path in PROC_OF_ROOT.iter().filter(|path| crate::host::exists(Path::new(path))) {
-            super::secrets::cover(view, "kernel file", Path::new(path), Kind::File);
-        }
+    let of_root = if parts.caller.is_root() { PROC_OF_ROOT } else { &[] };
+    for path in PROC_OF_HOST.iter().chain(of_root).filter(|path| crate::host::exists(Path::new(path))) {
+        super::secrets::cover(view, "kernel file", Path::new(path), Kind::File);
     }
 }
 

@@ -169,7 +169,7 @@ fn the_environment_is_scrubbed_by_default() {
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     let names = |policy: &Policy| -> Vec<String> {
         let compiled = compiled(policy, &host(), home.path()).expect("compiles");
-        compiled.environment.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+        compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
     };
     assert_eq!(names(&policy), ["HOME", "PATH"]);
     assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));

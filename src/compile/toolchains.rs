@@ -49,6 +49,9 @@ const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { variable: "ASDF_DATA_DIR", home: ".asdf", parts: &["."] },
 ];
 
+/// Where no toolchain lives, whatever a variable says. Nor is a directory right below `/` one.
+const NO_PLACE: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
+
 /// Of a directory on PATH below HOME, its siblings that programs in it load from.
 const PREFIX_PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
 
@@ -132,6 +135,9 @@ fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
 }
 
 fn is_fit(path: &Path, parts: &Parts<'_>) -> bool {
-    let holds_home = parts.caller.homes.iter().any(|home| home.starts_with(path));
-    !holds_home && !secrets::is_secret(path, parts.caller) && path.is_absolute()
+    let homes = &parts.caller.homes;
+    let holds_home = homes.iter().any(|home| home.starts_with(path));
+    let in_home = homes.iter().any(|home| path.starts_with(home));
+    let of_system = NO_PLACE.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
+    !holds_home && (in_home || !of_system) && !secrets::is_secret(path, parts.caller)
 }

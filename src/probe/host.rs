@@ -21,7 +21,7 @@ use super::trials::Answer;
 use crate::{
     Enforcement, Error, Limits, Protection,
     compile::{
-        Compiled, Section,
+        Compiled, Section, Variables,
         request::{RequestBuf, Wanted},
     },
     image::Image,
@@ -113,7 +113,7 @@ fn overlay_plan() -> (Compiled, u32) {
         setup,
         payload: Section::default(),
         enforcement: Enforcement::default(),
-        environment: Vec::new(),
+        environment: Variables::default(),
         directory: PathBuf::from("/"),
         watches: Vec::new(),
         limits: Limits::default(),

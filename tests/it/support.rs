@@ -206,7 +206,7 @@ pub fn is_alone(test: &str, start: &str) -> bool {
     }
     let output = Command::new("sh")
         .args(["-c", start, "sh"])
-        .arg(env::current_exe().unwrap())
+        .arg(format!("/proc/{}/exe", std::process::id()))
         .args(["--exact", test, "--nocapture"])
         .env("KENNEL_ALONE", test)
         .output()

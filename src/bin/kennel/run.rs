@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, IsTerminal},
-    os::unix::fs::OpenOptionsExt,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::Path,
     process::ExitCode,
     task::Poll,
@@ -11,7 +11,10 @@ use std::{
 };
 
 use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Sandbox, Stdio, Terminal};
-use nix::sys::signal::{Signal, raise};
+use nix::sys::{
+    resource::{Resource, getrlimit},
+    signal::{Signal, raise},
+};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt},
     runtime::{Builder, Runtime},
@@ -28,18 +31,20 @@ use crate::{
 /// How long output that nobody reads may hold up the exit after a timeout.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// What the runtime and one sandbox keep open at most.
+const NEEDED_DESCRIPTORS: usize = 20;
+
 /// Signals that end or inform the command; a terminal sends some of them, a supervisor others.
 const PASSED_ON: [i32; 7] =
     [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    let create = |source| Error::Io { what: "create the file of --json", source };
-    let mut json = run.json.as_deref().map(create_report).transpose().map_err(create)?;
+    let mut json =
+        run.json.as_deref().map(create_report).transpose().map_err(|error| unwritten(run, error))?;
     let result = confine(run);
     if let Some(file) = &mut json {
-        report::write(file, &result)
-            .map_err(|source| Error::Io { what: "write the file of --json", source })?;
+        report::write(file, &result).map_err(|error| unwritten(run, error))?;
     }
     let outcome = result?;
     if !run.quiet {
@@ -57,6 +62,16 @@ fn create_report(path: &Path) -> io::Result<File> {
         options.custom_flags(libc::O_NOFOLLOW);
     }
     options.open(path)
+}
+
+fn unwritten(run: &Run, source: io::Error) -> Error {
+    let path = run.json.clone().unwrap_or_default();
+    Error::Grant {
+        what: "report",
+        path,
+        source,
+        remedy: Some("name a file that can be written with --json".into()),
+    }
 }
 
 fn confine(run: &Run) -> Result<Outcome, Error> {
@@ -78,6 +93,7 @@ fn confine(run: &Run) -> Result<Outcome, Error> {
 
 /// One thread: the runtime only waits.
 fn runtime() -> Result<Runtime, Error> {
+    spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
     Builder::new_current_thread()
         .enable_all()
         .build()
@@ -96,6 +112,18 @@ impl Counted {
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
         self.capped || (self.reported && !stream.is_terminal())
     }
+}
+
+/// The runtime panics where descriptors run out while it starts; where there could be too few, that is an error
+/// before.
+fn spare_descriptors() -> io::Result<()> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < 256 {
+        let spare: io::Result<Vec<_>> =
+            (0..NEEDED_DESCRIPTORS).map(|_| io::stdin().as_fd().try_clone_to_owned()).collect();
+        drop(spare?);
+    }
+    Ok(())
 }
 
 /// The command gets our own descriptors. Output is read by us only where it must be counted or cut.

@@ -242,7 +242,6 @@ async fn debug_output_shows_no_values() {
 }
 
 #[tokio::test]
-#[ignore = "bug: Sandbox and Child derive Debug down to Compiled::environment, values included"]
 async fn debug_output_of_sandbox_and_child_shows_no_values() {
     let dir = workspace();
     let policy = Policy::profile(Profile::RepoWrite, dir.path()).set_env("FROM_POLICY", "hidden-value");

@@ -15,7 +15,7 @@ use super::{
     protected::{denials, repository},
     secrets::{at_home, home},
 };
-use crate::support::{is_root, kennel_path, payload_path, require, workspace};
+use crate::support::{kennel_path, only_as_root, payload_path, workspace};
 
 #[test]
 fn device_nodes_of_the_host_are_not_changed() {
@@ -59,7 +59,7 @@ fn an_ancestor_swapped_for_a_link_gives_nothing_away() {
 
 #[test]
 fn what_the_host_mounts_later_does_not_appear() {
-    require!(is_root(), "root, to mount");
+    only_as_root!();
     let (ws, other) = (workspace(), workspace());
     let dir = other.path().display();
     let payload = payload_path();
@@ -172,7 +172,7 @@ fn limits_of_init_are_not_lowered() {
 
 #[test]
 fn statistics_of_the_kernels_memory_are_covered() {
-    require!(is_root(), "root, who may read them outside");
+    only_as_root!();
     let ws = workspace();
     for path in ["/proc/slabinfo", "/proc/pagetypeinfo", "/proc/allocinfo"] {
         if fs::exists(path).unwrap() {

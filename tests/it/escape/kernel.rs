@@ -1,7 +1,7 @@
 //! System calls that reach deep into the kernel or into other processes, and other ways to make calls.
 
 use super::{check, check_outside, command, lines};
-use crate::support::{is_root, require, workspace};
+use crate::support::{only_as_root, require, workspace};
 
 /// killed by SIGSYS, as a shell says it.
 const BAD_CALL: i32 = 128 + libc::SIGSYS;
@@ -38,7 +38,7 @@ fn large_interfaces_are_closed() {
     ];
     check(ws.path(), &[], &calls);
     check_outside(&[("add_key s:user s:kennel-escape s:y 1 -1", "ok")]);
-    require!(is_root(), "root, who may use it outside");
+    only_as_root!();
     check_outside(&[("userfaultfd 1", "ok")]);
 }
 

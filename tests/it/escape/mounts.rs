@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::{check, check_outside};
-use crate::support::{is_root, require, shell, stdout, workspace};
+use crate::support::{only_as_root, shell, stdout, workspace};
 
 #[test]
 fn no_mount_call_is_made() {
@@ -69,7 +69,7 @@ fn no_namespace_is_made() {
             ("setns $ 0x20000", "EPERM"),
         ],
     );
-    require!(is_root(), "root, who may always make namespaces outside");
+    only_as_root!();
     check_outside(&[("unshare 0x20000", "ok"), ("unshare 0x10000000", "ok")]);
 }
 
@@ -117,5 +117,5 @@ fn file_systems_of_the_host_are_not_frozen_or_shut_down() {
             ("443 $ 0x80000100 0 buf", "EPERM"), // quotactl_fd
         ],
     );
-    require!(is_root(), "root, who may freeze outside");
+    only_as_root!();
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{check, check_outside};
-use crate::support::{is_root, require, workspace};
+use crate::support::{only_as_root, workspace};
 
 #[test]
 fn no_set_user_id_file_is_left_behind() {
@@ -70,7 +70,7 @@ fn no_device_node_is_left_behind() {
         kind.is_char_device() || kind.is_block_device()
     });
     assert_eq!(devices.count(), 0);
-    require!(is_root(), "root, who may make devices outside");
+    only_as_root!();
     let null = ws.path().join("null").display().to_string();
     check_outside(&[(&format!("mknod s:{null} 0x21b6 0x103"), "ok")]);
     // One that was there before is not to be used inside either.
@@ -100,7 +100,7 @@ fn privileged_attributes_are_not_set() {
             ("ioctl $ 0x40086602 w:0x20", "EPERM"),
         ],
     );
-    require!(is_root(), "root, who may set them outside");
+    only_as_root!();
     let f = ws.path().join("f").display().to_string();
     check_outside(&[(&format!("setxattr s:{f} s:trusted.x s:y 1 0"), "ok")]);
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{check, check_outside, command, landlock_abi, lines};
-use crate::support::{attempt, is_root, require, workspace};
+use crate::support::{attempt, only_as_root, require, workspace};
 
 #[test]
 fn a_path_outside_the_grants_leads_nowhere() {
@@ -182,7 +182,7 @@ fn files_are_not_opened_by_handle() {
     );
     let file = ws.path().join("f").display().to_string();
     assert_eq!(attempt(ws.path(), &[], "spray-handles", &[&file]), "EPERM");
-    require!(is_root(), "root, who may open by handle outside");
+    only_as_root!();
     check_outside(&[(&format!("open s:{file} 0"), "ok"), ("open_by_handle_at $ w:8,1,2,0 0", "ok")]);
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 
 use super::{check, check_outside};
-use crate::support::{is_root, require, workspace};
+use crate::support::{is_root, only_as_root, require, workspace};
 
 /// Files of the host's that change the whole machine, with what a sandboxed root gets.
 const KNOBS: &[&str] = &[
@@ -46,7 +46,7 @@ fn no_knob_of_the_kernel_is_turned() {
         }
     }
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), pattern);
-    require!(is_root(), "root, who may turn them outside");
+    only_as_root!();
     check_outside(&[("open s:/proc/sys/kernel/core_pattern 1", "ok")]);
 }
 

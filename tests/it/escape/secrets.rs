@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 use tempfile::TempDir;
 
 use super::{command, landlock_abi, lines};
-use crate::support::{attempt, is_root, require, workspace};
+use crate::support::{attempt, only_as_root, require, workspace};
 
 /// A home directory with secrets and something that is none.
 pub(super) fn home() -> TempDir {
@@ -121,7 +121,7 @@ fn a_toolchain_variable_does_not_show_secrets() {
 
 #[test]
 fn secrets_of_the_system_are_covered_in_the_whole_tree() {
-    require!(is_root(), "root, who may read them outside");
+    only_as_root!();
     let ws = workspace();
     let files = ["/etc/shadow", "/etc/gshadow"];
     let outside = fs::read_to_string("/etc/shadow").unwrap();

@@ -1,7 +1,7 @@
 //! Socket families and terminals.
 
 use super::{check, check_outside};
-use crate::support::{is_root, require, workspace};
+use crate::support::{only_as_root, workspace};
 
 #[test]
 fn only_common_socket_families_are_made() {
@@ -69,7 +69,7 @@ fn packets_are_not_made_by_hand() {
             ],
         );
     }
-    require!(is_root(), "root, who may make raw sockets outside");
+    only_as_root!();
     check_outside(&[("socket 2 3 1", "ok")]);
 }
 
@@ -92,7 +92,7 @@ fn nobody_types_into_a_terminal() {
         ("ioctl $ 0x5401 buf", "ok"),    // TCGETS
     ];
     check(ws.path(), &[], &[&pair[..], &tricks].concat());
-    require!(is_root(), "root, who may type into terminals outside");
+    only_as_root!();
     check_outside(&[&pair[..], &[("ioctl $ 0x5412 s:x", "ok")]].concat());
 }
 
