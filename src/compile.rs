@@ -7,6 +7,7 @@ mod emit;
 mod environment;
 mod git;
 mod grants;
+mod home;
 mod identity;
 mod landlock;
 mod limits;
@@ -46,6 +47,7 @@ struct Parts<'p> {
     policy: &'p Policy,
     host: &'p Host,
     caller: &'p Caller,
+    names: &'p home::Names,
 }
 
 impl Parts<'_> {
@@ -97,7 +99,8 @@ pub(crate) struct Compiled {
 /// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
 pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<Compiled, Error> {
     policy.validate()?;
-    let parts = Parts { policy, host, caller };
+    let names = home::Names::read(&caller.homes);
+    let parts = Parts { policy, host, caller, names: &names };
     if host.kernel < OLDEST {
         return Err(Error::Unavailable {
             protection: Protection::Root,
@@ -176,7 +179,6 @@ fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) ->
     let mut setup = Section::default();
     identity::namespaces(parts, &mut setup, enforcement);
     emit::emit(view, parts.tmpfs_size(), &mut setup)?;
-    identity::join_network(parts, &mut setup);
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     identity::keyring(parts, &mut setup, enforcement);
     landlock::ruleset(parts, view, &mut setup, enforcement)?;

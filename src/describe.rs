@@ -10,7 +10,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Write { path, .. } => format!("write {}", text(path)),
         Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
         Step::Hostname { .. } => "set the host name".to_owned(),
-        Step::BeginNetwork {} | Step::JoinNetwork {} => "new network namespace".to_owned(),
+        Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
         Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),
         Step::MakeDir { path, .. } => format!("make directory {}", target(path)),
         Step::Symlink { path, .. } => format!("make link {}", target(path)),
@@ -18,7 +18,9 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Bind { source, target: at, .. } => format!("bind {} at {}", text(source), target(at)),
         Step::Mount { kind, target: at, .. } => format!("mount {} at {}", text(kind), target(at)),
         Step::Cover { target: at, .. } => format!("cover {}", target(at)),
-        Step::BindSelf { path } => format!("keep {} writable", target(path)),
+        Step::BindOwn { source, target: at } => {
+            format!("bind {} of the sandbox at {}", target(source), target(at))
+        }
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
         Step::PivotRoot {} => "make the new root the root".to_owned(),
         Step::SetAttributes { target: at, .. } => format!("make {} read-only", target(at)),
@@ -51,6 +53,7 @@ fn namespace(flags: u32) -> &'static str {
         libc::CLONE_NEWNS => "mount",
         libc::CLONE_NEWIPC => "ipc",
         libc::CLONE_NEWUTS => "uts",
+        libc::CLONE_NEWNET => "network",
         libc::CLONE_NEWCGROUP => "cgroup",
         _ => "unknown",
     }

@@ -20,9 +20,8 @@ enum Step<'w> {
     2 = Unshare { flags: u32 },
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
-    /// clone(2), unshare(CLONE_NEWNET), ioctl(SIOCSIFFLAGS): has a network namespace made, its loopback up, while
-    /// other steps go on.
-    4 = BeginNetwork {},
+    /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
+    4 = LoopbackUp {},
     /// mount(2): an empty tmpfs that will become the root; entered.
     5 = NewRoot { options: &'w CStr },
     /// mkdirat(2) in the new root.
@@ -36,8 +35,9 @@ enum Step<'w> {
     9 = Bind { source: &'w CStr, device: u64, inode: u64, target: &'w CStr, within: Within, attributes: u64 },
     /// mount(2): a file system of its own, such as a private tmpfs, procfs or devpts.
     10 = Mount { kind: &'w CStr, target: &'w CStr, within: Within, flags: u64, options: &'w CStr },
-    /// mount(MS_BIND): a directory of the root over itself, so that it stays writable when the root does not.
-    11 = BindSelf { path: &'w CStr },
+    /// mount(MS_BIND): something of the root's own, with the attributes it has there, at another place; or over
+    /// itself, so that it stays writable when the root does not.
+    11 = BindOwn { source: &'w CStr, target: &'w CStr },
     /// mknodat(2): an empty file in the new root, to mount on.
     12 = MakeMountPoint { path: &'w CStr },
     /// pivot_root(2), umount2(2): the new root becomes `/`, the old one is gone.
@@ -62,11 +62,9 @@ enum Step<'w> {
     22 = Seccomp { program: &'w [u8] },
     /// setsid(2): no controlling terminal is inherited.
     23 = NewSession {},
-    /// open_tree(2), mount_setattr(2), move_mount(2): an empty read-only directory, `empty` of the root, over a
-    /// directory that must not be seen. Needs no right to it.
+    /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
+    /// that must not be seen. Needs no right to it.
     25 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
-    /// setns(CLONE_NEWNET): waits for the network namespace that was begun, and enters it.
-    24 = JoinNetwork {},
 }
 }
 

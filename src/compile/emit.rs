@@ -32,6 +32,9 @@ const BYTES_PER_INODE: u64 = 4096;
 /// its own at /run.
 const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
 
+/// The sandbox's own /dev/null, as steps name it: on a read-only mount already.
+const NULL: &CStr = c"dev/null";
+
 /// Room in a cover for the mount points of what is granted in it.
 const COVER_SIZE: u64 = 64 << 10;
 
@@ -49,7 +52,12 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
         .rev()
         .skip(1)
         .for_each(|path| emitter.make_dir(path, 0o755));
-    for (target, place) in view.iter() {
+    // Covers of files are made from the sandbox's own /dev/null, which has to be there first.
+    let late = |place: &Place| place.node == Node::CoverFile;
+    for (target, place) in view.iter().filter(|(_, place)| !late(place)) {
+        emitter.place(target, place)?;
+    }
+    for (target, place) in view.iter().filter(|(_, place)| late(place)) {
         emitter.place(target, place)?;
     }
     setup.push(Protection::Root, &Step::PivotRoot {});
@@ -202,7 +210,11 @@ impl Emitter<'_> {
                 let empty = &relative(self.empty);
                 push(&Step::Cover { empty, target: &path, within });
             }
-            Node::Private { .. } => push(&Step::BindSelf { path: &path }),
+            Node::Private { .. } => push(&Step::BindOwn { source: &path, target: &path }),
+            Node::CoverFile if within == Within::Root => {
+                push(&Step::BindOwn { source: NULL, target: &path });
+            }
+            Node::CoverFile => push(&Step::Cover { empty: NULL, target: &path, within }),
             Node::File { contents, mode } => {
                 push(&Step::MakeFile { path: &path, mode: *mode, bytes: contents });
             }

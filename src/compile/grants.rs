@@ -31,10 +31,12 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         source,
         remedy: Some(remedy.to_owned()),
     };
-    let source = Source::resolve(&given).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => refused(error, "name an existing directory with --workspace"),
-        io::ErrorKind::PermissionDenied => refused(error, "run as a user who may reach the workspace"),
-        _ => Error::Grant { what: "workspace", path: given.clone(), source: error, remedy: None },
+    let source = Source::resolve(&given).map_err(|error| match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+            Error::Grant { what: "workspace", path: given.clone(), source: error, remedy: None }
+        }
+        Some(libc::EACCES) => refused(error, "run as a user who may reach the workspace"),
+        _ => refused(error, "name an existing directory with --workspace"),
     })?;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
@@ -145,9 +147,9 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let shown = on_host.as_deref().map(std::fs::symlink_metadata);
     let node = match shown {
         Some(Ok(metadata)) => {
-            secrets::cover_node(view, if metadata.is_dir() { Kind::Directory } else { Kind::File })
+            Some(secrets::cover_node(if metadata.is_dir() { Kind::Directory } else { Kind::File }))
         }
-        _ if view.get(&path).is_some() => secrets::cover_node(view, Kind::Directory),
+        _ if view.get(&path).is_some() => Some(secrets::cover_node(Kind::Directory)),
         _ => None,
     };
     let Some(node) = node else {

@@ -31,24 +31,13 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
     unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, "the cgroup is shown as the root");
-    if has_own_network(parts) {
-        setup.push_by(parts.policy, NetworkNamespace, &Step::BeginNetwork {});
-        enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
-    } else {
+    if parts.policy.effective_network() == NetworkMode::Host {
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
+    } else {
+        unshare(NetworkNamespace, libc::CLONE_NEWNET, "own loopback, no way out");
+        setup.push_by(parts.policy, NetworkNamespace, &Step::LoopbackUp {});
     }
     setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
-}
-
-/// Enters the network namespace that was begun: after the mounts, which take about as long as making it.
-pub(super) fn join_network(parts: &Parts<'_>, setup: &mut Section) {
-    if has_own_network(parts) {
-        setup.push_by(parts.policy, Protection::NetworkNamespace, &Step::JoinNetwork {});
-    }
-}
-
-fn has_own_network(parts: &Parts<'_>) -> bool {
-    parts.policy.effective_network() != NetworkMode::Host
 }
 
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
@@ -72,7 +61,7 @@ pub(super) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut 
 /// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
 pub(super) fn privileges(setup: &mut Section, enforcement: &mut Enforcement) {
     // From here on nobody inside may trace init or look into it. Earlier, its id maps could not be written, which
-    // belong to root then, and its network namespace not be entered.
+    // belong to root then.
     setup.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     setup.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
     setup.push(Protection::Capabilities, &Step::DropCapabilities {});

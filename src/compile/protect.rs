@@ -70,7 +70,7 @@ fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Prot
     for part in path.components() {
         below.push(part);
         let (place, on_host) = (grant.target.join(&below), grant.base.join(&below));
-        if view.get(&place).is_some_and(|place| place.node == Node::Cover) {
+        if view.get(&place).is_some_and(|place| matches!(place.node, Node::Cover | Node::CoverFile)) {
             return Ok(());
         }
         let watch =

@@ -1,10 +1,7 @@
 //! Where people keep secrets. Whatever is granted around them, these stay covered unless the policy names the
 //! very path. The lists are data; add a row to cover more.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use super::{
     Parts, pin,
@@ -72,7 +69,7 @@ const OF_SYSTEM: &[&str] = &[
 /// # Errors
 /// Where the way to one is being exchanged meanwhile.
 pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    for secret in existing(parts.caller) {
+    for secret in existing(view, parts) {
         for target in shown_at(view, &secret.path) {
             pin::way_to(view, &target)?;
             cover(view, "secret", &target, secret.kind);
@@ -81,11 +78,13 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The secrets that are there, by canonical path: some people keep theirs behind links.
-fn existing(caller: &Caller) -> Vec<Source> {
-    let of_homes = caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
-    let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
-    let paths = of_homes.chain(OF_SYSTEM.iter().map(PathBuf::from)).filter(there);
+/// The secrets that are there, by canonical path: some people keep theirs behind links. Those of the system lie
+/// where they are named, so that the view tells whether they need a look at all.
+fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
+    let of_homes = parts.caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
+    let of_homes = of_homes.filter(|path| parts.names.may_exist(path));
+    let of_system = OF_SYSTEM.iter().map(PathBuf::from).filter(|path| !shown_at(view, path).is_empty());
+    let paths = of_homes.chain(of_system).filter(|path| crate::host::exists(path));
     let mut secrets: Vec<Source> = paths.filter_map(|path| Source::resolve(&path).ok()).collect();
     secrets.sort_by(|one, other| one.path.cmp(&other.path));
     secrets.dedup();
@@ -121,16 +120,13 @@ fn lies_in(path: &Path, above: &str) -> bool {
 
 /// Puts an empty read-only directory, or /dev/null, over `path`.
 pub(super) fn cover(view: &mut View, what: &'static str, path: &Path, kind: Kind) {
-    if let Some(node) = cover_node(view, kind) {
-        view.wall(what, path, node, Protection::Root);
-    }
+    view.wall(what, path, cover_node(kind), Protection::Root);
 }
 
 /// What lies over something that must not be seen: the same kind of thing, empty.
-pub(super) fn cover_node(view: &View, kind: Kind) -> Option<Node> {
+pub(super) fn cover_node(kind: Kind) -> Node {
     match kind {
-        Kind::Directory => Some(Node::Cover),
-        // The view's own /dev/null: every profile has it.
-        Kind::File | Kind::Device => Some(view.get(Path::new("/dev/null"))?.node.clone()),
+        Kind::Directory => Node::Cover,
+        Kind::File | Kind::Device => Node::CoverFile,
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     }
     for toolchain in TOOLCHAINS {
         let home = home_of(toolchain, parts);
-        if !crate::host::exists(&home) {
+        if !parts.names.may_exist(&home) || !crate::host::exists(&home) {
             continue;
         }
         for part in toolchain.parts {

@@ -27,6 +27,8 @@ pub(crate) enum Node {
     File { contents: Vec<u8>, mode: u32 },
     /// A symbolic link of the root.
     Symlink { points_to: PathBuf },
+    /// /dev/null over a file that must not be read.
+    CoverFile,
     /// A fresh procfs.
     Proc,
     /// A fresh devpts.
@@ -43,7 +45,7 @@ impl Node {
     pub(crate) fn is_dir(&self) -> bool {
         match self {
             Self::Bind { source, .. } => source.is_dir(),
-            Self::File { .. } | Self::Symlink { .. } => false,
+            Self::File { .. } | Self::Symlink { .. } | Self::CoverFile => false,
             Self::Dir
             | Self::Private { .. }
             | Self::Tmpfs { .. }

@@ -16,11 +16,12 @@ global_asm!(
 );
 
 global_asm!(
-    // clone_call(flags: rdi, stack: rsi, entry: rdx, argument: rcx, parent_tid: r8) -> pid or -errno
-    ".globl clone_call",
-    "clone_call:",
+    // vfork_call(flags: rdi, stack: rsi, entry: rdx, argument: rcx) -> pid or -errno
+    ".globl vfork_call",
+    "vfork_call:",
+    "mov r8, rdx",
     "mov r9, rcx",
-    "xchg r8, rdx",
+    "xor edx, edx",
     "xor r10d, r10d",
     "mov eax, 56",
     "syscall",
@@ -35,12 +36,11 @@ global_asm!(
 
 unsafe extern "C" {
     /// clone(2) with `flags`; the child runs `entry(argument)` on `stack` and must not return.
-    pub(crate) fn clone_call(
+    pub(crate) fn vfork_call(
         flags: usize,
         stack: *mut u8,
         entry: extern "C" fn(*mut u8) -> !,
         argument: *mut u8,
-        parent_tid: *mut i32,
     ) -> isize;
 }
 

@@ -13,33 +13,25 @@ const EVERYONE: i32 = -1;
 /// What all reaped processes used together.
 #[derive(Default)]
 struct Usage {
-    assistant: Option<i32>,
     user_us: u64,
     system_us: u64,
     max_rss_kib: u64,
 }
 
 impl Usage {
-    /// Adds what a process used; answers whether it was one of the command's.
-    fn add(&mut self, reaped: &Reaped) -> bool {
-        if self.assistant == Some(reaped.pid) {
-            self.assistant = None;
-            return false;
-        }
+    fn add(&mut self, reaped: &Reaped) {
         let us = |seconds: u64, rest: u64| seconds.saturating_mul(1_000_000).saturating_add(rest);
         let usage = &reaped.usage;
         self.user_us = self.user_us.saturating_add(us(usage.user_s, usage.user_us));
         self.system_us = self.system_us.saturating_add(us(usage.system_s, usage.system_us));
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
-        true
     }
 }
 
 /// Serves until the command `pid` ends or the outside is gone. Returning means exit, which kills whoever is left.
-/// What `assistant` used, a process of our own, is not the command's.
-pub(crate) fn serve(channel: &Channel, pid: i32, assistant: Option<i32>) -> Result<(), Errno> {
+pub(crate) fn serve(channel: &Channel, pid: i32) -> Result<(), Errno> {
     let signals = sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))?;
-    let mut usage = Usage { assistant, ..Usage::default() };
+    let mut usage = Usage::default();
     loop {
         let [ended, spoken] = wait(&signals, channel.socket())?;
         if ended {
@@ -96,11 +88,11 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
     while sys::kill(EVERYONE, SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
-            let was_killed = reaped.status & 0x7f == SIGKILL.cast_signed();
-            killed = killed.saturating_add(u32::from(usage.add(&reaped) && was_killed));
+            usage.add(&reaped);
+            killed = killed.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
             wait = false;
         }
     }
-    let Usage { user_us, system_us, max_rss_kib, .. } = usage;
+    let Usage { user_us, system_us, max_rss_kib } = usage;
     channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed })
 }

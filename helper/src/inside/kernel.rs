@@ -10,7 +10,6 @@ pub(crate) mod nr {
     pub(crate) const RT_SIGACTION: usize = 13;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const IOCTL: usize = 16;
-    pub(crate) const PAUSE: usize = 34;
     pub(crate) const SOCKET: usize = 41;
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDMSG: usize = 46;
@@ -31,7 +30,6 @@ pub(crate) mod nr {
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const SETHOSTNAME: usize = 170;
-    pub(crate) const FUTEX: usize = 202;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
@@ -42,7 +40,6 @@ pub(crate) mod nr {
     pub(crate) const SIGNALFD4: usize = 289;
     pub(crate) const DUP3: usize = 292;
     pub(crate) const PRLIMIT64: usize = 302;
-    pub(crate) const SETNS: usize = 308;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const STATX: usize = 332;
     pub(crate) const READ: usize = 0;
@@ -65,7 +62,6 @@ pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EPROTO: i32 = 71;
-pub(crate) const ETIMEDOUT: i32 = 110;
 pub(crate) const ESTALE: i32 = 116;
 
 pub(crate) const AT_FDCWD: i32 = -100;
@@ -101,13 +97,8 @@ pub(crate) const STATX_INO: usize = 0x100;
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const MAP_PRIVATE: usize = 2;
-pub(crate) const MAP_ANONYMOUS: usize = 0x20;
-pub(crate) const FUTEX_WAIT: usize = 0;
-pub(crate) const FUTEX_WAKE: usize = 1;
 
 pub(crate) const CLONE_VM: usize = 0x100;
-pub(crate) const CLONE_PIDFD: usize = 0x1000;
-pub(crate) const CLONE_NEWNET: u32 = 0x4000_0000;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
 pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
 

@@ -15,7 +15,6 @@ mod control;
 mod init;
 mod kernel;
 mod mounts;
-mod network;
 mod payload;
 #[path = "../plan.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
@@ -64,10 +63,9 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let request = Request::take(&mut Cursor::new(plan.request)).ok_or(Fault::init(Errno(EPROTO)))?;
     let mut state = steps::State::default();
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
-    let assistant = state.assistant();
     let pid = payload::start(plan.payload, &request, scratch, (state, file_mask), channel)?;
     channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, pid, assistant).map_err(Fault::init)
+    init::serve(channel, pid).map_err(Fault::init)
 }
 
 /// What went wrong, and where in the plan.

@@ -6,7 +6,6 @@ use crate::{
     control::Report,
     kernel::{EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
-    network::Network,
     plan::{self, Step},
     sys::{self, Errno, Fd},
 };
@@ -16,15 +15,9 @@ use crate::{
 pub(crate) struct State {
     root: Option<Fd>,
     ruleset: Option<Fd>,
-    network: Option<Network>,
 }
 
 impl State {
-    /// The pid of a process that served the setup and is nobody's command.
-    pub(crate) fn assistant(&self) -> Option<i32> {
-        self.network.as_ref().map(Network::pid)
-    }
-
     fn root(&self) -> Result<&Fd, Errno> {
         self.root.as_ref().ok_or(Errno(EINVAL))
     }
@@ -62,12 +55,7 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
         Step::Unshare { flags } => sys::unshare(flags),
         Step::Hostname { name } => sys::set_hostname(name),
-        Step::BeginNetwork {} => {
-            state.network = Some(Network::begin()?);
-            Ok(())
-        }
-        // Where beginning it was optional and failed, that was told.
-        Step::JoinNetwork {} => state.network.as_ref().map_or(Ok(()), Network::join),
+        Step::LoopbackUp {} => sys::loopback_up(),
         Step::NewRoot { options } => {
             state.root = Some(mounts::new_root(options)?);
             Ok(())
@@ -84,7 +72,7 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Mount { kind, target, within, flags, options } => {
             mounts::mount(state.root()?, kind, (target, within), flags, options)
         }
-        Step::BindSelf { path } => sys::mount(Some(path), path, None, MS_BIND, None),
+        Step::BindOwn { source, target } => sys::mount(Some(source), target, None, MS_BIND, None),
         Step::MakeMountPoint { path } => sys::make_empty_file(state.root()?, path),
         Step::PivotRoot {} => mounts::pivot(state.root()?),
         Step::SetAttributes { target, attributes } => {

@@ -1,7 +1,7 @@
 //! One function per system call, typed and safe to call. All unsafe code of the inside but assembly is here.
 #![expect(unsafe_code, reason = "the one fence around system calls")]
 
-use core::{ffi::CStr, mem, ptr, sync::atomic::AtomicU32};
+use core::{ffi::CStr, mem, ptr};
 
 use crate::{arch, kernel::*, wire::List};
 

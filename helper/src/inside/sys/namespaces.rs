@@ -21,8 +21,3 @@ pub(crate) fn loopback_up() -> Result<(), Errno> {
     }
     call!(nr::IOCTL, socket.0, SIOCSIFFLAGS, &raw const request).map(drop)
 }
-
-/// setns(2) into a namespace of the process behind a pidfd. Linux 5.8.
-pub(crate) fn enter_namespace(pidfd: &Fd, kind: u32) -> Result<(), Errno> {
-    call!(nr::SETNS, pidfd.0, kind).map(drop)
-}

@@ -133,24 +133,3 @@ impl Arguments {
         Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
     }
 }
-
-/// futex(FUTEX_WAIT): sleeps while `word` is `value`, for a second at most.
-pub(crate) fn futex_wait(word: &AtomicU32, value: u32) -> Result<(), Errno> {
-    let second = [1u64, 0];
-    match call!(nr::FUTEX, word.as_ptr(), FUTEX_WAIT, value, &raw const second) {
-        Ok(_) | Err(Errno(EINTR | EAGAIN | ETIMEDOUT)) => Ok(()),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// futex(FUTEX_WAKE): whoever waits for `word`.
-pub(crate) fn futex_wake(word: &AtomicU32) {
-    // Waking nobody is no error, and the address is valid.
-    let _ = call!(nr::FUTEX, word.as_ptr(), FUTEX_WAKE, 1);
-}
-
-/// pause(2).
-pub(crate) fn pause() {
-    // It returns only to be called again.
-    let _ = call!(nr::PAUSE);
-}
