@@ -2,11 +2,18 @@
 
 use std::{fs, path::Path};
 
+use caps::{CapSet, Capability};
+
 use crate::policy::Protection;
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
-    Surroundings { setting: &sysctl, container: in_container() }.remedy(protection, errno)
+    let surroundings = Surroundings {
+        setting: &sysctl,
+        container: in_container(),
+        powerless_root: root_cannot_map_itself(),
+    };
+    surroundings.remedy(protection, errno)
 }
 
 /// What the sentence depends on besides the errno.
@@ -14,6 +21,8 @@ struct Surroundings<'s> {
     /// The value of a sysctl, if it exists.
     setting: &'s dyn Fn(&str) -> Option<String>,
     container: bool,
+    /// Whether the caller is root without the capability that mapping root asks for.
+    powerless_root: bool,
 }
 
 impl Surroundings<'_> {
@@ -81,6 +90,11 @@ impl Surroundings<'_> {
         if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
             return self.raise(exhausted);
         }
+        if self.powerless_root {
+            return "give root CAP_SETFCAP (docker run --cap-add SETFCAP), which Linux 5.12 and later ask for to map \
+                    uid 0, or run as an ordinary user"
+                .into();
+        }
         match errno {
             libc::ENOSPC => self.raise("user.max_user_namespaces"),
             libc::EUSERS => "start it in fewer nested user namespaces: 32 are the most".into(),
@@ -129,6 +143,12 @@ pub(crate) fn container() -> String {
         .into()
 }
 
+/// user_namespaces(7): since Linux 5.12 uid 0 is only mapped for who has CAP_SETFCAP.
+fn root_cannot_map_itself() -> bool {
+    let missing = || caps::has_cap(None, CapSet::Effective, Capability::CAP_SETFCAP).is_ok_and(|has| !has);
+    nix::unistd::geteuid().is_root() && missing()
+}
+
 /// Whether this looks like the inside of a container.
 fn in_container() -> bool {
     Path::new("/.dockerenv").exists()
@@ -165,7 +185,8 @@ mod tests {
             let found = settings.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let remedy = Surroundings { setting: &setting, container }.remedy(protection, errno);
+        let surroundings = Surroundings { setting: &setting, container, powerless_root: false };
+        let remedy = surroundings.remedy(protection, errno);
         remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
     }
 

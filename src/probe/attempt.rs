@@ -28,7 +28,7 @@ pub(super) enum Operand {
     Writable,
     /// A file of the host that is not granted.
     Secret,
-    /// Its name in a directory of the host that is the payload's standard input.
+    /// The same, open for reading as the payload's standard input.
     SecretInStdin,
     /// A port of the host's loopback device where a server listens.
     Port,
@@ -99,11 +99,11 @@ pub(super) const ATTEMPTS: [Attempt; 12] = [
         must: Must::Fail(&[libc::EROFS, libc::EACCES]),
         wall: Protection::Root,
     },
-    // A descriptor of the host leads around namespaces and mounts: only Landlock is left.
+    // The link to an inherited descriptor leads around namespaces and mounts: only Landlock is left.
     Attempt {
         name: "landlock_alone",
-        what: "read outside of the grants through an inherited directory",
-        call: "read-at-stdin",
+        what: "open a file outside of the grants again, through an inherited descriptor",
+        call: "reopen-stdin",
         operand: Operand::SecretInStdin,
         must: Must::Fail(&[libc::EACCES]),
         wall: Protection::Landlock,
@@ -169,11 +169,10 @@ impl Attempt {
     /// The payload's arguments; none where the stage lacks what it needs.
     pub(super) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
         let operand = match self.operand {
-            Operand::Nothing => String::new(),
+            Operand::Nothing | Operand::SecretInStdin => String::new(),
             Operand::Shown => SHOWN_AT.to_owned(),
             Operand::Writable => WRITABLE_AT.to_owned(),
             Operand::Secret => stage.secret().into_os_string().into_string().ok()?,
-            Operand::SecretInStdin => Stage::SECRET.to_owned(),
             Operand::Port => stage.port()?.to_string(),
             Operand::Name => stage.name.clone(),
             Operand::Process => std::process::id().to_string(),

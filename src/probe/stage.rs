@@ -41,9 +41,6 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Name of the file that is not granted.
-    pub(super) const SECRET: &str = "secret";
-
     /// Makes everything.
     pub(super) fn set() -> io::Result<Self> {
         let directory = Directory::make()?;
@@ -53,7 +50,7 @@ impl Stage {
         directory.put("payload", kennel_helper::IMAGE, 0o500)?;
         directory.put("shown", b"shown", 0o600)?;
         directory.put("writable", b"", 0o600)?;
-        directory.put(&format!("outside/{}", Self::SECRET), b"secret", 0o600)?;
+        directory.put("outside/secret", b"secret", 0o600)?;
         let name = unique_name();
         Ok(Self {
             directory,
@@ -77,14 +74,9 @@ impl Stage {
         ]
     }
 
-    /// A directory that is not granted.
-    pub(super) fn outside(&self) -> PathBuf {
-        self.directory.0.join("outside")
-    }
-
-    /// The file in it.
+    /// A file that is not granted, in a directory that is not.
     pub(super) fn secret(&self) -> PathBuf {
-        self.outside().join(Self::SECRET)
+        self.directory.0.join("outside/secret")
     }
 
     /// The port of a server on the host's loopback device.

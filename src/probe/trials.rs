@@ -103,7 +103,7 @@ async fn attempt(policy: &Policy, stage: &Stage, attempt: &Attempt) -> Result<(A
     let sandbox = Sandbox::new(policy)?;
     let mut command = sandbox.command(PAYLOAD_AT);
     let stdin = match attempt.operand {
-        Operand::SecretInStdin => File::open(stage.outside()).map_err(Error::io("open a directory"))?.into(),
+        Operand::SecretInStdin => File::open(stage.secret()).map_err(Error::io("open a file"))?.into(),
         _ => Stdio::null(),
     };
     let arguments = attempt.arguments(stage).unwrap_or_default();

@@ -11,6 +11,7 @@
 //! | `cli` | flags, exit statuses, `--json` |
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
 //! | `enforcement` | the report is true |
+//! | `probe` | what `kennel probe` says is so |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
@@ -30,6 +31,7 @@ mod escape;
 mod filesystem;
 mod identity;
 mod limits;
+mod probe;
 mod process;
 mod second_pass;
 mod support;

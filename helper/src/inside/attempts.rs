@@ -21,10 +21,10 @@ fn attempt(arguments: &Arguments) -> Result<(), Errno> {
     let name = arguments.get(1).ok_or(Errno(EINVAL))?;
     let operand = arguments.get(2).unwrap_or(c"");
     match name.to_bytes() {
-        b"read" => sys::open_for_reading(None, operand).map(drop),
+        b"read" => sys::open_for_reading(operand).map(drop),
         b"write" => sys::write_all(&sys::open_for_writing(operand)?, b"x"),
-        // Descriptor 0 is a directory that somebody left open: the walk starts outside of the view.
-        b"read-at-stdin" => sys::open_for_reading(Some(Fd::INHERITED), operand).map(drop),
+        // Descriptor 0 is a file of the host: its link in /proc leads out of the view.
+        b"reopen-stdin" => sys::open_for_reading(c"/proc/self/fd/0").map(drop),
         b"connect-tcp" => connect_tcp(port(operand)?),
         b"serve-tcp" => serve_tcp(port(operand)?),
         b"connect-abstract" => connect_abstract(operand),

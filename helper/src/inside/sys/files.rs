@@ -124,8 +124,7 @@ pub(crate) fn file_mask(mask: usize) -> usize {
     call!(nr::UMASK, mask).unwrap_or(0)
 }
 
-/// openat(2) for reading, from a directory or from the working directory.
-pub(crate) fn open_for_reading(at: Option<&Fd>, path: &CStr) -> Result<Fd, Errno> {
-    let at = at.map_or(AT_FDCWD, |at| at.0);
-    call!(nr::OPENAT, at, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0).map(fd)
+/// openat(2) for reading.
+pub(crate) fn open_for_reading(path: &CStr) -> Result<Fd, Errno> {
+    call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_RDONLY | O_CLOEXEC, 0).map(fd)
 }
