@@ -132,7 +132,8 @@ pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<C
     })
 }
 
-/// Everything visible. The order is that of precedence: what comes later gives way, walls go over all.
+/// Everything visible. Of what the profile offers the first wins; what the policy grants replaces it; walls go over
+/// all that the policy does not name.
 fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Protected), Error> {
     let mut view = View::default();
     system::show(&mut view, parts);
@@ -155,9 +156,7 @@ fn report_protected(
 ) -> Result<(), Error> {
     if let Some(path) = protected.linked.first() {
         let reason = format!("{} has other hard links, by which it can be written", path.display());
-        if parts.policy.effective_requirement(Protection::ProtectedPaths) == Requirement::Required
-            && parts.policy.profile == Profile::CiOnly
-        {
+        if parts.policy.profile == Profile::CiOnly {
             let remedy = Some("remove the other links".to_owned());
             return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
         }

@@ -51,7 +51,7 @@ impl Inside {
         Self { control, pidfd: Some(pidfd), watches }
     }
 
-    /// Waits, a second at most, until init has ended: then every other process has.
+    /// Kills init and waits, a second at most, until it has ended: then every other process has.
     pub(crate) async fn gone(&self) {
         self.kill();
         let ended = self.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());

@@ -1,5 +1,5 @@
-//! The one start: the plan into a memfd, the plan's descriptor and stdio into the control socket, the inside
-//! born. Blocks its thread for about as long as posix_spawn(3) would.
+//! The one start: the inside born, then, while it boots, the plan into a memfd, and both it and stdio over the
+//! control socket. Blocks its thread for about as long as posix_spawn(3) would.
 
 use std::{
     fs::File,

@@ -1,4 +1,4 @@
-//! Protected paths that could not be bound read-only because they were not there: what a command put in their
+//! Protected paths that could not be bound read-only because they were not there, or are links: what a command put in their
 //! place is taken away again after it ended, and reported.
 
 use std::{

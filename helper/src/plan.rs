@@ -1,8 +1,9 @@
 //! The plan: policy turned into a flat list of steps, each one system call or one short fixed sequence.
 //!
 //! The outside writes it once; the inside carries it out in order. Paths of targets are relative to the
-//! sandbox's root (`usr/bin`, never `/usr/bin`); `.` is the root itself. Paths of sources are canonical host
-//! paths without symbolic links.
+//! sandbox's root (`usr/bin`, never `/usr/bin`); `.` is the root itself. The source
+//! of a `Bind` is a path of the host that may pass links: the inode beside it says what must be found there. Those of
+//! `BindOwn` and `Cover` lie in the new root.
 
 use core::ffi::CStr;
 
@@ -64,7 +65,7 @@ enum Step<'w> {
     23 = NewSession {},
     /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
     /// that must not be seen. Needs no right to it.
-    25 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
+    24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
 }
 }
 

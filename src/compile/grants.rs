@@ -9,7 +9,7 @@ use super::{
     Parts, pin, secrets,
     source::{Kind, Source},
     system,
-    view::{Access, Node, View},
+    view::{Access, Node, Origin, Place, View},
 };
 use crate::{
     Error,
@@ -76,7 +76,17 @@ pub(super) fn show_mounts(view: &mut View, parts: &Parts<'_>) -> Result<(), Erro
     for mount in parts.policy.mounts.iter().filter(|mount| !is_mask(mount)) {
         show_mount(view, parts, mount)?;
     }
+    pin_nested(view)?;
     parts.policy.mounts.iter().filter(is_mask).try_for_each(|mask| show_mount(view, parts, mask))
+}
+
+/// A grant that lies in a writable one stays where it is: else the directory around it could be renamed, and another
+/// put in its place on the host.
+fn pin_nested(view: &mut View) -> Result<(), Error> {
+    let granted = |place: &Place| place.origin == Origin::Policy && place.node.is_mount();
+    let targets: Vec<PathBuf> =
+        view.iter().filter(|(_, place)| granted(place)).map(|(target, _)| target.to_owned()).collect();
+    targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
 }
 
 fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
@@ -126,7 +136,7 @@ fn bind(
         return Err(refused(error, Some(remedy)));
     }
     let access = match (access, source.kind) {
-        (Access::Device, Kind::Device) | (Access::Read | Access::Write, Kind::Device) => Access::Device,
+        (_, Kind::Device) => Access::Device,
         (Access::Device, _) => {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a device node");
             return Err(refused(error, Some("grant files and directories with --ro or --rw")));
@@ -160,6 +170,16 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
             remedy: Some("remove the mask, or correct its path".to_owned()),
         });
     };
+    if let Some(shown) = &on_host
+        && std::fs::canonicalize(shown).is_ok_and(|canonical| canonical != *shown)
+    {
+        return Err(Error::View {
+            what: "mask",
+            path,
+            reason: "the way to it passes a symbolic link".to_owned(),
+            remedy: Some("name the place it leads to".to_owned()),
+        });
+    }
     pin::way_to(view, &path)?;
     view.grant("mask", path, node)
 }

@@ -1,5 +1,8 @@
 //! Landlock as second wall: the view's grants once more, by inode. Even a path that leads out of the view would
 //! end here.
+//!
+//! No second wall where a read-only place lies below a writable one (protected paths, grants below /tmp or HOME):
+//! rights only add up, and there the mount's own flag is the wall.
 
 use std::path::Path;
 

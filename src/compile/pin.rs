@@ -1,7 +1,10 @@
 //! Keeping what lies in a writable grant in its place: who can rename a directory on the way to a mount can put
 //! another one there, without the mount.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use super::{
     source::Source,
@@ -22,10 +25,21 @@ pub(super) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
         if view.get(&place).is_none() {
             let source = exact(&base.join(parent))?;
             let node = Node::Bind { source, access: Access::Write };
-            view.wall("directory on the way to a protected path", &place, node, Protection::ProtectedPaths);
+            view.wall("directory on the way to a wall", &place, node, Protection::ProtectedPaths);
         }
     }
     Ok(())
+}
+
+/// As [`way_to`], for a mount that is in the view already and may lie in none of the host's directories.
+///
+/// # Errors
+/// As [`way_to`], but not where the mount point is missing or behind a link: that is told when the view is emitted.
+pub(super) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), Error> {
+    match view.host_path_of_mount_point(target) {
+        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => way_to(view, target),
+        _ => Ok(()),
+    }
 }
 
 /// The source at a path that has no link in it.
@@ -34,7 +48,7 @@ pub(super) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
 /// As [`way_to`].
 pub(super) fn exact(path: &Path) -> Result<Source, Error> {
     Source::exact(path).map_err(|source| Error::Grant {
-        what: "protected path",
+        what: "path",
         path: path.to_owned(),
         source,
         remedy: Some("run again: it was being exchanged while the sandbox was prepared".to_owned()),

@@ -89,9 +89,7 @@ fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Prot
             return follow(view, grant, &on_host, path.strip_prefix(&below).unwrap_or(path), protected);
         }
         if below == path || !metadata.is_dir() {
-            if metadata.is_file() && metadata.nlink() > 1 {
-                protected.linked.push(on_host.clone());
-            }
+            protected.linked.extend(other_names(&on_host, &metadata));
             pin::way_to(view, &place)?;
             let node = Node::Bind { source: pin::exact(&on_host)?, access: Access::Read };
             view.wall("protected path", &place, node, Protection::ProtectedPaths);
@@ -99,6 +97,18 @@ fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Prot
         }
     }
     Ok(())
+}
+
+/// The file, or one directly in the directory, that has another name, by which it can be written.
+fn other_names(path: &Path, metadata: &fs::Metadata) -> Option<PathBuf> {
+    if !metadata.is_dir() {
+        return (metadata.is_file() && metadata.nlink() > 1).then(|| path.to_owned());
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?))).find_map(|(path, metadata)| {
+        let sample = path.extension().is_some_and(|extension| extension == "sample");
+        (metadata.is_file() && metadata.nlink() > 1 && !sample).then_some(path)
+    })
 }
 
 /// Where a link on the way leads within the same grant, what it leads to is protected too.

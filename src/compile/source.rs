@@ -15,7 +15,7 @@ use crate::host::identity;
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// Absolute.
+    /// Absolute; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
     pub(crate) path: PathBuf,
     pub(crate) identity: (u64, u64),
     pub(crate) kind: Kind,

@@ -34,7 +34,7 @@ const TOOLCHAINS: &[Toolchain] = &[
     Toolchain { variable: "VOLTA_HOME", home: ".volta", parts: &["."] },
     Toolchain { variable: "BUN_INSTALL", home: ".bun", parts: &["bin", "install/global"] },
     Toolchain { variable: "DENO_INSTALL", home: ".deno", parts: &["bin"] },
-    Toolchain { variable: "GOROOT", home: "go", parts: &["bin", "src", "pkg", "VERSION", "go.env", "lib"] },
+    Toolchain { variable: "GOROOT", home: "sdk", parts: &["."] },
     Toolchain { variable: "GOPATH", home: "go", parts: &["bin", "pkg"] },
     Toolchain { variable: "SDKMAN_DIR", home: ".sdkman", parts: &["bin", "candidates", "src"] },
     Toolchain { variable: "JAVA_HOME", home: ".jdks", parts: &["."] },

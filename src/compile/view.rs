@@ -72,7 +72,7 @@ pub(crate) enum Origin {
     Profile,
     /// The policy's own mounts: two of them must not contradict each other.
     Policy,
-    /// Secrets and protected paths: added last, where nothing explicit lies.
+    /// Covers, protected paths and pins: never over what the policy names.
     Wall,
 }
 

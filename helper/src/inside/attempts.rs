@@ -6,7 +6,7 @@ use core::ffi::CStr;
 
 use crate::{
     kernel::{AF_INET, AF_UNIX, CLONE_NEWUSER, EINVAL},
-    sys::{self, Arguments, Errno, Fd},
+    sys::{self, Arguments, Errno},
 };
 
 /// Longest name of an abstract socket: `sun_path` without its leading NUL.

@@ -45,7 +45,7 @@ pub(crate) fn bind(
     attach(root, &tree, (target, within))
 }
 
-/// Lays the root's own empty directory over the target.
+/// Lays something empty of the root's own, a directory or /dev/null, over the target.
 pub(crate) fn cover(root: &Fd, empty: &CStr, place: (&CStr, Within)) -> Result<(), Errno> {
     let tree = sys::clone_tree(Some(root), empty)?;
     sys::set_attributes(&tree, MOUNT_ATTR_RDONLY, false)?;

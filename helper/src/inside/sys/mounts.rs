@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// mount(2). Targets are relative to the working directory, which is the new root.
+/// mount(2). A relative target starts at the working directory, which is the new root but for the first mount.
 pub(crate) fn mount(
     source: Option<&CStr>,
     target: &CStr,
