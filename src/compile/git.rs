@@ -6,6 +6,8 @@
 
 use std::{
     fs,
+    io::Read,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
@@ -21,14 +23,13 @@ const LONGEST_LINK: u64 = 8192;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
-    let Some(repository) = repository_of(&workspace.path) else { return };
-    if !view.is_free(&repository) || secrets::is_secret(&repository, parts.caller) {
+    let Some(source) = repository_of(&workspace.path) else { return };
+    let holds_home = parts.caller.homes.iter().any(|home| home.starts_with(&source.path));
+    if !view.is_free(&source.path) || holds_home || secrets::is_secret(&source.path, parts.caller) {
         return;
     }
     let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
-    if let Ok(source) = Source::resolve(&repository) {
-        view.offer("repository", repository, Node::Bind { source, access });
-    }
+    view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 
 /// What git obeys in a repository: who writes these has git run commands of his choice.
@@ -58,22 +59,30 @@ fn is_repository(path: &Path) -> bool {
 
 /// The repository's common directory, if both sides say that `workspace` belongs to it.
 ///
-/// gitrepository-layout(5): `.git` holds `gitdir: DIR`; DIR/commondir leads to the repository, DIR/gitdir leads
-/// back to `.git`.
-fn repository_of(workspace: &Path) -> Option<PathBuf> {
+/// gitrepository-layout(5): `.git` holds `gitdir: REPOSITORY/worktrees/NAME`; in that directory, commondir holds
+/// `../..` and gitdir leads back to `.git`. The repository is opened once, without following a link, and everything
+/// is asked of what was opened: somebody may be exchanging it for another directory meanwhile.
+fn repository_of(workspace: &Path) -> Option<Source> {
     let link = workspace.join(".git");
     let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
-    let common = follow(&own, &read_link_file(&own.join("commondir"))?)?;
-    let back = follow(&own, &read_link_file(&own.join("gitdir"))?)?;
-    let agreed = back == link && own.parent() == Some(common.join("worktrees").as_path());
-    (agreed && is_repository(&common)).then_some(common)
+    let (name, worktrees) = (own.file_name()?, own.parent()?);
+    let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
+    let (held, source) = Source::open_exact(common).ok()?;
+    let anchor = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    let own_held = anchor.join("worktrees").join(name);
+    let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
+        && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
+    (agreed && is_repository(&anchor)).then_some(source)
 }
 
 /// The line in a small regular file.
 fn read_link_file(path: &Path) -> Option<String> {
-    let metadata = fs::symlink_metadata(path).ok()?;
-    (metadata.is_file() && metadata.len() <= LONGEST_LINK).then_some(())?;
-    fs::read_to_string(path).ok()
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(())?;
+    let mut text = String::new();
+    file.take(LONGEST_LINK).read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 /// Where the text in a link file leads, from the directory it is meant from.
@@ -106,7 +115,8 @@ mod tests {
     #[test]
     fn a_linked_worktree_brings_its_repository() {
         let dir = linked();
-        assert_eq!(repository_of(&dir.path().join("linked")), Some(dir.path().join("main/.git")));
+        let found = repository_of(&dir.path().join("linked")).map(|source| source.path);
+        assert_eq!(found, Some(dir.path().join("main/.git")));
         assert_eq!(repository_of(&dir.path().join("main")), None, "a repository needs no other");
     }
 

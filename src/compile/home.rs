@@ -19,7 +19,8 @@ impl Names {
     pub(super) fn read(homes: &[PathBuf]) -> Self {
         let names = |home: &PathBuf| {
             let entries = fs::read_dir(home).ok()?;
-            Some(entries.flatten().map(|entry| entry.file_name()).collect())
+            // A name that could not be read is not one that is missing.
+            entries.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>().ok()
         };
         Self { homes: homes.iter().map(|home| (home.clone(), names(home))).collect() }
     }

@@ -12,13 +12,22 @@ use super::{
 };
 use crate::{Error, policy::Protection};
 
-/// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away.
+/// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
+/// those between that grant and a writable one around it, and so on.
 ///
 /// # Errors
 /// Where the way leads through a link: it did not when `target` was found, so somebody is exchanging it.
 pub(super) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
-    let Some((grant, base)) = writable_around(view, target) else { return Ok(()) };
-    let Ok(below) = target.strip_prefix(&grant) else { return Ok(()) };
+    let mut inner = target.to_owned();
+    while let Some((grant, base)) = writable_around(view, &inner) {
+        pin_between(view, (&grant, &base), &inner)?;
+        inner = grant;
+    }
+    Ok(())
+}
+
+fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) -> Result<(), Error> {
+    let Ok(below) = target.strip_prefix(grant) else { return Ok(()) };
     let parents: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
     for parent in parents.into_iter().rev() {
         let place = grant.join(parent);

@@ -64,36 +64,53 @@ fn writable_directories(view: &View) -> Vec<Grant> {
     view.iter().filter_map(writable).collect()
 }
 
-/// Walks from the grant to `path` below it, and binds what is there over itself, read-only.
+/// Walks from the grant to `path` below it, and binds what is there over itself, read-only, wherever it is shown.
 fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Protected) -> Result<(), Error> {
     let mut below = PathBuf::new();
     for part in path.components() {
         below.push(part);
-        let (place, on_host) = (grant.target.join(&below), grant.base.join(&below));
-        if view.get(&place).is_some_and(|place| matches!(place.node, Node::Cover | Node::CoverFile)) {
+        let on_host = grant.base.join(&below);
+        if view.get(&grant.target.join(&below)).is_some_and(|place| is_cover(&place.node)) {
             return Ok(());
         }
-        let watch =
-            |path: &Path, expected| Watch { base: grant.base.clone(), path: path.to_owned(), expected };
         let Ok(metadata) = fs::symlink_metadata(&on_host) else {
             // The whole path is what must not appear, not only its first missing part.
             let expected =
                 if is_new_repository(path, &below) { Expected::NoRepository } else { Expected::Absent };
-            protected.watches.push(watch(path, expected));
-            return pin::way_to(view, &place);
+            protected.watches.push(Watch::new(&grant.base, path, expected));
+            return pin_everywhere(view, &on_host);
         };
         if metadata.is_symlink() {
             let to = fs::read_link(&on_host).unwrap_or_default();
-            protected.watches.push(watch(&below, Expected::Link(to)));
-            pin::way_to(view, &place)?;
+            protected.watches.push(Watch::new(&grant.base, &below, Expected::Link(to)));
+            pin_everywhere(view, &on_host)?;
             return follow(view, grant, &on_host, path.strip_prefix(&below).unwrap_or(path), protected);
         }
         if below == path || !metadata.is_dir() {
             protected.linked.extend(other_names(&on_host, &metadata));
-            pin::way_to(view, &place)?;
-            let node = Node::Bind { source: pin::exact(&on_host)?, access: Access::Read };
+            return bind_everywhere(view, &on_host);
+        }
+    }
+    Ok(())
+}
+
+fn is_cover(node: &Node) -> bool {
+    matches!(node, Node::Cover | Node::CoverFile)
+}
+
+/// Pins the way to the host's `path` in every place where it is shown.
+fn pin_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
+    view.shown_at(path).iter().try_for_each(|place| pin::way_to(view, place))
+}
+
+/// Binds the host's `path` over itself, read-only, in every place where it is shown.
+fn bind_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
+    let source = pin::exact(path)?;
+    for place in view.shown_at(path) {
+        pin::way_to(view, &place)?;
+        if view.get(&place).is_none_or(|place| !is_cover(&place.node)) {
+            let node = Node::Bind { source: source.clone(), access: Access::Read };
             view.wall("protected path", &place, node, Protection::ProtectedPaths);
-            return Ok(());
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::{
     Parts, pin,
     source::{Kind, Source},
-    view::{Node, Origin, Place, View},
+    view::{Node, View},
 };
 use crate::{Error, caller::Caller, policy::Protection};
 
@@ -70,7 +70,7 @@ const OF_SYSTEM: &[&str] = &[
 /// Where the way to one is being exchanged meanwhile.
 pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
     for secret in existing(view, parts) {
-        for target in shown_at(view, &secret.path) {
+        for target in view.shown_at(&secret.path) {
             pin::way_to(view, &target)?;
             cover(view, "secret", &target, secret.kind);
         }
@@ -83,25 +83,12 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
 fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
     let of_homes = parts.caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
     let of_homes = of_homes.filter(|path| parts.names.may_exist(path));
-    let of_system = OF_SYSTEM.iter().map(PathBuf::from).filter(|path| !shown_at(view, path).is_empty());
+    let of_system = OF_SYSTEM.iter().map(PathBuf::from).filter(|path| !view.shown_at(path).is_empty());
     let paths = of_homes.chain(of_system).filter(|path| crate::host::exists(path));
     let mut secrets: Vec<Source> = paths.filter_map(|path| Source::resolve(&path).ok()).collect();
     secrets.sort_by(|one, other| one.path.cmp(&other.path));
     secrets.dedup();
     secrets
-}
-
-/// Every place in the sandbox where a bind shows the host's `secret`, except where the policy names it itself.
-fn shown_at(view: &View, secret: &Path) -> Vec<PathBuf> {
-    let shown = |(target, place): (&Path, &Place)| {
-        let Node::Bind { source, .. } = &place.node else { return None };
-        let below = secret.strip_prefix(&source.path).ok()?;
-        if below.as_os_str().is_empty() {
-            return (place.origin == Origin::Profile).then(|| target.to_owned());
-        }
-        Some(target.join(below))
-    };
-    view.iter().filter_map(shown).collect()
 }
 
 /// Whether `path` is a secret or lies in one.

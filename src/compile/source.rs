@@ -63,6 +63,17 @@ impl Source {
         }
     }
 
+    /// What lies at `path`, which must have no link in it, held open: what is asked of the descriptor is asked of
+    /// what will be bound, because the inside compares the inode.
+    ///
+    /// # Errors
+    /// As [`exact`](Self::exact); also where openat2(2) is not to be had.
+    pub(crate) fn open_exact(path: &Path) -> io::Result<(fs::File, Self)> {
+        let file = open_plain(path)?;
+        let source = Self::of(path.to_owned(), &file.metadata()?);
+        Ok((file, source))
+    }
+
     /// What `path` leads to, under that very name: one call, for places whose canonical name nobody needs.
     ///
     /// # Errors
@@ -101,6 +112,10 @@ fn may_have_links(error: &io::Error) -> bool {
 
 /// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.
 fn plain(path: &Path) -> io::Result<Metadata> {
+    open_plain(path)?.metadata()
+}
+
+fn open_plain(path: &Path) -> io::Result<fs::File> {
     let lexical = path.components().collect::<PathBuf>();
     if lexical.as_os_str() != path.as_os_str()
         || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
@@ -110,6 +125,5 @@ fn plain(path: &Path) -> io::Result<Metadata> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = openat2(nix::fcntl::AT_FDCWD, path, how)?;
-    fs::File::from(file).metadata()
+    Ok(openat2(nix::fcntl::AT_FDCWD, path, how)?.into())
 }

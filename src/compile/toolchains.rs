@@ -74,8 +74,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
         if let Ok(below_opt) = entry.strip_prefix("/opt") {
             // Packages in /opt keep everything below one directory of their own.
             offer(view, parts, &Path::new("/opt").join(below_opt.iter().next().unwrap_or_default()));
-        } else if entry.starts_with(&parts.caller.home) && view.is_free(&entry) {
-            offer(view, parts, &entry);
+        } else if entry.starts_with(&parts.caller.home) && offer_plain(view, parts, &entry) {
             offer_prefix(view, parts, &entry);
         }
     }
@@ -111,27 +110,31 @@ fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
         return;
     };
     for part in PREFIX_PARTS {
-        offer(view, parts, &prefix.join(part));
+        offer_plain(view, parts, &prefix.join(part));
     }
 }
 
-/// Shows a path read-only if it exists and is fit to be shown: a variable must not be able to name HOME, a
-/// secret, or a place that the system shows already.
+/// Shows a path read-only if it exists and is fit to be shown, whatever links it is named by: a variable must not be
+/// able to name HOME, a secret, or a place that the system shows already.
 fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, parts) {
         return;
     }
-    let Ok(metadata) = std::fs::symlink_metadata(path) else { return };
-    let source = if metadata.is_symlink() {
-        Source::resolve(path)
-    } else {
-        Ok(Source::of(path.to_owned(), &metadata))
-    };
-    if let Ok(source) = source
+    if let Ok(source) = Source::resolve(path)
         && is_fit(&source.path, parts)
     {
         view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
     }
+}
+
+/// As [`offer`], for a path that another project may have been able to lay: no link may be on the way.
+fn offer_plain(view: &mut View, parts: &Parts<'_>, path: &Path) -> bool {
+    let shown = view.is_free(path) && is_fit(path, parts);
+    match Source::exact(path) {
+        Ok(source) if shown => view.offer("toolchain", path, Node::Bind { source, access: Access::Read }),
+        _ => return false,
+    }
+    true
 }
 
 fn is_fit(path: &Path, parts: &Parts<'_>) -> bool {

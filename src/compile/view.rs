@@ -168,6 +168,19 @@ impl View {
         shown_by(at, target)
     }
 
+    /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
+    pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
+        let shown = |(target, place): (&Path, &Place)| {
+            let Node::Bind { source, .. } = &place.node else { return None };
+            let below = path.strip_prefix(&source.path).ok()?;
+            if below.as_os_str().is_empty() {
+                return (place.origin == Origin::Profile).then(|| target.to_owned());
+            }
+            Some(target.join(below))
+        };
+        self.iter().filter_map(shown).collect()
+    }
+
     /// The host path under a mount at `target`: what the mount around it shows there.
     pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
         shown_by(self.mount_above(target)?, target)

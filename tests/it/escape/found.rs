@@ -180,3 +180,61 @@ fn statistics_of_the_kernels_memory_are_covered() {
         }
     }
 }
+
+#[test]
+fn a_grant_in_a_grant_is_not_moved_with_what_is_around_it() {
+    let ws = workspace();
+    let inner = ws.path().join("x/repo");
+    fs::create_dir_all(inner.join(".git/hooks")).unwrap();
+    fs::write(inner.join(".git/config"), "[core]\n").unwrap();
+    let outer = ws.path().display();
+    let calls = [(&*format!("rename s:{outer}/x s:{outer}/y"), "EBUSY")];
+    check(&inner, &["--rw", &outer.to_string()], &calls);
+    fs::create_dir_all(ws.path().join("vendor/lib")).unwrap();
+    let nested = ws.path().join("vendor/lib").display().to_string();
+    check(ws.path(), &["--ro", &nested], &[("rename s:vendor s:v2", "EBUSY"), ("rename s:x s:y", "ok")]);
+}
+
+#[test]
+fn a_protected_path_is_protected_by_every_name_it_is_shown_by() {
+    let ws = workspace();
+    let inner = ws.path().join("x/repo");
+    fs::create_dir_all(inner.join(".git/hooks")).unwrap();
+    fs::write(inner.join(".git/config"), "[core]\n").unwrap();
+    let alias = format!("{}:/alias", ws.path().display());
+    let calls = [
+        ("open s:/alias/x/repo/.git/config 1", "EROFS"),
+        ("creat s:/alias/x/repo/.git/hooks/pre-commit 0x1ed", "EROFS"),
+        ("rename s:/alias/x/repo/.git s:/alias/x/repo/g", "EBUSY"),
+        ("creat s:/alias/x/repo/other 0x1a4", "ok"),
+    ];
+    check(&inner, &["--rw", &alias], &calls);
+}
+
+#[test]
+fn a_link_in_another_project_adds_nothing_to_the_path() {
+    let (home, ws) = (home(), workspace());
+    let project = home.path().join("project");
+    fs::create_dir(&project).unwrap();
+    symlink("/var", project.join(".venv")).unwrap();
+    let (bin, lib) = (project.join(".venv/bin"), project.join(".venv/lib").display().to_string());
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    let mut run = command(ws.path(), &[], &["list", &lib]);
+    let output = run.env("HOME", home.path()).env("PATH", path).output().unwrap();
+    assert_eq!(lines(&output), ["ENOENT"]);
+}
+
+#[test]
+fn a_tree_that_resists_is_undone_or_moved_aside() {
+    let ws = workspace();
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    let deep =
+        "mkdir .git/hooks; cd .git/hooks; i=0; while [ $i -lt 260 ]; do mkdir d && cd d; i=$((i+1)); done";
+    let told = denials(ws.path(), &[], deep);
+    assert!(told.contains(".refused-by-kennel"), "{told}");
+    assert!(fs::symlink_metadata(ws.path().join(".git/hooks")).is_err());
+    let flat =
+        "mkdir -p .git/hooks/a/b; touch .git/hooks/a/b/c; chmod 0 .git/hooks/a/b .git/hooks/a .git/hooks";
+    let told = denials(ws.path(), &[], flat);
+    assert!(told.contains("it was removed"), "{told}");
+}

@@ -1,0 +1,80 @@
+//! Removing a tree that its writer does not want removed, by descriptors only: no link in it, and no exchange of one
+//! part for another meanwhile, leads out of it.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+};
+
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
+    unistd::{UnlinkatFlags, unlinkat},
+};
+
+/// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
+const DEEPEST: u32 = 200;
+
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Removes `name` in `parent`, whatever it is.
+pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
+    match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
+        Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {}
+        done => return Ok(done?),
+    }
+    let directory = open_directory(parent, name)?;
+    for name in names(&directory)? {
+        entry(directory.as_fd(), &name, depth + 1)?;
+    }
+    Ok(with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir))?)
+}
+
+/// Opens a directory for listing, also one whose owner took the right to do so from himself.
+pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    match openat(parent, name, OFlag::O_RDONLY | DIRECTORY, Mode::empty()) {
+        Err(Errno::EACCES) => {}
+        opened => return Ok(opened?),
+    }
+    take_rights(parent)?;
+    let directory = openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?;
+    take_rights(directory.as_fd())?;
+    Ok(openat(&directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)
+}
+
+/// The names in a directory.
+pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut listing = Dir::openat(directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in listing.iter() {
+        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
+        if !matches!(name.as_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Tries `action`; where rights on `directory` are lacking, takes them and tries again.
+fn with_rights(directory: BorrowedFd<'_>, action: impl Fn() -> nix::Result<()>) -> nix::Result<()> {
+    match action() {
+        Err(Errno::EACCES) => {
+            take_rights(directory)?;
+            action()
+        }
+        done => done,
+    }
+}
+
+/// Makes a directory accessible to its owner, who the command ran as. The link in /proc leads to the very inode.
+fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
+    let mode = Mode::from_bits_truncate(fstat(directory)?.st_mode) | Mode::S_IRWXU;
+    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    fchmodat(nix::fcntl::AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+}
