@@ -14,28 +14,25 @@ use std::{
         unix::ffi::OsStringExt,
     },
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2, readlinkat},
+    fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2},
     sys::stat::{FileStat, SFlag, fstatat},
     unistd::symlinkat,
 };
 
 use crate::outcome::Denial;
 
-/// How much older than the clock says a new file may look: the kernel stamps files by the tick.
-const TICK: Duration = Duration::from_millis(50);
-
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Watch {
     base: PathBuf,
     path: PathBuf,
+    /// The first part of the path that was not there, or the path itself.
+    first: PathBuf,
     expected: Expected,
-    since: SystemTime,
 }
 
 /// What was there when the sandbox was prepared.
@@ -50,9 +47,9 @@ pub(crate) enum Expected {
 }
 
 impl Watch {
-    /// From now on, `path` below the host's directory `base`.
-    pub(crate) fn new(base: &Path, path: &Path, expected: Expected) -> Self {
-        Self { base: base.to_owned(), path: path.to_owned(), expected, since: SystemTime::now() - TICK }
+    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on.
+    pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
+        Self { base: base.to_owned(), path: path.to_owned(), first: first.to_owned(), expected }
     }
 
     fn on_host(&self) -> PathBuf {
@@ -66,42 +63,42 @@ pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
 }
 
 fn check(watch: &Watch) -> Option<Denial> {
-    if watch.expected == Expected::NoRepository
-        && let Some(pointer) = misplaced(watch)
-    {
-        // Not a new repository but a pointer to one that somebody prepared.
-        return check(&pointer);
+    match undone(watch) {
+        Ok(None) => None,
+        Ok(Some((path, what))) => Some(denial(&watch.base.join(path), what)),
+        Err(error) => Some(denial(&watch.on_host(), &format!("it could not be undone: {error}"))),
     }
-    let place = Place::of(watch).ok()?;
-    let there = place.stat().ok();
-    let undone = match (&watch.expected, there) {
-        (Expected::Link(to), _) if place.leads_to(to) => return None,
-        (Expected::Link(to), _) => place.put_back_link(to).map(|()| "the link was put back"),
-        (_, None) => return None,
-        // It was there all the time and only hidden when the sandbox was prepared: not the command's.
-        (_, Some(stat)) if is_older(&stat, watch.since) => return None,
-        (Expected::NoRepository, Some(_)) if watch.path.ends_with("hooks") => match place.remove_hooks() {
-            Ok(0) => return None,
-            removed => removed.map(|_| "its hooks were removed"),
-        },
-        // A repository made inside needs its config; git outside reads it, so its making is told.
-        (Expected::NoRepository, Some(_)) if watch.path.ends_with("config") => {
-            Ok("it was kept, because its directory is new: look at it before you trust it")
-        }
-        (Expected::Absent | Expected::NoRepository, Some(_)) => place.remove(),
-    };
-    Some(match undone {
-        Ok(what) => denial(&watch.on_host(), what),
-        Err(error) => denial(&watch.on_host(), &format!("it could not be undone: {error}")),
-    })
 }
 
-/// The first part of a watched path, where it came into being as something else than a directory.
-fn misplaced(watch: &Watch) -> Option<Watch> {
-    let first = PathBuf::from(watch.path.components().next()?.as_os_str());
-    let pointer = Watch { path: first, expected: Expected::Absent, ..watch.clone() };
-    let stat = Place::of(&pointer).ok()?.stat().ok()?;
-    (kind(&stat) != SFlag::S_IFDIR).then_some(pointer)
+/// What was found and done, if anything: the path below the grant, and the end of the sentence.
+fn undone(watch: &Watch) -> io::Result<Option<(&Path, &'static str)>> {
+    if let Expected::Link(to) = &watch.expected {
+        let Some(place) = Place::of(&watch.base, &watch.path)? else { return Ok(None) };
+        if place.leads_to(to) {
+            return Ok(None);
+        }
+        place.put_back_link(to)?;
+        return Ok(Some((&watch.path, "the link was put back")));
+    }
+    // A new part of the way that is no directory is a pointer to something that somebody prepared.
+    for part in parts_from(&watch.first, &watch.path) {
+        let Some(place) = Place::of(&watch.base, part)? else { return Ok(None) };
+        let Some(stat) = place.stat()? else { return Ok(None) };
+        if part == watch.path {
+            return place.judge(watch, kind(&stat)).map(|what| what.map(|what| (part, what)));
+        }
+        if kind(&stat) != SFlag::S_IFDIR {
+            return place.remove().map(|what| Some((part, what)));
+        }
+    }
+    Ok(None)
+}
+
+/// The ways to `path` from `first` on, shortest first, `path` included.
+fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
+    let mut parts: Vec<&Path> = path.ancestors().take_while(|part| part.starts_with(first)).collect();
+    parts.reverse();
+    parts
 }
 
 fn denial(path: &Path, what: &str) -> Denial {
@@ -110,13 +107,6 @@ fn denial(path: &Path, what: &str) -> Denial {
         subject: path.display().to_string(),
         reason: format!("a protected path was changed; {what}"),
     }
-}
-
-/// Whether the inode was last changed, renames included, before `since`. Nobody can set that time.
-fn is_older(stat: &FileStat, since: SystemTime) -> bool {
-    let (seconds, nanoseconds) = (u64::try_from(stat.st_ctime), u32::try_from(stat.st_ctime_nsec));
-    let (Ok(seconds), Ok(nanoseconds)) = (seconds, nanoseconds) else { return false };
-    SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds) < since
 }
 
 fn kind(stat: &FileStat) -> SFlag {
@@ -130,20 +120,45 @@ struct Place {
 }
 
 impl Place {
-    /// The directory that a watched path lies in, reached without following any link.
-    fn of(watch: &Watch) -> io::Result<Self> {
-        let host = watch.on_host();
-        let (Some(parent), Some(name)) = (host.parent(), host.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
+    /// The directory that `path` below `base` lies in, reached without following any link; `None` where there is no
+    /// such directory.
+    fn of(base: &Path, path: &Path) -> io::Result<Option<Self>> {
+        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        Ok(Self { parent: openat2(nix::fcntl::AT_FDCWD, parent, how)?, name: name.to_owned() })
+        let mut parent = openat2(nix::fcntl::AT_FDCWD, base, how)?;
+        for part in path.parent().into_iter().flat_map(Path::iter) {
+            match remove::step_into(parent.as_fd(), part) {
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
+                next => parent = next?,
+            }
+        }
+        Ok(Some(Self { parent, name: name.to_owned() }))
     }
 
-    fn stat(&self) -> Result<FileStat, Errno> {
-        fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+    /// What is there; `None` where nothing is.
+    fn stat(&self) -> io::Result<Option<FileStat>> {
+        let look = || fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        match remove::with_rights(self.parent.as_fd(), look) {
+            Err(Errno::ENOENT) => Ok(None),
+            stat => Ok(Some(stat?)),
+        }
+    }
+
+    /// Undoes what must not be, and says what was done.
+    fn judge(&self, watch: &Watch, kind: SFlag) -> io::Result<Option<&'static str>> {
+        if watch.expected == Expected::NoRepository && watch.path.ends_with("hooks") {
+            return self.remove_hooks(kind);
+        }
+        // A repository made inside needs its config; git outside reads it, so its making is told.
+        if watch.expected == Expected::NoRepository
+            && watch.path.ends_with("config")
+            && kind == SFlag::S_IFREG
+        {
+            return Ok(Some("it was kept, because its directory is new: look at it before you trust it"));
+        }
+        self.remove().map(Some)
     }
 
     fn leads_to(&self, to: &Path) -> bool {
@@ -159,36 +174,49 @@ impl Place {
     }
 
     fn move_aside(&self) -> io::Result<&'static str> {
-        let mut aside = self.name.clone().into_vec();
-        aside.extend_from_slice(b".refused-by-kennel");
-        let aside = OsString::from_vec(aside);
-        nix::fcntl::renameat(&self.parent, self.name.as_os_str(), &self.parent, aside.as_os_str())?;
-        Ok("it was renamed to end in .refused-by-kennel, because it could not be removed")
+        for number in 0..10_000 {
+            let mut aside = self.name.clone().into_vec();
+            aside.extend_from_slice(format!(".refused-by-kennel.{number}").as_bytes());
+            let aside = OsString::from_vec(aside);
+            let (from, to) = (self.name.as_os_str(), aside.as_os_str());
+            match renameat2(&self.parent, from, &self.parent, to, RenameFlags::RENAME_NOREPLACE) {
+                Err(Errno::EEXIST) => {}
+                moved => {
+                    moved?;
+                    return Ok(
+                        "it was renamed to end in .refused-by-kennel, because it could not be removed",
+                    );
+                }
+            }
+        }
+        Err(Errno::EEXIST.into())
     }
 
     fn put_back_link(&self, to: &Path) -> io::Result<()> {
-        match self.stat() {
-            Err(Errno::ENOENT) => {}
-            _ => drop(self.remove()?),
+        if self.stat()?.is_some() {
+            self.remove()?;
         }
         Ok(symlinkat(to, &self.parent, self.name.as_os_str())?)
     }
 
     /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
-    /// Answers how many there were.
-    fn remove_hooks(&self) -> io::Result<usize> {
-        if kind(&self.stat()?) != SFlag::S_IFDIR {
-            return self.remove().map(|_| 1);
+    fn remove_hooks(&self, kind: SFlag) -> io::Result<Option<&'static str>> {
+        if kind != SFlag::S_IFDIR {
+            return self.remove().map(Some);
         }
+        match self.remove_each_hook() {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some("its hooks were removed")),
+            Err(error) => self.move_aside().map(Some).map_err(|_| error),
+        }
+    }
+
+    fn remove_each_hook(&self) -> io::Result<usize> {
         let hooks = remove::open_directory(self.parent.as_fd(), &self.name)?;
-        let mut removed = 0;
-        for name in remove::names(&hooks)? {
-            if !name.as_encoded_bytes().ends_with(b".sample") {
-                remove::entry(hooks.as_fd(), &name, 0)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
+        let names = remove::names(&hooks)?;
+        let live = names.iter().filter(|name| !name.as_encoded_bytes().ends_with(b".sample"));
+        live.map(|name| remove::entry(hooks.as_fd(), name, 0))
+            .try_fold(0, |count, done| done.map(|()| count + 1))
     }
 }
 
@@ -207,7 +235,8 @@ mod tests {
     }
 
     fn watch(base: &Path, path: &str, expected: Expected) -> Watch {
-        Watch::new(base, Path::new(path), expected)
+        let first = path.split('/').next().unwrap_or_default();
+        Watch::new(base, Path::new(path), Path::new(first), expected)
     }
 
     #[test]
@@ -227,24 +256,25 @@ mod tests {
     }
 
     #[test]
-    fn a_link_on_the_way_to_a_watched_path_is_not_followed() {
+    fn a_link_on_the_way_to_a_watched_path_is_removed_and_not_followed() {
         let (base, victim) = directories();
         let watches = [watch(base.path(), "a/sub", Expected::Absent)];
         symlink(victim.path(), base.path().join("a")).expect("a link");
-        assert_eq!(undo(&watches), []);
+        assert_eq!(undo(&watches).len(), 1);
         assert!(victim.path().join("sub/file").exists());
+        assert!(fs::symlink_metadata(base.path().join("a")).is_err());
     }
 
     #[test]
-    fn what_was_only_hidden_is_left_alone() {
+    fn an_old_tree_that_is_renamed_into_place_is_undone() {
         let (base, _) = directories();
-        fs::create_dir_all(base.path().join("d/kept")).expect("a directory");
-        std::thread::sleep(Duration::from_millis(120));
-        fs::rename(base.path().join("d"), base.path().join("hidden")).expect("renamed");
-        let watches = [watch(base.path(), "d/kept", Expected::Absent)];
-        fs::rename(base.path().join("hidden"), base.path().join("d")).expect("renamed");
-        assert_eq!(undo(&watches), []);
-        assert!(base.path().join("d/kept").exists());
+        fs::create_dir_all(base.path().join("old/hooks")).expect("a directory");
+        fs::write(base.path().join("old/hooks/pre-commit"), "").expect("a file");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
+        fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
+        assert_eq!(undo(&watches).len(), 1);
+        assert!(!base.path().join(".git/hooks/pre-commit").exists());
     }
 
     #[test]

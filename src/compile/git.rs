@@ -35,18 +35,50 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
 /// What git obeys in a repository: who writes these has git run commands of his choice.
 const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 
-/// The same in a linked worktree's directory, and in that of a submodule.
+/// The same in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
-const OBEYED_OF_MODULE: &[&str] = &["hooks", "config"];
 
-/// Paths below the directory `base` that git outside obeys.
+/// Directories below `modules` that are looked at; a repository with more has all of them read-only.
+const MOST_MODULES: usize = 2000;
+
+/// Paths below the directory `base` that git outside obeys: in `.git`, and in `base` itself where that looks like a
+/// repository, which anybody who may write there can arrange.
 pub(super) fn obeyed(base: &Path) -> Vec<PathBuf> {
-    let repository = Path::new(if is_repository(base) { "" } else { ".git" });
+    let mut paths = of_repository(base, Path::new(".git"));
+    if is_repository(base) {
+        paths.extend(of_repository(base, Path::new("")));
+    }
+    paths
+}
+
+fn of_repository(base: &Path, repository: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
-    for (kind, names) in [("worktrees", OBEYED_OF_WORKTREE), ("modules", OBEYED_OF_MODULE)] {
-        let directory = repository.join(kind);
+    let worktrees = repository.join("worktrees");
+    for entry in fs::read_dir(base.join(&worktrees)).into_iter().flatten().flatten() {
+        paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| worktrees.join(entry.file_name()).join(name)));
+    }
+    paths.extend(of_modules(base, repository.join("modules")));
+    paths
+}
+
+/// Submodules: their names may have slashes, and they may have submodules.
+fn of_modules(base: &Path, modules: PathBuf) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    let mut directories = vec![modules.clone()];
+    let mut seen = 0;
+    while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(base.join(&directory)).into_iter().flatten().flatten() {
-            paths.extend(names.iter().map(|name| directory.join(entry.file_name()).join(name)));
+            let below = directory.join(entry.file_name());
+            seen += 1;
+            if seen > MOST_MODULES {
+                return vec![modules];
+            }
+            if is_repository(&base.join(&below)) {
+                paths.extend(OBEYED.iter().map(|name| below.join(name)));
+                directories.push(below.join("modules"));
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                directories.push(below);
+            }
         }
     }
     paths

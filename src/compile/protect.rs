@@ -6,7 +6,7 @@
 use std::{
     fs,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use super::{
@@ -19,6 +19,9 @@ use crate::{
     policy::Protection,
     watch::{Expected, Watch},
 };
+
+/// As many links as path_resolution(7) follows.
+const MOST_LINKS: u32 = 40;
 
 /// What came of protecting.
 #[derive(Debug, Default)]
@@ -48,7 +51,7 @@ pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) ->
             paths.extend(parts.policy.protect.iter().map(below));
         }
         for path in paths {
-            protect_one(view, &grant, &path, &mut protected)?;
+            protect_one(view, &grant, &path, 0, &mut protected)?;
         }
     }
     Ok(protected)
@@ -65,7 +68,13 @@ fn writable_directories(view: &View) -> Vec<Grant> {
 }
 
 /// Walks from the grant to `path` below it, and binds what is there over itself, read-only, wherever it is shown.
-fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Protected) -> Result<(), Error> {
+fn protect_one(
+    view: &mut View,
+    grant: &Grant,
+    path: &Path,
+    links: u32,
+    protected: &mut Protected,
+) -> Result<(), Error> {
     let mut below = PathBuf::new();
     for part in path.components() {
         below.push(part);
@@ -73,25 +82,79 @@ fn protect_one(view: &mut View, grant: &Grant, path: &Path, protected: &mut Prot
         if view.get(&grant.target.join(&below)).is_some_and(|place| is_cover(&place.node)) {
             return Ok(());
         }
-        let Ok(metadata) = fs::symlink_metadata(&on_host) else {
+        let Some(metadata) = look(&on_host)? else {
             // The whole path is what must not appear, not only its first missing part.
-            let expected =
-                if is_new_repository(path, &below) { Expected::NoRepository } else { Expected::Absent };
-            protected.watches.push(Watch::new(&grant.base, path, expected));
+            let repository = is_new_repository(path, &below);
+            let expected = if repository { Expected::NoRepository } else { Expected::Absent };
+            protected.watches.push(Watch::new(&grant.base, path, &below, expected));
             return pin_everywhere(view, &on_host);
         };
         if metadata.is_symlink() {
             let to = fs::read_link(&on_host).unwrap_or_default();
-            protected.watches.push(Watch::new(&grant.base, &below, Expected::Link(to)));
+            protected.watches.push(Watch::new(&grant.base, &below, &below, Expected::Link(to.clone())));
             pin_everywhere(view, &on_host)?;
-            return follow(view, grant, &on_host, path.strip_prefix(&below).unwrap_or(path), protected);
+            let rest = path.strip_prefix(&below).unwrap_or(path);
+            return match beneath(grant, &on_host, &to) {
+                Some(target) if links < MOST_LINKS => {
+                    protect_one(view, grant, &target.join(rest), links + 1, protected)
+                }
+                _ => Ok(()),
+            };
         }
         if below == path || !metadata.is_dir() {
             protected.linked.extend(other_names(&on_host, &metadata));
-            return bind_everywhere(view, &on_host);
+            bind_everywhere(view, &on_host)?;
+            return protect_links_in(view, grant, path, links, protected);
         }
     }
     Ok(())
+}
+
+/// What is at `path`; `None` where nothing is. Not being allowed to look is not nothing.
+fn look(path: &Path) -> Result<Option<fs::Metadata>, Error> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(source) => Err(Error::Grant {
+            what: "protected path",
+            path: path.to_owned(),
+            source,
+            remedy: Some("give yourself access to its directory".to_owned()),
+        }),
+    }
+}
+
+/// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too.
+fn protect_links_in(
+    view: &mut View,
+    grant: &Grant,
+    directory: &Path,
+    links: u32,
+    protected: &mut Protected,
+) -> Result<(), Error> {
+    let entries = fs::read_dir(grant.base.join(directory)).into_iter().flatten().flatten();
+    let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
+    for entry in entries.filter(is_link).take(MOST_LINKS as usize) {
+        let on_host = entry.path();
+        let to = fs::read_link(&on_host).unwrap_or_default();
+        if let (Some(target), true) = (beneath(grant, &on_host, &to), links < MOST_LINKS) {
+            protect_one(view, grant, &target, links + 1, protected)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a link leads within its grant, by its text: the way to the link has no other, so its text tells.
+fn beneath(grant: &Grant, link: &Path, to: &Path) -> Option<PathBuf> {
+    let mut target = PathBuf::new();
+    for part in link.parent()?.join(to).components() {
+        match part {
+            Component::ParentDir => drop(target.pop()),
+            Component::CurDir => {}
+            part => target.push(part),
+        }
+    }
+    target.strip_prefix(&grant.base).ok().map(Path::to_owned)
 }
 
 fn is_cover(node: &Node) -> bool {
@@ -126,21 +189,6 @@ fn other_names(path: &Path, metadata: &fs::Metadata) -> Option<PathBuf> {
         let sample = path.extension().is_some_and(|extension| extension == "sample");
         (metadata.is_file() && metadata.nlink() > 1 && !sample).then_some(path)
     })
-}
-
-/// Where a link on the way leads within the same grant, what it leads to is protected too.
-fn follow(
-    view: &mut View,
-    grant: &Grant,
-    link: &Path,
-    rest: &Path,
-    protected: &mut Protected,
-) -> Result<(), Error> {
-    match fs::canonicalize(link).map(|canonical| canonical.strip_prefix(&grant.base).map(Path::to_owned)) {
-        // Canonical: no further link can be met before the rest, which is shorter each time.
-        Ok(Ok(inside)) => protect_one(view, grant, &inside.join(rest), protected),
-        _ => Ok(()),
-    }
 }
 
 /// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).

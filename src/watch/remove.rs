@@ -61,8 +61,16 @@ pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
+/// Opens a directory in another, to go on from there.
+pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+    with_rights(parent, || openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty()))
+}
+
 /// Tries `action`; where rights on `directory` are lacking, takes them and tries again.
-fn with_rights(directory: BorrowedFd<'_>, action: impl Fn() -> nix::Result<()>) -> nix::Result<()> {
+pub(super) fn with_rights<T>(
+    directory: BorrowedFd<'_>,
+    action: impl Fn() -> nix::Result<T>,
+) -> nix::Result<T> {
     match action() {
         Err(Errno::EACCES) => {
             take_rights(directory)?;

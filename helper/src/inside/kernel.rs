@@ -93,6 +93,9 @@ pub(crate) const MS_BIND: u64 = 4096;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
+pub(crate) const STATX_TYPE: usize = 1;
+pub(crate) const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFCHR: u32 = 0o020_000;
 
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;

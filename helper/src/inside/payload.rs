@@ -79,13 +79,22 @@ fn become_command(task: &mut Task<'_>) -> Result<(), Fault> {
     steps::carry_out(task.steps, section::PAYLOAD, &mut task.state, task.channel)?;
     match &task.terminal {
         Some(peer) => terminal::take(peer).map_err(|errno| refused(request::TERMINAL, errno))?,
-        None => (0..=2).try_for_each(sys::keep_across_exec).map_err(Fault::init)?,
+        None => (0..=2).try_for_each(keep_standard).map_err(Fault::init)?,
     }
     sys::close_range(3, u32::MAX).map_err(Fault::init)?;
     sys::change_dir(task.request.cwd).map_err(|errno| refused(request::CWD, errno))?;
     sys::file_mask(task.file_mask);
     sys::signal_mask(0).map_err(Fault::init)?;
     Err(refused(request::EXEC, execute(task)))
+}
+
+/// Keeps a standard descriptor for the command; the host's null device is exchanged for the sandbox's own, whose
+/// mode and owner nobody inside can change.
+fn keep_standard(number: u32) -> Result<(), Errno> {
+    if sys::is_null_device(number)? {
+        return sys::duplicate_to(&sys::open_terminal(c"/dev/null")?, number as usize);
+    }
+    sys::keep_across_exec(number as usize)
 }
 
 /// Tries each place where the program could be, as execvpe(3) does: the first that is there decides, but one

@@ -219,8 +219,8 @@ fn second_opinion() -> BpfProgram {
     for call in of_pid {
         calls.insert(call, vec![all(vec![low(0, Op::Ne, 1)])]);
     }
-    for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
-        calls.insert(call, vec![all(vec![low(1, Op::Ne, 1)])]);
+    for (call, user) in [(libc::SYS_setpriority, 2), (libc::SYS_ioprio_set, 3)] {
+        calls.insert(call, vec![all(vec![low(1, Op::Ne, 1), low(0, Op::Ne, user)])]);
     }
     calls.insert(libc::SYS_renameat2, vec![without(4, 4)]);
     // Of the sixteen kinds of node, all but 2 (character device) and 6 (block device).

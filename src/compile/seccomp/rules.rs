@@ -87,6 +87,10 @@ const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0
 /// The pid of init in every sandbox.
 const INIT: &[u32] = &[1];
 
+/// PRIO_USER and IOPRIO_WHO_USER: every process of the user, which init is one of.
+const PRIORITY_OF_USER: &[u32] = &[2];
+const IO_PRIORITY_OF_USER: &[u32] = &[3];
+
 /// All rules. A system call is in at most one, and in none of the lists of `syscalls`; `table` sees to it.
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -168,8 +172,19 @@ pub(super) const RULES: &[Rule] = &[
         otherwise: ALLOW,
     },
     Rule {
-        calls: &[libc::SYS_setpriority, libc::SYS_ioprio_set],
-        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM }],
+        calls: &[libc::SYS_setpriority],
+        clauses: &[
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(0), EXACT, PRIORITY_OF_USER)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_ioprio_set],
+        clauses: &[
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(0), EXACT, IO_PRIORITY_OF_USER)], then: EPERM },
+        ],
         otherwise: ALLOW,
     },
     // RENAME_WHITEOUT leaves a character device (0:0) behind, since Linux 5.8 without any capability.

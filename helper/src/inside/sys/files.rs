@@ -85,6 +85,14 @@ pub(crate) fn identity(of: &Fd) -> Result<(u64, u64), Errno> {
     Ok((device, stat.inode))
 }
 
+/// statx(2): whether a standard descriptor is the null device, character device 1:3.
+pub(crate) fn is_null_device(number: u32) -> Result<bool, Errno> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut stat: Statx = unsafe { mem::zeroed() };
+    call!(nr::STATX, number, c"".as_ptr(), AT_EMPTY_PATH, STATX_TYPE, &raw mut stat)?;
+    Ok(stat.mode & S_IFMT == S_IFCHR && stat.special_device == [1, 3])
+}
+
 /// write(2), until everything is written.
 pub(crate) fn write_all(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
     while !bytes.is_empty() {
