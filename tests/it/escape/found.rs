@@ -238,3 +238,93 @@ fn a_tree_that_resists_is_undone_or_moved_aside() {
     let told = denials(ws.path(), &[], flat);
     assert!(told.contains("it was removed"), "{told}");
 }
+
+#[test]
+fn a_workspace_that_looks_like_a_repository_keeps_its_protection() {
+    let ws = repository();
+    denials(ws.path(), &[], "echo ref: refs/heads/x > HEAD; mkdir objects refs");
+    check(ws.path(), &[], &[("open s:.git/config 1", "EROFS"), ("creat s:.git/hooks/evil 0x1ed", "EROFS")]);
+}
+
+#[test]
+fn submodules_are_protected_whatever_their_names() {
+    let ws = repository();
+    for module in ["vendor/lib", "plain", "plain/modules/nested"] {
+        let module = ws.path().join(".git/modules").join(module);
+        for directory in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(module.join(directory)).unwrap();
+        }
+        fs::write(module.join("HEAD"), "ref: refs/heads/x\n").unwrap();
+        fs::write(module.join("config"), "[core]\n").unwrap();
+    }
+    for module in ["vendor/lib", "plain", "plain/modules/nested"] {
+        let open = format!("open s:.git/modules/{module}/config 1");
+        let hook = format!("creat s:.git/modules/{module}/hooks/x 0x1ed");
+        let object = format!("creat s:.git/modules/{module}/objects/x 0x1a4");
+        check(ws.path(), &[], &[(&open, "EROFS"), (&hook, "EROFS"), (&object, "ok")]);
+        let told = denials(ws.path(), &[], &format!("echo ../evil > .git/modules/{module}/commondir"));
+        assert!(told.contains("commondir") && told.contains("it was removed"), "{told}");
+    }
+}
+
+#[test]
+fn an_old_tree_renamed_into_place_is_undone() {
+    let ws = workspace();
+    let told = denials(ws.path(), &[], "git init -q e; echo x > e/.git/hooks/pre-commit; mv e/.git ev");
+    assert!(!told.contains("hooks were removed"), "{told}");
+    let told = denials(ws.path(), &[], "mv ev .git");
+    assert!(told.contains("its hooks were removed"), "{told}");
+    fs::create_dir_all(ws.path().join("x/b")).unwrap();
+    let told = denials(ws.path(), &["--protect", "a/b"], "mv x a");
+    assert!(told.contains("it was removed"), "{told}");
+}
+
+#[test]
+fn rights_taken_from_the_parent_do_not_hide_a_hook() {
+    let ws = workspace();
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    let told = denials(ws.path(), &[], "mkdir .git/hooks; echo x > .git/hooks/pre-commit; chmod 0 .git");
+    assert!(told.contains("it was removed"), "{told}");
+    assert!(fs::symlink_metadata(ws.path().join(".git/hooks")).is_err());
+}
+
+#[test]
+fn every_link_of_a_chain_is_watched_and_what_dangles_too() {
+    let ws = repository();
+    let git = ws.path().join(".git");
+    fs::rename(&git, ws.path().join("real")).unwrap();
+    symlink("real", ws.path().join("mid")).unwrap();
+    symlink("mid", &git).unwrap();
+    let told = denials(ws.path(), &[], "rm mid; mkdir evil; ln -s evil mid");
+    assert!(told.contains("mid") && told.contains("the link was put back"), "{told}");
+    check(ws.path(), &[], &[("open s:real/config 1", "EROFS")]);
+    let ws = workspace();
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    symlink("../hk", ws.path().join(".git/hooks")).unwrap();
+    let told = denials(ws.path(), &[], "mkdir hk; echo x > hk/pre-commit");
+    assert!(told.contains("hk") && told.contains("it was removed"), "{told}");
+}
+
+#[test]
+fn a_hook_that_is_a_link_is_protected_where_it_leads() {
+    let ws = repository();
+    fs::create_dir(ws.path().join("scripts")).unwrap();
+    fs::write(ws.path().join("scripts/pc"), "#!/bin/sh\n").unwrap();
+    symlink("../../scripts/pc", ws.path().join(".git/hooks/post-commit")).unwrap();
+    check(ws.path(), &[], &[("open s:scripts/pc 1", "EROFS"), ("rename s:scripts s:other", "EBUSY")]);
+}
+
+#[test]
+fn the_null_device_of_the_host_is_not_what_the_command_gets() {
+    let ws = workspace();
+    let mut run = command(ws.path(), &[], &["call", "fchmod", "0", "0x1b6"]);
+    assert_eq!(lines(&run.stdin(Stdio::null()).output().unwrap()), ["EROFS"]);
+}
+
+#[test]
+fn priorities_of_init_are_not_changed() {
+    let ws = workspace();
+    let calls =
+        [("setpriority 2 0 10", "EPERM"), ("ioprio_set 3 0 16384", "EPERM"), ("setpriority 0 1 5", "EPERM")];
+    check(ws.path(), &[], &[calls[0], calls[1], calls[2], ("setpriority 0 0 5", "ok")]);
+}
