@@ -1,34 +1,24 @@
-//! A running command: its pipes, its signals, its end.
+//! A running command, shaped like `tokio::process::Child`: its pipes, its signals, its end.
 
 use std::{
     ffi::OsString,
-    future::pending,
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::PathBuf,
     process::ExitStatus,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use kennel_helper::control::{Order, Report, request, section};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    runtime::Handle,
-    time::{Instant as Deadline, sleep_until},
-};
+use kennel_helper::control::Report;
+use tokio::runtime::Handle;
 
 use crate::{
-    ChildOutput, ChildStdin, Ended, Enforcement, Error, Limit, Outcome, Output, State, Terminal, Usage,
+    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage,
     command::{Prepared, collect},
-    describe::describe,
-    host::remedy::remedy,
     inside::{Arrival, Inside},
-    sys,
+    running::Running,
 };
-
-/// How long init may take to end everything after an order, before it is killed itself.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// A command that runs in a sandbox of its own. Dropping it ends the sandbox, every process of it included,
 /// unless [`kill_on_drop`](crate::Command::kill_on_drop) was turned off.
@@ -48,22 +38,6 @@ pub struct Child {
     ended: Option<Outcome>,
 }
 
-/// What is needed to follow a command to its end.
-#[derive(Debug)]
-struct Running {
-    inside: AsyncFd<Inside>,
-    prepared: Arc<Prepared>,
-    program: OsString,
-    directory: PathBuf,
-    enforcement: Enforcement,
-    born: Instant,
-    timeout: Option<Duration>,
-    has_started: bool,
-    killed: Option<Ended>,
-    /// When init itself is killed because it did not end in time.
-    last: Option<Deadline>,
-}
-
 impl Child {
     pub(crate) fn new(
         inside: Inside,
@@ -71,20 +45,7 @@ impl Child {
         (program, directory): (OsString, PathBuf),
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let inside =
-            sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
-        let running = Running {
-            inside,
-            program,
-            directory,
-            enforcement: prepared.compiled.enforcement.clone(),
-            prepared,
-            born: Instant::now(),
-            timeout,
-            has_started: false,
-            killed: None,
-            last: None,
-        };
+        let running = Running::new(inside, prepared, (program, directory), timeout)?;
         let (stdin, stdout, stderr, terminal) = (None, None, None, None);
         Ok(Self { stdin, stdout, stderr, terminal, kill_on_drop: true, running: Some(running), ended: None })
     }
@@ -92,7 +53,7 @@ impl Child {
     /// Takes our ends of the pipes.
     pub(crate) fn connect(&mut self, [input, output, error]: [Option<OwnedFd>; 3]) -> Result<(), Error> {
         let Some(running) = &self.running else { return Ok(()) };
-        let cap = running.prepared.compiled.limits.output.map(|size| size.bytes());
+        let cap = running.output_cap();
         let reader = |fd: Option<OwnedFd>| fd.map(|fd| ChildOutput::new(fd, cap)).transpose();
         let failed = || Error::io("open a pipe to the command");
         self.stdin = input.map(ChildStdin::new).transpose().map_err(failed())?;
@@ -103,7 +64,7 @@ impl Child {
 
     /// Waits until the program runs.
     pub(crate) async fn started(&mut self) -> Result<(), Error> {
-        while let Some(running) = self.running.as_mut().filter(|running| !running.has_started) {
+        while let Some(running) = self.running.as_mut().filter(|running| !running.has_started()) {
             let arrival = running.next().await?;
             self.ended = self.arrived(arrival)?;
         }
@@ -147,9 +108,7 @@ impl Child {
     /// Those of send(2). A command that has ended is no error.
     pub fn signal(&self, number: i32) -> io::Result<()> {
         let number = u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
-        self.running
-            .as_ref()
-            .map_or(Ok(()), |running| running.inside.get_ref().order(&Order::Signal { number }))
+        self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 
     /// Orders the end of every process of the sandbox; [`wait`](Self::wait) tells when it is done.
@@ -190,145 +149,16 @@ impl Child {
                 return Ok(None);
             }
             // Init was killed: by the last resort of ours, or by somebody else.
-            Arrival::Closed if running.killed.is_some() => {
+            Arrival::Closed if running.was_killed() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default())))
             }
             Arrival::Closed => {
-                for denial in running.inside.get_mut().undo() {
-                    tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
-                }
+                running.undo_unheard();
                 Err(Error::Lost)
             }
         };
         self.running = None;
         result
-    }
-}
-
-impl Running {
-    /// The next arrival; when the time is up meanwhile, everything is killed and its end awaited.
-    async fn next(&mut self) -> Result<Arrival, Error> {
-        loop {
-            tokio::select! {
-                biased;
-                arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => {
-                    let arrival = arrival.map_err(Error::io("read the control socket"))?;
-                    if matches!(arrival, Arrival::Closed) {
-                        // Init closes its descriptors before it takes the other processes with it.
-                        self.inside.get_ref().gone().await;
-                    }
-                    return Ok(arrival);
-                }
-                () = until(self.deadline()), if self.killed.is_none() => {
-                    self.kill(Ended::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
-                }
-                () = until(self.last), if self.killed.is_some() => {
-                    self.inside.get_ref().kill();
-                    self.last = None;
-                }
-            }
-        }
-    }
-
-    fn deadline(&self) -> Option<Deadline> {
-        self.timeout.and_then(|timeout| self.born.checked_add(timeout)).map(Deadline::from_std)
-    }
-
-    fn kill(&mut self, reason: Ended) -> io::Result<()> {
-        if self.killed.is_none() {
-            self.killed = Some(reason);
-            self.last = Some(Deadline::now() + GRACE);
-        }
-        self.inside.get_ref().order(&Order::Kill {})
-    }
-
-    /// A report that does not end anything.
-    fn note(&mut self, report: &Report) {
-        match *report {
-            Report::Started {} => self.has_started = true,
-            Report::Skipped { section, index, errno } => {
-                if let Some((protection, step)) = self.step(section, index) {
-                    let error = io::Error::from_raw_os_error(errno);
-                    let detail = format!("{}: {error}", describe(&step));
-                    tracing::warn!(%protection, %detail, "a protection is off");
-                    self.enforcement.set(protection, State::Off, detail);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn step(&self, section: u32, index: u32) -> Option<(crate::Protection, kennel_helper::plan::Step<'_>)> {
-        match section {
-            section::SETUP => self.prepared.compiled.setup.step(index),
-            section::PAYLOAD => self.prepared.compiled.payload.step(index),
-            _ => None,
-        }
-    }
-
-    /// The error for a failed start.
-    fn failure(&self, section: u32, index: u32, errno: i32) -> Error {
-        let source = io::Error::from_raw_os_error(errno);
-        let program = || self.program.to_string_lossy().into_owned();
-        if section == section::REQUEST {
-            return match (index, errno) {
-                (request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
-                (request::EXEC, _) => Error::NotExecutable { program: program(), source },
-                (request::CWD, _) => Error::Command {
-                    what: "working directory",
-                    value: self.directory.display().to_string(),
-                    reason: format!("cannot be entered in the sandbox: {source}"),
-                },
-                _ => Error::Io { what: "open a terminal for the command", source },
-            };
-        }
-        match self.step(section, index) {
-            Some((protection, step)) => {
-                Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
-            }
-            None => Error::Io { what: "carry out the plan inside", source },
-        }
-    }
-
-    fn outcome(&mut self, status: ExitStatus, usage: Usage) -> Outcome {
-        let limit = match (self.killed, status.signal()) {
-            (Some(Ended::TimedOut), _) => Some(Limit::WallTime),
-            (None, Some(libc::SIGXCPU)) => Some(Limit::CpuTime),
-            (None, Some(libc::SIGXFSZ)) => Some(Limit::FileSize),
-            _ => None,
-        };
-        let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
-        Outcome {
-            status,
-            ended: self.killed.unwrap_or(by_itself),
-            limit,
-            duration: self.born.elapsed(),
-            usage,
-            stdout_bytes: None,
-            stderr_bytes: None,
-            truncated: false,
-            enforcement: std::mem::take(&mut self.enforcement),
-            denials: self.inside.get_mut().undo(),
-            configured: limit.and_then(|limit| self.configured(limit)),
-        }
-    }
-
-    /// The value of a limit, in the words of the policy.
-    fn configured(&self, limit: Limit) -> Option<String> {
-        let limits = &self.prepared.compiled.limits;
-        match limit {
-            Limit::WallTime => self.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
-            Limit::CpuTime => limits.cpu_time.map(|span| span.to_string()),
-            Limit::FileSize => limits.file_size.map(|size| size.to_string()),
-        }
-    }
-}
-
-/// Sleeps until `deadline`; forever where there is none.
-async fn until(deadline: Option<Deadline>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => pending().await,
     }
 }
 

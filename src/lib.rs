@@ -34,6 +34,7 @@ mod inside;
 mod outcome;
 mod policy;
 mod probe;
+mod running;
 mod start;
 mod stdio;
 mod sys;
