@@ -58,6 +58,11 @@ impl Caller {
         self.directory.join(path)
     }
 
+    /// Whether `path` is a home of the caller's, or above one.
+    pub(crate) fn holds_home(&self, path: &Path) -> bool {
+        self.homes.iter().any(|home| home.starts_with(path))
+    }
+
     /// Whether the caller is root of the host, or of the container it lives in.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0

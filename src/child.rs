@@ -1,23 +1,17 @@
 //! A running command, shaped like `tokio::process::Child`: its pipes, its signals, its end.
 
 use std::{
-    ffi::OsString,
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
-    path::PathBuf,
     process::ExitStatus,
-    sync::Arc,
-    time::Duration,
 };
 
 use kennel_helper::control::Report;
 use tokio::runtime::Handle;
 
 use crate::{
-    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage,
-    command::{Prepared, collect},
-    inside::{Arrival, Inside},
-    running::Running,
+    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, command::collect,
+    inside::Arrival, running::Running,
 };
 
 /// A command that runs in a sandbox of its own. Dropping it ends the sandbox, every process of it included,
@@ -32,22 +26,16 @@ pub struct Child {
     pub stderr: Option<ChildOutput>,
     /// Its terminal, if one was asked for and the command has started.
     pub terminal: Option<Terminal>,
-    pub(crate) kill_on_drop: bool,
+    kill_on_drop: bool,
     running: Option<Running>,
     /// The end, if it came while something else was waited for.
     ended: Option<Outcome>,
 }
 
 impl Child {
-    pub(crate) fn new(
-        inside: Inside,
-        prepared: Arc<Prepared>,
-        (program, directory): (OsString, PathBuf),
-        timeout: Option<Duration>,
-    ) -> Result<Self, Error> {
-        let running = Running::new(inside, prepared, (program, directory), timeout)?;
+    pub(crate) fn new(running: Running, kill_on_drop: bool) -> Self {
         let (stdin, stdout, stderr, terminal) = (None, None, None, None);
-        Ok(Self { stdin, stdout, stderr, terminal, kill_on_drop: true, running: Some(running), ended: None })
+        Self { stdin, stdout, stderr, terminal, kill_on_drop, running: Some(running), ended: None }
     }
 
     /// Takes our ends of the pipes.

@@ -19,6 +19,7 @@ use crate::{
         request::{RequestBuf, Wanted},
     },
     host::Host,
+    running::Running,
     start::{self, Images},
     stdio::{self, Connected, Kind},
 };
@@ -256,9 +257,9 @@ impl Command {
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
         tracing::debug!(program = ?self.program, "start");
         let inside = start::start(&prepared.images, compiled, &request, theirs)?;
-        let mut child = Child::new(inside, prepared, (self.program.clone(), directory), self.timeout)?;
+        let running = Running::new(inside, prepared, (self.program.clone(), directory), self.timeout)?;
+        let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
-        child.kill_on_drop = self.kill_on_drop;
         Ok(child)
     }
 

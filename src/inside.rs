@@ -168,8 +168,6 @@ impl Drop for Remains {
         // Whatever poll says, there is either a zombie to take away now or nothing that could be done.
         let _ = poll(&mut ended, PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
-        for denial in watch::undo(&self.watches) {
-            tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
-        }
+        watch::log(&watch::undo(&self.watches));
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     describe::describe,
     host::remedy::remedy,
     inside::{Arrival, Inside},
-    sys,
+    sys, watch,
 };
 
 /// How long init may take to end everything after an order, before it is killed itself.
@@ -89,9 +89,7 @@ impl Running {
 
     /// Undoes what was done to watched paths where no outcome is left to say so.
     pub(crate) fn undo_unheard(&mut self) {
-        for denial in self.inside.get_mut().undo() {
-            tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
-        }
+        watch::log(&self.inside.get_mut().undo());
     }
 
     /// The next arrival; when the time is up meanwhile, everything is killed and its end awaited.

@@ -18,12 +18,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2},
+    fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat2},
     sys::stat::{FileStat, SFlag, fstatat},
     unistd::symlinkat,
 };
 
-use crate::outcome::Denial;
+use crate::{host::open_without_links, outcome::Denial};
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,13 @@ impl Watch {
 /// Looks at every watched path, undoes what was done to it, and says so.
 pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
     watches.iter().filter_map(check).collect()
+}
+
+/// Tells of denials where there is no outcome to carry them.
+pub(crate) fn log(denials: &[Denial]) {
+    for denial in denials {
+        tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
+    }
 }
 
 fn check(watch: &Watch) -> Option<Denial> {
@@ -124,10 +131,7 @@ impl Place {
     /// such directory.
     fn of(base: &Path, path: &Path) -> io::Result<Option<Self>> {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let mut parent = openat2(nix::fcntl::AT_FDCWD, base, how)?;
+        let mut parent = open_without_links(base, OFlag::O_DIRECTORY)?;
         for part in path.parent().into_iter().flat_map(Path::iter) {
             match remove::step_into(parent.as_fd(), part) {
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),

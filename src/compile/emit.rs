@@ -45,23 +45,17 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
     let empty = Path::new(EMPTY[usize::from(!own_run)]);
     let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty };
     // Before everything else, because covers may lie anywhere.
-    empty
-        .ancestors()
-        .collect::<Vec<_>>()
-        .into_iter()
-        .rev()
-        .skip(1)
-        .for_each(|path| emitter.make_dir(path, 0o755));
-    // Covers of files are made from the sandbox's own /dev/null, which has to be there first.
-    let late = |place: &Place| place.node == Node::CoverFile;
-    for (target, place) in view.iter().filter(|(_, place)| !late(place)) {
-        emitter.place(target, place)?;
+    let above: Vec<&Path> = empty.ancestors().collect();
+    for path in above.into_iter().rev().skip(1) {
+        emitter.make_dir(path, 0o755);
     }
-    for (target, place) in view.iter().filter(|(_, place)| late(place)) {
+    // Covers of files are made from the sandbox's own /dev/null, which has to be there first.
+    let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| place.node == Node::CoverFile);
+    for (target, place) in rest.into_iter().chain(covers) {
         emitter.place(target, place)?;
     }
     setup.push(Protection::Root, &Step::PivotRoot {});
-    for (target, _) in view.iter().filter(|(target, place)| is_late(view, target, place)) {
+    for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
         let target = relative(target);
         setup.push(Protection::Root, &Step::SetAttributes { target: &target, attributes: RDONLY });
     }
@@ -89,8 +83,8 @@ fn absolute(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Whether a cover must be writable until what lies in it was put there.
-fn is_late(view: &View, target: &Path, place: &Place) -> bool {
+/// Whether something is put into this cover, so that it stays writable until then.
+fn is_filled(view: &View, target: &Path, place: &Place) -> bool {
     place.node == Node::Cover && view.has_children(target)
 }
 
@@ -203,7 +197,7 @@ impl Emitter<'_> {
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
             Node::Tmpfs { mode, size } => mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(*mode, *size)),
             // Something is granted in what is covered: its mount point has to be made there first.
-            Node::Cover if is_late(self.view, target, place) => {
+            Node::Cover if is_filled(self.view, target, place) => {
                 mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(0o755, COVER_SIZE));
             }
             Node::Cover => {

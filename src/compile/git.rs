@@ -24,8 +24,10 @@ const LONGEST_LINK: u64 = 8192;
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
     let Some(source) = repository_of(&workspace.path) else { return };
-    let holds_home = parts.caller.homes.iter().any(|home| home.starts_with(&source.path));
-    if !view.is_free(&source.path) || holds_home || secrets::is_secret(&source.path, parts.caller) {
+    if !view.is_free(&source.path)
+        || parts.caller.holds_home(&source.path)
+        || secrets::is_secret(&source.path, parts.caller)
+    {
         return;
     }
     let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };

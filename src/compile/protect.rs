@@ -104,7 +104,7 @@ fn protect_one(
         if below == path || !metadata.is_dir() {
             protected.linked.extend(other_names(&on_host, &metadata));
             bind_everywhere(view, &on_host)?;
-            return protect_links_in(view, grant, path, links, protected);
+            return protect_links_in(view, grant, &below, links, protected);
         }
     }
     Ok(())

@@ -8,9 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::OFlag;
 
-use crate::host::identity;
+use crate::host::{identity, open_without_links};
 
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,8 +122,5 @@ fn open_plain(path: &Path) -> io::Result<fs::File> {
     {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(openat2(nix::fcntl::AT_FDCWD, path, how)?.into())
+    Ok(open_without_links(path, OFlag::empty())?.into())
 }

@@ -138,9 +138,7 @@ fn offer_plain(view: &mut View, parts: &Parts<'_>, path: &Path) -> bool {
 }
 
 fn is_fit(path: &Path, parts: &Parts<'_>) -> bool {
-    let homes = &parts.caller.homes;
-    let holds_home = homes.iter().any(|home| home.starts_with(path));
-    let in_home = homes.iter().any(|home| path.starts_with(home));
+    let in_home = parts.caller.homes.iter().any(|home| path.starts_with(home));
     let of_system = NO_PLACE.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
-    !holds_home && (in_home || !of_system) && !secrets::is_secret(path, parts.caller)
+    !parts.caller.holds_home(path) && (in_home || !of_system) && !secrets::is_secret(path, parts.caller)
 }

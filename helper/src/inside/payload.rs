@@ -2,8 +2,6 @@
 //!
 //! It is born by a vfork, so it shares init's memory until then: that is how init learns what went wrong.
 
-use core::ffi::CStr;
-
 use crate::{
     Fault,
     channel::Channel,
@@ -102,15 +100,11 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 fn execute(task: &Task<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
     for program in task.request.programs.iter() {
-        match attempt(program, task) {
+        match sys::execute(program, &task.vectors) {
             Errno(ENOENT | ENOTDIR) => {}
             Errno(EACCES) => reason = Errno(EACCES),
             errno => return errno,
         }
     }
     reason
-}
-
-fn attempt(program: &CStr, task: &Task<'_>) -> Errno {
-    sys::execute(program, &task.vectors)
 }
