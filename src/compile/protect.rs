@@ -3,25 +3,26 @@
 //! A path that is there is bound read-only over itself, and every directory on the way to it is bound over itself
 //! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
 
+mod walk;
+
 use std::{
+    collections::{BTreeMap, VecDeque},
     fs,
     os::unix::fs::MetadataExt,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
+use self::walk::{MOST_LINKS, Met, Walk};
 use super::{
     Parts, git, pin,
     source::Source,
-    view::{Access, Node, Origin, View},
+    view::{Access, Node, Origin, Place, View},
 };
 use crate::{
     Error,
     policy::Protection,
     watch::{Expected, Watch},
 };
-
-/// As many links as path_resolution(7) follows.
-const MOST_LINKS: u32 = 40;
 
 /// What came of protecting.
 #[derive(Debug, Default)]
@@ -38,6 +39,18 @@ struct Grant {
     base: PathBuf,
 }
 
+impl Grant {
+    /// The part of a path of the host that lies below the grant.
+    fn below<'p>(&self, path: &'p Path) -> &'p Path {
+        path.strip_prefix(&self.base).unwrap_or(path)
+    }
+
+    /// Whether the sandbox sees a cover in the place of the host's `path`.
+    fn covers(&self, view: &View, path: &Path) -> bool {
+        view.get(&self.target.join(self.below(path))).is_some_and(|place| is_cover(&place.node))
+    }
+}
+
 /// Protects the policy's paths in the workspace, and what git obeys in every writable grant.
 ///
 /// # Errors
@@ -47,18 +60,17 @@ pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) ->
     for grant in writable_directories(view) {
         let mut paths = git::obeyed(&grant.base);
         if grant.base == workspace.path {
-            let below = |path: &PathBuf| path.strip_prefix(&grant.base).unwrap_or(path).to_owned();
-            paths.extend(parts.policy.protect.iter().map(below));
+            paths.extend(parts.policy.protect.iter().map(|path| grant.below(path).to_owned()));
         }
-        for path in paths {
-            protect_one(view, &grant, &path, 0, &mut protected)?;
-        }
+        let walks = paths.iter().map(|path| Walk::new(&grant.base, &grant.base, path, 0)).collect();
+        protect_below(view, &grant, walks, &mut protected)?;
     }
+    close_pins(view);
     Ok(protected)
 }
 
 fn writable_directories(view: &View) -> Vec<Grant> {
-    let writable = |(target, place): (&Path, &super::view::Place)| match &place.node {
+    let writable = |(target, place): (&Path, &Place)| match &place.node {
         Node::Bind { source, access: Access::Write } if source.is_dir() && place.origin != Origin::Wall => {
             Some(Grant { target: target.to_owned(), base: source.path.clone() })
         }
@@ -67,94 +79,72 @@ fn writable_directories(view: &View) -> Vec<Grant> {
     view.iter().filter_map(writable).collect()
 }
 
-/// Walks from the grant to `path` below it, and binds what is there over itself, read-only, wherever it is shown.
+/// Protects what each walk leads to, and then what the links in it lead to, and so on.
+fn protect_below<'g>(
+    view: &mut View,
+    grant: &'g Grant,
+    mut walks: VecDeque<Walk<'g>>,
+    protected: &mut Protected,
+) -> Result<(), Error> {
+    // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
+    let mut fewest: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    while let Some(mut walk) = walks.pop_front() {
+        let Some(thing) = protect_one(view, grant, &mut walk, protected)? else { continue };
+        if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
+            walks.extend(links_in(grant, &thing, walk.links()));
+            fewest.insert(thing, walk.links());
+        }
+    }
+    Ok(())
+}
+
+/// Walks to the end, and binds what is there over itself, read-only, wherever it is shown. Says what that is.
 fn protect_one(
     view: &mut View,
     grant: &Grant,
-    path: &Path,
-    links: u32,
+    walk: &mut Walk<'_>,
     protected: &mut Protected,
-) -> Result<(), Error> {
-    let mut below = PathBuf::new();
-    for part in path.components() {
-        below.push(part);
-        let on_host = grant.base.join(&below);
-        if view.get(&grant.target.join(&below)).is_some_and(|place| is_cover(&place.node)) {
-            return Ok(());
-        }
-        let Some(metadata) = look(&on_host)? else {
-            // The whole path is what must not appear, not only its first missing part.
-            let repository = is_new_repository(path, &below);
-            let expected = if repository { Expected::NoRepository } else { Expected::Absent };
-            protected.watches.push(Watch::new(&grant.base, path, &below, expected));
-            return pin_everywhere(view, &on_host);
-        };
-        if metadata.is_symlink() {
-            let to = fs::read_link(&on_host).unwrap_or_default();
-            protected.watches.push(Watch::new(&grant.base, &below, &below, Expected::Link(to.clone())));
-            pin_everywhere(view, &on_host)?;
-            let rest = path.strip_prefix(&below).unwrap_or(path);
-            return match beneath(grant, &on_host, &to) {
-                Some(target) if links < MOST_LINKS => {
-                    protect_one(view, grant, &target.join(rest), links + 1, protected)
-                }
-                _ => Ok(()),
-            };
-        }
-        if below == path || !metadata.is_dir() {
-            protected.linked.extend(other_names(&on_host, &metadata));
-            bind_everywhere(view, &on_host)?;
-            return protect_links_in(view, grant, &below, links, protected);
+) -> Result<Option<PathBuf>, Error> {
+    while let Some(met) = walk.go_on(|path| grant.covers(view, path))? {
+        match met {
+            Met::Link { at, to } => {
+                let below = grant.below(&at);
+                protected.watches.push(Watch::new(&grant.base, below, below, Expected::Link(to)));
+                pin_everywhere(view, &at)?;
+            }
+            Met::Up { at } => pin_everywhere(view, &at)?,
+            Met::Nothing { first, path } => {
+                protected.watches.push(watch_absent(grant, &path, &first));
+                pin_everywhere(view, &first)?;
+                return Ok(None);
+            }
+            Met::Thing { at, metadata } => {
+                protected.linked.extend(other_names(&at, &metadata));
+                bind_everywhere(view, &at)?;
+                return Ok(Some(at));
+            }
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-/// What is at `path`; `None` where nothing is. Not being allowed to look is not nothing.
-fn look(path: &Path) -> Result<Option<fs::Metadata>, Error> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
-        Err(source) => Err(Error::Grant {
-            what: "protected path",
-            path: path.to_owned(),
-            source,
-            remedy: Some("give yourself access to its directory".to_owned()),
-        }),
-    }
+/// The whole path is what must not appear, not only its first missing part.
+fn watch_absent(grant: &Grant, path: &Path, first: &Path) -> Watch {
+    let (path, first) = (grant.below(path), grant.below(first));
+    let repository = is_new_repository(path, first);
+    let expected = if repository { Expected::NoRepository } else { Expected::Absent };
+    Watch::new(&grant.base, path, first, expected)
 }
 
 /// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too.
-fn protect_links_in(
-    view: &mut View,
-    grant: &Grant,
-    directory: &Path,
-    links: u32,
-    protected: &mut Protected,
-) -> Result<(), Error> {
-    let entries = fs::read_dir(grant.base.join(directory)).into_iter().flatten().flatten();
+fn links_in<'g>(grant: &'g Grant, directory: &Path, links: u32) -> Vec<Walk<'g>> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
-    for entry in entries.filter(is_link).take(MOST_LINKS as usize) {
-        let on_host = entry.path();
-        let to = fs::read_link(&on_host).unwrap_or_default();
-        if let (Some(target), true) = (beneath(grant, &on_host, &to), links < MOST_LINKS) {
-            protect_one(view, grant, &target, links + 1, protected)?;
-        }
-    }
-    Ok(())
-}
-
-/// Where a link leads within its grant, by its text: the way to the link has no other, so its text tells.
-fn beneath(grant: &Grant, link: &Path, to: &Path) -> Option<PathBuf> {
-    let mut target = PathBuf::new();
-    for part in link.parent()?.join(to).components() {
-        match part {
-            Component::ParentDir => drop(target.pop()),
-            Component::CurDir => {}
-            part => target.push(part),
-        }
-    }
-    target.strip_prefix(&grant.base).ok().map(Path::to_owned)
+    let walk = |entry: fs::DirEntry| {
+        let to = fs::read_link(entry.path()).unwrap_or_default();
+        Walk::new(&grant.base, directory, &to, links + 1)
+    };
+    entries.filter(is_link).take(MOST_LINKS as usize).map(walk).collect()
 }
 
 fn is_cover(node: &Node) -> bool {
@@ -179,6 +169,25 @@ fn bind_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// A pin that was there before the directory around it became read-only would be a writable place in it.
+fn close_pins(view: &mut View) {
+    let pin = |(at, place): (&Path, &Place)| match &place.node {
+        Node::Bind { source, access: Access::Write } if place.origin == Origin::Wall => {
+            Some((at.to_owned(), source.clone()))
+        }
+        _ => None,
+    };
+    // Parents come first: a pin that is closed closes those in it.
+    let pins: Vec<(PathBuf, Source)> = view.iter().filter_map(pin).collect();
+    for (at, source) in pins {
+        let around = view.mount_above(&at).map(|(_, place)| &place.node);
+        if matches!(around, Some(Node::Bind { access: Access::Read, .. })) {
+            let node = Node::Bind { source, access: Access::Read };
+            view.wall("protected path", &at, node, Protection::ProtectedPaths);
+        }
+    }
+}
+
 /// The file, or one directly in the directory, that has another name, by which it can be written.
 fn other_names(path: &Path, metadata: &fs::Metadata) -> Option<PathBuf> {
     if !metadata.is_dir() {
@@ -194,4 +203,216 @@ fn other_names(path: &Path, metadata: &fs::Metadata) -> Option<PathBuf> {
 /// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).
 fn is_new_repository(path: &Path, missing: &Path) -> bool {
     missing == Path::new(".git") && path != missing
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{Host, Policy, Profile, Version, caller::Caller, compile::{Shape, home::Names}};
+
+    /// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
+    fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        fs::create_dir(dir.path().join("w")).expect("the workspace");
+        for path in directories {
+            fs::create_dir_all(dir.path().join("w").join(path)).expect("a directory");
+        }
+        for (path, to) in links {
+            symlink(to, dir.path().join("w").join(path)).expect("a link");
+        }
+        dir
+    }
+
+    /// What came of protecting: places below the workspace.
+    struct Walls {
+        base: PathBuf,
+        read_only: Vec<String>,
+        pinned: Vec<String>,
+        watches: Vec<Watch>,
+    }
+
+    impl Walls {
+        fn watches_link(&self, path: &str, to: &str) -> bool {
+            let expected = Expected::Link(to.into());
+            self.watches.contains(&Watch::new(&self.base, Path::new(path), Path::new(path), expected))
+        }
+
+        fn watches_absent(&self, path: &str, first: &str) -> bool {
+            let expected = Expected::Absent;
+            self.watches.contains(&Watch::new(&self.base, Path::new(path), Path::new(first), expected))
+        }
+    }
+
+    /// Protects `paths` in the workspace of `dir`.
+    fn walls(dir: &TempDir, paths: &[&str]) -> Walls {
+        walls_beside(dir, &[], paths)
+    }
+
+    /// The same where there are covers already.
+    fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
+        let source = Source::resolve(&dir.path().join("w")).expect("the workspace");
+        let base = source.path.clone();
+        let mut policy = Policy::profile(Profile::RepoWrite, &base);
+        policy.protect = paths.iter().map(PathBuf::from).collect();
+        let host = Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, cgroup2: false };
+        let caller = Caller {
+            uid: 1000,
+            gid: 1000,
+            user: "me".into(),
+            home: "/home/me".into(),
+            homes: Vec::new(),
+            directory: base.clone(),
+            environment: BTreeMap::new(),
+        };
+        let parts = Parts { policy: &policy, host: &host, caller: &caller, names: &Names::default(), shape: Shape::OneShot };
+        let mut view = View::default();
+        let node = Node::Bind { source: source.clone(), access: Access::Write };
+        view.grant("workspace", base.clone(), node).expect("the first place");
+        for path in covers {
+            view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
+        }
+        let protected = protect(&mut view, &parts, &source).expect("protected");
+        let bound = |wanted: Access| -> Vec<String> {
+            let below = |(target, place): (&Path, &Place)| match &place.node {
+                Node::Bind { access, .. } if place.origin == Origin::Wall && *access == wanted => {
+                    Some(target.strip_prefix(&base).expect("below").display().to_string())
+                }
+                _ => None,
+            };
+            view.iter().filter_map(below).collect()
+        };
+        let (read_only, pinned) = (bound(Access::Read), bound(Access::Write));
+        Walls { base, read_only, pinned, watches: protected.watches }
+    }
+
+    #[test]
+    fn up_from_a_link_is_up_from_where_it_leads() {
+        let dir = workspace(&["a/b", "a/y", "y", "d"], &[("d/p", "../x/../y"), ("x", "a/b")]);
+        let walls = walls(&dir, &["d/p"]);
+        assert_eq!(walls.read_only, ["a/y"], "and not y");
+        assert_eq!(walls.pinned, ["a", "a/b", "d"]);
+        assert!(walls.watches_link("d/p", "../x/../y") && walls.watches_link("x", "a/b"));
+    }
+
+    #[test]
+    fn up_from_a_link_in_a_protected_directory_is_up_from_where_it_leads() {
+        let dir = workspace(&["a/b", "a/y", "y", "p"], &[("p/hook", "../x/../y"), ("x", "a/b")]);
+        let walls = walls(&dir, &["p"]);
+        assert_eq!(walls.read_only, ["a/y", "p"]);
+        assert!(walls.watches_link("x", "a/b"));
+    }
+
+    #[test]
+    fn a_directory_that_is_left_again_stays_where_it_is() {
+        let dir = workspace(&["x", "y"], &[("p", "x/../y")]);
+        let walls = walls(&dir, &["p"]);
+        assert_eq!(walls.read_only, ["y"]);
+        assert_eq!(walls.pinned, ["x"], "a link in its place would lead p elsewhere");
+    }
+
+    #[test]
+    fn a_way_may_end_in_a_step_up() {
+        let dir = workspace(&["a/b", "y"], &[("p", "a/b/.."), ("q", "a/.."), ("l", "y")]);
+        let walls = walls(&dir, &["p", "q"]);
+        assert_eq!(walls.read_only, ["a", "a/b"], "the workspace itself stays writable");
+        assert!(walls.pinned.is_empty(), "{:?}", walls.pinned);
+    }
+
+    #[test]
+    fn nothing_stays_writable_in_a_protected_directory() {
+        let dir = workspace(&["ci/a/b/c"], &[]);
+        let walls = walls(&dir, &["ci/a/b/c", "ci"]);
+        assert_eq!(walls.read_only, ["ci", "ci/a", "ci/a/b", "ci/a/b/c"]);
+        assert!(walls.pinned.is_empty(), "{:?}", walls.pinned);
+    }
+
+    #[test]
+    fn what_is_missing_before_a_step_up_must_not_appear() {
+        let dir = workspace(&["y"], &[("p", "x/z/../y")]);
+        let walls = walls(&dir, &["p"]);
+        assert!(walls.read_only.is_empty(), "the link leads nowhere: {:?}", walls.read_only);
+        assert!(walls.watches_absent("x/z", "x"), "{:?}", walls.watches);
+    }
+
+    #[test]
+    fn a_loop_of_links_leads_nowhere_and_is_watched() {
+        let dir = workspace(&["d"], &[("p", "q"), ("q", "d/../p"), ("self", "./self")]);
+        let walls = walls(&dir, &["p", "self"]);
+        assert!(walls.read_only.is_empty(), "{:?}", walls.read_only);
+        assert!(walls.watches_link("p", "q") && walls.watches_link("q", "d/../p"));
+        assert!(walls.watches_link("self", "./self"));
+    }
+
+    #[test]
+    fn links_to_the_directory_they_lie_in_end() {
+        let dir = workspace(&["p", "y"], &[("p/a", "."), ("p/b", "../p"), ("p/c", "../y"), ("y/d", "../p")]);
+        assert_eq!(walls(&dir, &["p"]).read_only, ["p", "y"]);
+    }
+
+    #[test]
+    fn a_long_way_to_a_directory_does_not_spoil_a_short_one() {
+        let names: Vec<String> = (0..MOST_LINKS).map(|number| format!("l{number}")).collect();
+        let mut links: Vec<(&str, &str)> =
+            names.windows(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+        links.extend([(names.last().expect("the last").as_str(), "d"), ("d/hook", "../y")]);
+        let dir = workspace(&["d", "y"], &links);
+        assert_eq!(walls(&dir, &["l0"]).read_only, ["d"], "the hook would be one link too many");
+        assert_eq!(walls(&dir, &["l0", "d"]).read_only, ["d", "y"]);
+    }
+
+    #[test]
+    fn what_is_covered_already_needs_no_more() {
+        let dir = workspace(&["s/x", "s/y"], &[("p", "s/x/../y")]);
+        let walls = walls_beside(&dir, &["s"], &["p", "s/x", "s/later"]);
+        assert!(walls.read_only.is_empty() && walls.pinned.is_empty());
+        assert!(walls.watches_link("p", "s/x/../y") && !walls.watches_absent("s/later", "s/later"));
+    }
+
+    #[test]
+    fn a_way_above_the_workspace_may_lead_back() {
+        let far_up = format!("{}w/y", "../".repeat(64));
+        let dir = workspace(&["y", "z"], &[("p", "../w/y"), ("q", "../up/../w/z"), ("r", &far_up)]);
+        symlink("w/y", dir.path().join("up")).expect("a link outside");
+        // Up from `w/y` is `w`, which has no `w`: only the text says that it leads to `z`.
+        let walls = walls(&dir, &["p", "q", "r"]);
+        assert_eq!(walls.read_only, ["y"]);
+        assert!(walls.watches_absent("w/z", "w"), "{:?}", walls.watches);
+    }
+
+    #[test]
+    fn a_link_outside_of_the_workspace_may_lead_back() {
+        let dir = workspace(&["y"], &[("p", "../up/y")]);
+        symlink("w", dir.path().join("up")).expect("a link outside");
+        assert_eq!(walls(&dir, &["p"]).read_only, ["y"]);
+    }
+
+    #[test]
+    fn what_lies_outside_of_the_workspace_is_left_alone() {
+        let dir = workspace(&[], &[("p", "../other"), ("q", "../missing/x"), ("r", "/"), ("s", "..")]);
+        fs::create_dir(dir.path().join("other")).expect("a directory");
+        let walls = walls(&dir, &["p", "q", "r", "s"]);
+        assert!(walls.read_only.is_empty() && walls.pinned.is_empty());
+        let without = self::walls(&dir, &[]).watches.len();
+        assert_eq!(walls.watches.len(), without + 4, "the four links only: {:?}", walls.watches);
+    }
+
+    #[test]
+    fn as_many_links_are_followed_as_the_kernel_follows() {
+        let names: Vec<String> = (0..=MOST_LINKS).map(|number| format!("l{number}")).collect();
+        let mut links: Vec<(&str, &str)> =
+            names.windows(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+        links.push((names.last().expect("the last"), "y"));
+        let dir = workspace(&["y"], &links);
+        let leads = |name: &str| fs::metadata(dir.path().join("w").join(name)).map(|_| ());
+        assert_eq!(leads("l0").map_err(|error| error.raw_os_error()), Err(Some(libc::ELOOP)));
+        leads("l1").expect("one link fewer leads to the directory");
+        assert_eq!(walls(&dir, &["l1"]).read_only, ["y"]);
+        let refused = walls(&dir, &["l0"]);
+        assert!(refused.read_only.is_empty());
+        assert!(links.iter().all(|(path, to)| refused.watches_link(path, to)));
+    }
 }

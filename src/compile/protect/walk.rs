@@ -1,0 +1,235 @@
+//! Where a path leads on the host, part by part, as the kernel goes it: path_resolution(7). Looks; changes nothing.
+//!
+//! By the text alone it cannot be told: up from a link is up from where the link leads.
+
+use std::{
+    ffi::OsString,
+    fs::{self, Metadata},
+    path::{Component, Path, PathBuf},
+};
+
+use crate::Error;
+
+/// As many links as path_resolution(7) follows.
+pub(super) const MOST_LINKS: u32 = 40;
+
+/// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.
+#[derive(Debug)]
+pub(super) enum Met {
+    /// A link, and its text.
+    Link { at: PathBuf, to: PathBuf },
+    /// `..` in a directory: a link in the place of that directory would lead elsewhere.
+    Up { at: PathBuf },
+    /// The end: something, be it a file on the way.
+    Thing { at: PathBuf, metadata: Metadata },
+    /// The end: nothing at `first`. With `path` there would be more of the way, if not all of it.
+    Nothing { first: PathBuf, path: PathBuf },
+}
+
+/// A walk to what a path leads to, of which only what lies below `base` is told.
+#[derive(Debug)]
+pub(super) struct Walk<'b> {
+    base: &'b Path,
+    /// As far as it went: no link in it, and no `..`.
+    here: PathBuf,
+    /// The parts to come, the next one last.
+    rest: Vec<OsString>,
+    links: u32,
+}
+
+impl<'b> Walk<'b> {
+    /// From the directory `from`, which has no link in it, along `path`, after `links` links on the way there.
+    pub(super) fn new(base: &'b Path, from: &Path, path: &Path, links: u32) -> Self {
+        Self { base, here: from.to_owned(), rest: reversed(path), links }
+    }
+
+    /// Links that were followed, those before the walk included.
+    pub(super) fn links(&self) -> u32 {
+        self.links
+    }
+
+    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the base, under what is
+    /// covered, or through too many links.
+    ///
+    /// # Errors
+    /// Where it is not allowed to look below the base.
+    pub(super) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<Met>, Error> {
+        while self.links <= MOST_LINKS {
+            match self.rest.pop() {
+                Some(part) if part == ".." => match self.step_up() {
+                    Some(up) => return Ok(Some(up)),
+                    None => continue,
+                },
+                Some(part) => self.here.push(part),
+                // The last step was one up, or there was none.
+                None => {}
+            }
+            if self.is_below_base() && is_covered(&self.here) {
+                return Ok(None);
+            }
+            let Some(metadata) = self.look()? else { return Ok(self.nothing()) };
+            if metadata.is_symlink() {
+                if let Some(link) = self.follow() {
+                    return Ok(Some(link));
+                }
+            } else if self.rest.is_empty() || !metadata.is_dir() {
+                let at = self.here.clone();
+                return Ok(self.is_below_base().then_some(Met::Thing { at, metadata }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The base itself is granted by name, so nothing is told of it.
+    fn is_below_base(&self) -> bool {
+        self.here != self.base && self.here.starts_with(self.base)
+    }
+
+    /// What is here; `None` where nothing is. Below the base, not being allowed to look is not nothing.
+    fn look(&self) -> Result<Option<Metadata>, Error> {
+        match fs::symlink_metadata(&self.here) {
+            Ok(metadata) => Ok(Some(metadata)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+            Err(_) if !self.is_below_base() => Ok(None),
+            Err(source) => Err(Error::Grant {
+                what: "protected path",
+                path: self.here.clone(),
+                source,
+                remedy: Some("give yourself access to its directory".to_owned()),
+            }),
+        }
+    }
+
+    fn step_up(&mut self) -> Option<Met> {
+        let up = self.is_below_base().then(|| Met::Up { at: self.here.join("..") });
+        self.here.pop();
+        up
+    }
+
+    /// Puts the text of the link that is here before the parts to come.
+    fn follow(&mut self) -> Option<Met> {
+        let to = fs::read_link(&self.here).unwrap_or_default();
+        self.rest.extend(reversed(&to));
+        self.links += 1;
+        let link = self.is_below_base().then(|| Met::Link { at: self.here.clone(), to });
+        self.here.pop();
+        link
+    }
+
+    /// As nothing is here, a `..` further on leads nowhere: it is the directory before it that must not appear.
+    fn nothing(&self) -> Option<Met> {
+        let mut path = self.here.clone();
+        path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
+        self.is_below_base().then(|| Met::Nothing { first: self.here.clone(), path })
+    }
+}
+
+/// The parts of a path, the first one last. That of an absolute path is `/`, from which a walk begins anew.
+fn reversed(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev().filter(|part| *part != Component::CurDir);
+    parts.map(|part| part.as_os_str().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Names that often lead to each other, and out of the base and back.
+    fn text() -> impl Strategy<Value = String> {
+        let part = prop_oneof![4 => "[a-d]", 3 => r"\.\.", 1 => r"\.", 1 => "base"];
+        (prop_oneof![3 => "", 1 => "/"], proptest::collection::vec(part, 1..5))
+            .prop_map(|(start, parts)| format!("{start}{}", parts.join("/")))
+    }
+
+    #[derive(Clone, Debug)]
+    enum Entry {
+        Directory,
+        File,
+        /// With this text; an absolute one starts in the directory around the base.
+        Link(String),
+    }
+
+    /// What to make below the base: paths of up to three parts.
+    fn entries() -> impl Strategy<Value = Vec<(String, Entry)>> {
+        let path = proptest::collection::vec("[a-d]", 1..4).prop_map(|parts| parts.join("/"));
+        let link = text().prop_map(Entry::Link);
+        let entry = prop_oneof![4 => Just(Entry::Directory), 1 => Just(Entry::File), 5 => link];
+        proptest::collection::vec((path, entry), 0..16)
+    }
+
+    /// Makes it; what an earlier entry is in the way of is left out.
+    fn make(outside: &Path, base: &Path, entries: &[(String, Entry)]) {
+        for (path, entry) in entries {
+            let path = base.join(path);
+            if path.parent().is_none_or(|parent| fs::create_dir_all(parent).is_err()) || path.exists() {
+                continue;
+            }
+            let made = match entry {
+                Entry::Directory => fs::create_dir(path),
+                Entry::File => fs::write(path, ""),
+                Entry::Link(to) if to.starts_with('/') => symlink(format!("{}{to}", outside.display()), path),
+                Entry::Link(to) => symlink(to, path),
+            };
+            drop(made);
+        }
+    }
+
+    /// The end of the walk along `path`, and the links on the way.
+    fn end(base: &Path, path: &str) -> (Option<Met>, Vec<PathBuf>) {
+        let mut walk = Walk::new(base, base, Path::new(path), 0);
+        let mut links = Vec::new();
+        loop {
+            match walk.go_on(|_| false).expect("everything may be looked at") {
+                Some(Met::Link { at, .. }) => links.push(at),
+                Some(Met::Up { .. }) => {}
+                end => return (end, links),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        /// The kernel is asked for the same path.
+        #[test]
+        fn a_walk_ends_where_the_kernel_ends(entries in entries(), path in text()) {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let outside = fs::canonicalize(dir.path()).expect("its name");
+            let base = outside.join("base");
+            fs::create_dir(&base).expect("a directory");
+            make(&outside, &base, &entries);
+            let path = path.trim_start_matches('/');
+            let kernel = fs::metadata(base.join(path));
+            let inode = |metadata: &Metadata| (metadata.dev(), metadata.ino());
+            let (end, links) = end(&base, path);
+            for directory in links.iter().filter_map(|link| link.parent()) {
+                prop_assert_eq!(&fs::canonicalize(directory).expect("its name"), directory);
+            }
+            match (kernel, end) {
+                (Ok(kernel), Some(Met::Thing { at, metadata })) => {
+                    prop_assert_eq!(inode(&kernel), inode(&metadata));
+                    prop_assert_eq!(&fs::canonicalize(base.join(path)).expect("its name"), &at);
+                }
+                (Ok(_), None) => {
+                    let at = fs::canonicalize(base.join(path)).expect("its name");
+                    prop_assert!(at == base || !at.starts_with(&base), "{:?}", at);
+                }
+                (Err(error), Some(Met::Nothing { first, .. })) => {
+                    prop_assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
+                    prop_assert!(fs::symlink_metadata(first).is_err());
+                }
+                // Under a file: the file itself is what has to stay.
+                (Err(error), Some(Met::Thing { metadata, .. })) => {
+                    prop_assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
+                    prop_assert!(!metadata.is_dir());
+                }
+                (Err(_), None) => {}
+                (kernel, end) => prop_assert!(false, "{:?}: {:?}", kernel, end),
+            }
+        }
+    }
+}
