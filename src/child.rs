@@ -14,7 +14,7 @@ use crate::{
     inside::Arrival, running::Running,
 };
 
-/// A command that runs in a sandbox of its own. Dropping it ends the sandbox, every process of it included,
+/// A command that runs. Dropping it ends it, with every process that it started,
 /// unless [`kill_on_drop`](crate::Command::kill_on_drop) was turned off.
 #[derive(Debug)]
 pub struct Child {
@@ -127,11 +127,16 @@ impl Child {
             }
             Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed }) => {
                 let usage = Usage { user_us, system_us, max_rss_bytes: max_rss_kib * 1024, killed };
-                Ok(Some(running.outcome(ExitStatus::from_raw(status), usage)))
+                let outcome = running.outcome(ExitStatus::from_raw(status), usage);
+                if let Some(running) = self.running.take() {
+                    running.release();
+                }
+                Ok(Some(outcome))
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
             }
+            Arrival::Born(_) => return Ok(None),
             Arrival::Report(report) => {
                 running.note(&report);
                 return Ok(None);
@@ -142,7 +147,7 @@ impl Child {
             }
             Arrival::Closed => {
                 running.undo_unheard();
-                Err(Error::Lost)
+                Err(running.lost())
             }
         };
         self.running = None;

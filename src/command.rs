@@ -1,4 +1,4 @@
-//! A sandbox and its commands, shaped like `tokio::process`.
+//! A command, shaped like `tokio::process`: the same for sandbox, session and pool.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,83 +12,42 @@ use std::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    Child, Enforcement, Error, Outcome, Output, Policy, Stdio,
-    caller::Caller,
+    Child, Error, Limits, Outcome, Output, Stdio,
     compile::{
-        self, Compiled,
+        limits,
+        narrow::{self, Narrowing},
         request::{RequestBuf, Wanted},
     },
-    host::Host,
-    running::Running,
-    start::{self, Images},
+    exec,
+    inside::Inside,
+    prepared::{Bytes, Prepared},
+    running::{Asked, Running},
+    session::{Guard, Live},
+    start::{self, Start},
     stdio::{self, Connected, Kind},
 };
 
-/// A policy made ready for this host: every command of it runs in a fresh sandbox of its own.
-///
-/// ```no_run
-/// # async fn example() -> Result<(), kennel::Error> {
-/// use kennel::{Policy, Profile, Sandbox};
-///
-/// let sandbox = Sandbox::new(&Policy::profile(Profile::ReadOnly, "."))?;
-/// let outcome = sandbox.command("ls").arg("-l").status().await?;
-/// assert!(outcome.status.success());
-/// # Ok(())
-/// # }
-/// ```
+/// Where the worker of a command comes from.
 #[derive(Clone, Debug)]
-pub struct Sandbox {
-    prepared: Arc<Prepared>,
+pub(crate) enum Source {
+    /// It is started for the command alone.
+    Alone(Arc<Prepared>),
+    /// It is one of a session's.
+    Session(Arc<Live>),
 }
 
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) compiled: Compiled,
-    images: Images,
-}
-
-impl Sandbox {
-    /// Checks the policy against this host and compiles it. Starts nothing.
-    ///
-    /// # Errors
-    /// A policy that contradicts itself, a path that cannot be granted, a required protection that this host
-    /// does not have.
-    pub fn new(policy: &Policy) -> Result<Self, Error> {
-        Self::on(policy, &Host::detect(), &Caller::current())
-    }
-
-    fn on(policy: &Policy, host: &Host, caller: &Caller) -> Result<Self, Error> {
-        let compiled = compile::compile(policy, host, caller)?;
-        Ok(Self { prepared: Arc::new(Prepared { compiled, images: Images::new()? }) })
-    }
-
-    /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command {
-            prepared: Arc::clone(&self.prepared),
-            program: program.as_ref().to_owned(),
-            arguments: Vec::new(),
-            environment: self.prepared.compiled.environment.0.clone(),
-            directory: None,
-            timeout: self.prepared.compiled.limits.timeout.map(|span| span.duration()),
-            terminal: None,
-            stdin: None,
-            stdout: None,
-            stderr: None,
-            kill_on_drop: true,
+impl Source {
+    fn prepared(&self) -> &Arc<Prepared> {
+        match self {
+            Self::Alone(prepared) => prepared,
+            Self::Session(live) => live.prepared(),
         }
     }
-
-    /// What will be in force if every step of the start succeeds.
-    #[must_use]
-    pub fn enforcement(&self) -> &Enforcement {
-        &self.prepared.compiled.enforcement
-    }
 }
 
-/// A command to be run in a [`Sandbox`].
+/// A command to be run in a [`Sandbox`](crate::Sandbox) or [`Session`](crate::Session).
 pub struct Command {
-    prepared: Arc<Prepared>,
+    source: Source,
     program: OsString,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
@@ -99,6 +58,10 @@ pub struct Command {
     stdout: Option<Kind>,
     stderr: Option<Kind>,
     kill_on_drop: bool,
+    background: bool,
+    fail_fast: bool,
+    limits: Option<Limits>,
+    narrowings: Vec<Narrowing>,
 }
 
 /// Names only: values of variables may be secrets.
@@ -115,6 +78,26 @@ impl fmt::Debug for Command {
 }
 
 impl Command {
+    pub(crate) fn new(source: Source, program: &OsStr) -> Self {
+        Self {
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            environment: source.prepared().compiled.environment.0.clone(),
+            directory: None,
+            timeout: None,
+            terminal: None,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            kill_on_drop: true,
+            background: false,
+            fail_fast: false,
+            limits: None,
+            narrowings: Vec::new(),
+            source,
+        }
+    }
+
     /// Adds an argument.
     pub fn arg(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
         self.arguments.push(argument.as_ref().to_owned());
@@ -152,7 +135,7 @@ impl Command {
         self
     }
 
-    /// The command's wall time; when it is up, everything in the sandbox is killed.
+    /// The command's wall time; when it is up, everything of it is killed. The policy's own is an upper bound.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self
@@ -190,6 +173,44 @@ impl Command {
         self
     }
 
+    /// Whether processes that the command leaves behind live on until the session ends; what it gets for itself alone,
+    /// its namespaces and private places, does so too. Default: false, they are killed when it ends. Only in a session.
+    pub fn background(&mut self, background: bool) -> &mut Self {
+        self.background = background;
+        self
+    }
+
+    /// Whether to fail with [`Error::Busy`] where no worker is ready. Default: false, one is made and waited for.
+    pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
+        self.fail_fast = fail_fast;
+        self
+    }
+
+    /// Tighter limits for this command: memory, CPU time, open files, file size, output and wall time. One that the
+    /// policy has too cannot be raised.
+    pub fn limits(&mut self, limits: Limits) -> &mut Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Makes a grant of the policy, named by its path in the sandbox, read-only for this command, with all below it.
+    pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
+        self.narrowings.push(Narrowing::ReadOnly(grant.into()));
+        self
+    }
+
+    /// Hides a grant of the policy, named by its path in the sandbox, from this command.
+    pub fn hide(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
+        self.narrowings.push(Narrowing::Hide(grant.into()));
+        self
+    }
+
+    /// Gives this command a network of its own, with nothing in it but loopback.
+    pub fn no_network(&mut self) -> &mut Self {
+        self.narrowings.push(Narrowing::NoNetwork);
+        self
+    }
+
     /// Starts the command: returns once its program runs. Given descriptors are used up: a second start of the
     /// same `Command` has the defaults in their place.
     ///
@@ -199,7 +220,7 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
     pub async fn spawn(&mut self) -> Result<Child, Error> {
-        let mut child = self.start(|| Kind::Inherit, || Kind::Inherit)?;
+        let mut child = self.start(|| Kind::Inherit, || Kind::Inherit).await?;
         child.started().await?;
         Ok(child)
     }
@@ -209,7 +230,7 @@ impl Command {
     /// # Errors
     /// Those of [`spawn`](Self::spawn). A command that fails is no error: see [`Outcome::status`].
     pub async fn status(&mut self) -> Result<Outcome, Error> {
-        self.start(|| Kind::Inherit, || Kind::Inherit)?.wait().await
+        self.start(|| Kind::Inherit, || Kind::Inherit).await?.wait().await
     }
 
     /// Runs the command to its end and collects what it writes.
@@ -217,7 +238,7 @@ impl Command {
     /// # Errors
     /// Those of [`spawn`](Self::spawn).
     pub async fn output(&mut self) -> Result<Output, Error> {
-        self.start(|| Kind::Null, || Kind::Piped)?.wait_with_output().await
+        self.start(|| Kind::Null, || Kind::Piped).await?.wait_with_output().await
     }
 
     /// As [`output`](Self::output), with `input` as standard input.
@@ -226,7 +247,7 @@ impl Command {
     /// Those of [`spawn`](Self::spawn). A command that does not read all of its input is no error.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
         self.stdin = Some(Kind::Piped);
-        let mut child = self.start(|| Kind::Null, || Kind::Piped)?;
+        let mut child = self.start(|| Kind::Null, || Kind::Piped).await?;
         let pipe = child.stdin.take();
         let write = async {
             if let Some(mut pipe) = pipe {
@@ -238,29 +259,83 @@ impl Command {
         output
     }
 
-    fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
-        let prepared = Arc::clone(&self.prepared);
+    async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
+        let prepared = Arc::clone(self.source.prepared());
+        let (request, asked) = self.request(&prepared)?;
+        let [input, output, error] =
+            self.connect(stdin, out).map_err(Error::io("open a standard descriptor"))?;
+        let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
+        tracing::debug!(program = ?self.program, "start");
+        let (worker, guard) = self.hand_over(&asked, &request, theirs).await?;
+        let running = Running::new(worker, prepared, asked, guard)?;
+        let mut child = Child::new(running, self.kill_on_drop);
+        child.connect([input.ours, output.ours, error.ours])?;
+        Ok(child)
+    }
+
+    /// What the worker gets to know, and what we have to remember.
+    fn request(&self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
         let compiled = &prepared.compiled;
+        if self.background && matches!(self.source, Source::Alone(_)) {
+            return Err(Error::Command {
+                what: "background",
+                value: self.program.to_string_lossy().into_owned(),
+                reason: "a command outside of a session leaves nothing behind".to_owned(),
+            });
+        }
         let directory = match &self.directory {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
+        let kept = limits::tightened(&compiled.limits, self.limits.as_ref())?;
         let request = RequestBuf::new(&Wanted {
             program: &self.program,
             arguments: &self.arguments,
             environment: &self.environment,
             directory: &directory,
             terminal: self.terminal,
+            background: self.background,
+            limits: &kept.steps,
         })?;
-        let open = Error::io("open a standard descriptor");
-        let [input, output, error] = self.connect(stdin, out).map_err(open)?;
-        let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
-        tracing::debug!(program = ?self.program, "start");
-        let inside = start::start(&prepared.images, compiled, &request, theirs)?;
-        let running = Running::new(inside, prepared, (self.program.clone(), directory), self.timeout)?;
-        let mut child = Child::new(running, self.kill_on_drop);
-        child.connect([input.ours, output.ours, error.ours])?;
-        Ok(child)
+        let asked = Asked {
+            program: self.program.clone(),
+            directory,
+            timeout: [kept.timeout, self.timeout].into_iter().flatten().min(),
+            output_cap: kept.output,
+            background: self.background,
+            narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
+        };
+        Ok((request, asked))
+    }
+
+    /// Gives the request to a worker. One that turns out to be gone before it took anything is no reason to fail.
+    async fn hand_over(
+        &self,
+        asked: &Asked,
+        request: &RequestBuf,
+        stdio: [std::os::fd::BorrowedFd<'_>; 3],
+    ) -> Result<(Inside, Option<Guard>), Error> {
+        let narrow = asked.narrow.as_ref().map(|section| Bytes::new(&section.bytes)).transpose();
+        let narrow = narrow.map_err(Error::io("write the steps of the command to a memfd"))?;
+        let failed = || Error::io("hand the command over");
+        match &self.source {
+            Source::Alone(prepared) => {
+                let inside = start::start(prepared, Start::Alone(narrow.as_ref()))?;
+                exec::hand_over(&inside, request, stdio).map_err(failed())?;
+                Ok((inside, None))
+            }
+            Source::Session(live) => loop {
+                let worker = live.worker(narrow.as_ref(), self.fail_fast).await?;
+                match exec::hand_over(&worker, request, stdio) {
+                    Ok(()) => {
+                        live.refill();
+                        return Ok((worker, Some(live.guard())));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !live.has_ended() => {}
+                    Err(error) => return Err(failed()(error)),
+                }
+            },
+        }
     }
 
     fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> io::Result<[Connected; 3]> {

@@ -10,9 +10,11 @@ mod grants;
 mod home;
 mod identity;
 mod landlock;
-mod limits;
+pub(crate) mod limits;
+pub(crate) mod narrow;
 mod pin;
 mod protect;
+mod renew;
 pub(crate) mod request;
 mod seccomp;
 mod secrets;
@@ -22,13 +24,13 @@ mod system;
 mod toolchains;
 mod view;
 
-use std::{ffi::OsString, fmt, path::PathBuf};
+use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
 
 pub(crate) use section::Section;
 
-use self::{protect::Protected, view::View};
+use self::{narrow::Grants, protect::Protected, view::View};
 use crate::{
     Enforcement, Error,
     caller::Caller,
@@ -41,6 +43,15 @@ use crate::{
 /// Private places are that large where the policy does not say.
 const DEFAULT_TMPFS: u64 = 2 << 30;
 
+/// What the plan is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One command: PID 1 is the zygote and its only worker.
+    OneShot,
+    /// Many commands, each in a worker of its own.
+    Session,
+}
+
 /// What one compilation looks at.
 #[derive(Clone, Copy)]
 struct Parts<'p> {
@@ -48,6 +59,7 @@ struct Parts<'p> {
     host: &'p Host,
     caller: &'p Caller,
     names: &'p home::Names,
+    shape: Shape,
 }
 
 impl Parts<'_> {
@@ -77,8 +89,12 @@ impl fmt::Debug for Variables {
 /// A policy that was checked against a host and turned into steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
-    /// Steps of PID 1.
+    /// Steps of PID 1, shared by all commands.
     pub(crate) setup: Section,
+    /// Steps of each worker of a session.
+    pub(crate) worker: Section,
+    /// Steps of each worker that end its privileges.
+    pub(crate) walls: Section,
     /// Steps of the payload.
     pub(crate) payload: Section,
     /// What will be in force if every step succeeds.
@@ -87,20 +103,27 @@ pub(crate) struct Compiled {
     pub(crate) environment: Variables,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
+    /// What a command can go without.
+    pub(crate) grants: Grants,
     /// Paths to look at after a command.
-    pub(crate) watches: Vec<Watch>,
+    pub(crate) watches: Arc<[Watch]>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
 }
 
-/// Compiles `policy` for `host`, asked by `caller`.
+/// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
 ///
 /// # Errors
 /// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
-pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<Compiled, Error> {
+pub(crate) fn compile(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: Shape,
+) -> Result<Compiled, Error> {
     policy.validate()?;
     let names = home::Names::read(&caller.homes);
-    let parts = Parts { policy, host, caller, names: &names };
+    let parts = Parts { policy, host, caller, names: &names, shape };
     if host.kernel < OLDEST {
         return Err(Error::Unavailable {
             protection: Protection::Root,
@@ -119,14 +142,19 @@ pub(crate) fn compile(policy: &Policy, host: &Host, caller: &Caller) -> Result<C
     let (view, protected) = view_of(&parts, &workspace)?;
     let mut enforcement = Enforcement::default();
     let setup = setup_steps(&parts, &view, &mut enforcement)?;
+    let worker = worker_steps(&parts, &view, &mut enforcement);
+    let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
     Ok(Compiled {
         setup,
+        worker,
+        walls,
         payload,
+        grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts)),
         directory: directory(&parts, workspace.path),
-        watches: protected.watches,
+        watches: protected.watches.into(),
         limits: policy.limits.clone(),
         enforcement,
     })
@@ -173,17 +201,33 @@ fn report_protected(
     Ok(())
 }
 
-/// Steps of PID 1, in the order that the kernel needs: namespaces, view, then walls from the outermost in.
+/// Steps of PID 1, in the order that the kernel needs: namespaces, then the view.
 fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
     let mut setup = Section::default();
     identity::namespaces(parts, &mut setup, enforcement);
     emit::emit(view, parts.tmpfs_size(), &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    identity::keyring(parts, &mut setup, enforcement);
-    landlock::ruleset(parts, view, &mut setup, enforcement)?;
-    identity::privileges(&mut setup, enforcement);
-    filter(parts, &mut setup, enforcement)?;
     Ok(setup)
+}
+
+/// Steps of each worker of a session: what its command shares with no other.
+fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
+    let mut worker = Section::default();
+    if parts.shape == Shape::Session {
+        identity::worker_namespaces(parts, &mut worker, enforcement);
+        renew::renew(parts, view, &mut worker);
+    }
+    worker
+}
+
+/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left.
+fn wall_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
+    let mut walls = Section::default();
+    identity::keyring(parts, &mut walls, enforcement);
+    landlock::ruleset(parts, view, &mut walls, enforcement)?;
+    identity::privileges(&mut walls, enforcement);
+    filter(parts, &mut walls, enforcement)?;
+    Ok(walls)
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
@@ -196,12 +240,12 @@ fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<Sec
 }
 
 /// The seccomp filter: installed by init for itself and, by inheritance, for the command.
-fn filter(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
+fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !parts.host.seccomp {
         return lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement);
     }
     let program = seccomp::bytes(seccomp::program());
-    setup.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });
+    walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
     Ok(())
 }

@@ -93,6 +93,12 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// No worker of the session is ready, and the command was not to wait for one.
+    #[error("no worker of the session is ready")]
+    Busy,
+    /// The session has ended: it was shut down, or its zygote was killed.
+    #[error("the session has ended")]
+    SessionEnded,
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
@@ -121,6 +127,8 @@ impl Error {
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
+            Self::Busy => Some("let the command wait, or keep more workers ready"),
+            Self::SessionEnded => Some("prepare a new session"),
             _ => None,
         }
     }
@@ -150,7 +158,9 @@ impl Error {
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
-            Self::Io { .. } | Self::Lost => (Class::RuntimeError, Boundary::Runtime),
+            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+                (Class::RuntimeError, Boundary::Runtime)
+            }
         };
         let details = match self {
             Self::Unavailable { .. } | Self::Step { .. } => Details::Platform {

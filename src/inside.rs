@@ -1,9 +1,10 @@
-//! The outside's hold on a running sandbox: the control socket and the pidfd of its PID 1. Dropping it ends the
-//! sandbox: init sees the socket close, and is killed besides.
+//! The outside's hold on a running sandbox, zygote or worker: the control socket and the pidfd of its PID 1. Dropping
+//! it ends it: init sees the socket close, and is killed besides.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,12 +28,17 @@ use crate::{
 /// How long the last drop waits for init to be gone, in milliseconds; it was killed, so this is ample.
 const LAST_WAIT: u16 = 200;
 
-/// A running sandbox.
+/// A running sandbox, zygote or worker: its PID 1.
 #[derive(Debug)]
 pub(crate) struct Inside {
     control: OwnedFd,
+    /// Known from birth for a child of ours; a worker tells it.
     pidfd: Option<OwnedFd>,
-    watches: Vec<Watch>,
+    watches: Arc<[Watch]>,
+    /// Whether it is a child of this process, so that its zombie is ours to take away.
+    is_child: bool,
+    /// Whether it said that everything of it has ended.
+    over: bool,
 }
 
 /// What arrived on the control socket.
@@ -41,14 +47,31 @@ pub(crate) enum Arrival {
     Report(Report),
     /// The master side of the command's terminal.
     Terminal(OwnedFd),
+    /// The pidfd of a worker's init.
+    Born(OwnedFd),
     /// Init is gone; nothing more will come.
     Closed,
 }
 
 impl Inside {
-    /// `watches` are paths to look at when everything inside has ended, however it ends.
-    pub(crate) fn new(control: OwnedFd, pidfd: OwnedFd, watches: Vec<Watch>) -> Self {
-        Self { control, pidfd: Some(pidfd), watches }
+    /// A child of ours. `watches` are paths to look at when everything inside has ended, however it ends.
+    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd, watches: Arc<[Watch]>) -> Self {
+        Self { control, pidfd: Some(pidfd), watches, is_child: true, over: false }
+    }
+
+    /// A worker that a zygote was ordered to fork.
+    pub(crate) fn worker(control: OwnedFd, watches: Arc<[Watch]>) -> Self {
+        Self { control, pidfd: None, watches, is_child: false, over: false }
+    }
+
+    /// Takes in who a worker is.
+    pub(crate) fn is_born(&mut self, pidfd: OwnedFd) {
+        self.pidfd = Some(pidfd);
+    }
+
+    /// Everything inside has ended, and it said so.
+    pub(crate) fn is_over(&mut self) {
+        self.over = true;
     }
 
     /// Kills init and waits, a second at most, until it has ended: then every other process has.
@@ -65,18 +88,16 @@ impl Inside {
         watch::undo(&std::mem::take(&mut self.watches))
     }
 
-    /// Hands over stdio and the plan: descriptors 0 to 3 of the inside.
-    pub(crate) fn hand_over(
+    /// Sends a message and descriptors with it.
+    pub(crate) fn send<'f>(
         &self,
-        lengths: &[u8],
-        stdio: [BorrowedFd<'_>; 3],
-        plan: BorrowedFd<'_>,
+        bytes: &[u8],
+        descriptors: impl IntoIterator<Item = BorrowedFd<'f>>,
     ) -> io::Result<()> {
-        let [input, output, error] = stdio.map(|fd| fd.as_raw_fd());
-        let descriptors = [input, output, error, plan.as_raw_fd()];
-        let rights = [ControlMessage::ScmRights(&descriptors)];
-        let bytes = [IoSlice::new(lengths)];
-        sendmsg::<UnixAddr>(self.as_raw_fd(), &bytes, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+        let numbers: Vec<RawFd> = descriptors.into_iter().map(|fd| fd.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
+        sendmsg::<UnixAddr>(self.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
         Ok(())
     }
 
@@ -84,7 +105,7 @@ impl Inside {
     pub(crate) fn receive(&self) -> io::Result<Arrival> {
         let mut bytes = [0u8; LONGEST];
         let mut space = nix::cmsg_space!(RawFd);
-        let (count, terminal) = {
+        let (count, received) = {
             let mut vectors = [IoSliceMut::new(&mut bytes)];
             let flags = MsgFlags::MSG_CMSG_CLOEXEC;
             let message =
@@ -98,10 +119,27 @@ impl Inside {
             return Ok(Arrival::Closed);
         }
         let report = Report::take(&mut Cursor::new(bytes.get(..count).unwrap_or_default()));
-        match (report, terminal) {
+        match (report, received) {
             (Some(Report::Terminal {}), Some(master)) => Ok(Arrival::Terminal(master)),
+            (Some(Report::Born {}), Some(pidfd)) => Ok(Arrival::Born(pidfd)),
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The next message; waits for it.
+    pub(crate) async fn next(&self) -> io::Result<Arrival> {
+        let mut readable = None;
+        loop {
+            match self.receive() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                arrival => return arrival,
+            }
+            let watched = match &readable {
+                Some(watched) => watched,
+                None => readable.insert(sys::watched(self.control.try_clone()?, Interest::READABLE)?),
+            };
+            watched.readable().await?.clear_ready();
         }
     }
 
@@ -138,7 +176,14 @@ impl Drop for Inside {
     /// Ends the sandbox. What is left of init is taken away in the background, where there is a runtime.
     fn drop(&mut self) {
         let Some(pidfd) = self.pidfd.take() else { return };
+        // A worker that has told its end is taken away by its zygote, and leaves nothing to undo.
+        if self.over && !self.is_child {
+            return;
+        }
         sys::kill(&pidfd);
+        if self.watches.is_empty() && !self.is_child {
+            return;
+        }
         let remains = Remains { pidfd, watches: std::mem::take(&mut self.watches) };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
@@ -153,7 +198,7 @@ impl Drop for Inside {
 /// An init that was killed. Dropping this waits for its end, takes its zombie away and undoes what it left.
 struct Remains {
     pidfd: OwnedFd,
-    watches: Vec<Watch>,
+    watches: Arc<[Watch]>,
 }
 
 impl AsRawFd for Remains {

@@ -27,14 +27,18 @@ mod compile;
 mod describe;
 mod enforcement;
 mod error;
+mod exec;
 mod failure;
 mod host;
 mod image;
 mod inside;
 mod outcome;
 mod policy;
+mod prepared;
 mod probe;
 mod running;
+mod sandbox;
+mod session;
 mod start;
 mod stdio;
 mod sys;
@@ -42,7 +46,7 @@ mod terminal;
 mod watch;
 
 pub use child::Child;
-pub use command::{Command, Sandbox};
+pub use command::Command;
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
@@ -50,8 +54,10 @@ pub use host::{Host, Version};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
-    Protection, Requirement, Requirements, Size, Span, Toolchains,
+    Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use probe::{Area, Finding, Found, Probe, Verdict};
+pub use sandbox::Sandbox;
+pub use session::{Session, SessionBuilder, Stats};
 pub use stdio::{ChildOutput, ChildStdin, Stdio};
 pub use terminal::Terminal;

@@ -28,7 +28,7 @@ pub use error::PolicyError;
 pub use limits::Limits;
 pub use mount::Mount;
 pub use network::{Network, NetworkMode};
-pub use profile::{OnUnavailable, Profile, Toolchains};
+pub use profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 pub use require::{Protection, Requirement, Requirements};
 pub use units::{Size, Span};
 
@@ -69,6 +69,8 @@ pub struct Policy {
     pub limits: Limits,
     /// Whether toolchains kept outside the system directories are visible.
     pub toolchains: Toolchains,
+    /// Whether the commands of a session share private places such as `/tmp`.
+    pub tmp: TmpLife,
     /// Paths inside the workspace that stay read-only, besides `.git/hooks` and `.git/config`. Relative to
     /// the workspace, or absolute and below it.
     pub protect: Vec<PathBuf>,
@@ -99,6 +101,7 @@ impl Policy {
             env: Env::default(),
             limits: Limits::default(),
             toolchains: Toolchains::default(),
+            tmp: TmpLife::default(),
             protect: Vec::new(),
             require: Requirements::default(),
             on_unavailable: OnUnavailable::default(),
@@ -184,6 +187,13 @@ impl Policy {
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = Some(timeout.into());
+        self
+    }
+
+    /// Whether the commands of a session share private places such as `/tmp`.
+    #[must_use]
+    pub fn tmp(mut self, tmp: TmpLife) -> Self {
+        self.tmp = tmp;
         self
     }
 

@@ -19,52 +19,66 @@ use tokio::{
 
 use crate::{
     Ended, Enforcement, Error, Limit, Outcome, State, Usage,
-    command::Prepared,
+    compile::Section,
     describe::describe,
-    host::remedy::remedy,
     inside::{Arrival, Inside},
+    prepared::Prepared,
+    session::Guard,
     sys, watch,
 };
 
 /// How long init may take to end everything after an order, before it is killed itself.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// What was asked of a worker.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) program: OsString,
+    pub(crate) directory: PathBuf,
+    pub(crate) timeout: Option<Duration>,
+    /// Bytes of each output stream that are kept.
+    pub(crate) output_cap: Option<u64>,
+    /// Whether what the command leaves behind lives on.
+    pub(crate) background: bool,
+    /// Steps of this worker alone.
+    pub(crate) narrow: Option<Section>,
+}
+
 /// What is needed to follow a command to its end.
 #[derive(Debug)]
 pub(crate) struct Running {
     inside: AsyncFd<Inside>,
     prepared: Arc<Prepared>,
-    program: OsString,
-    directory: PathBuf,
+    asked: Asked,
     enforcement: Enforcement,
     born: Instant,
-    timeout: Option<Duration>,
     has_started: bool,
     killed: Option<Ended>,
     /// When init itself is killed because it did not end in time.
     last: Option<Deadline>,
+    /// Counts the command as one of its session's.
+    guard: Option<Guard>,
 }
 
 impl Running {
     pub(crate) fn new(
         inside: Inside,
         prepared: Arc<Prepared>,
-        (program, directory): (OsString, PathBuf),
-        timeout: Option<Duration>,
+        asked: Asked,
+        guard: Option<Guard>,
     ) -> Result<Self, Error> {
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
         Ok(Self {
             inside,
-            program,
-            directory,
+            asked,
             enforcement: prepared.compiled.enforcement.clone(),
             prepared,
             born: Instant::now(),
-            timeout,
             has_started: false,
             killed: None,
             last: None,
+            guard,
         })
     }
 
@@ -80,11 +94,17 @@ impl Running {
 
     /// Bytes of each output stream that are kept.
     pub(crate) fn output_cap(&self) -> Option<u64> {
-        self.prepared.compiled.limits.output.map(|size| size.bytes())
+        self.asked.output_cap
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
         self.inside.get_ref().order(&Order::Signal { number })
+    }
+
+    /// The error for an end that nobody told.
+    pub(crate) fn lost(&self) -> Error {
+        let ended = self.guard.as_ref().is_some_and(Guard::session_has_ended);
+        if ended { Error::SessionEnded } else { Error::Lost }
     }
 
     /// Undoes what was done to watched paths where no outcome is left to say so.
@@ -117,7 +137,7 @@ impl Running {
     }
 
     fn deadline(&self) -> Option<Deadline> {
-        self.timeout.and_then(|timeout| self.born.checked_add(timeout)).map(Deadline::from_std)
+        self.asked.timeout.and_then(|timeout| self.born.checked_add(timeout)).map(Deadline::from_std)
     }
 
     pub(crate) fn kill(&mut self, reason: Ended) -> io::Result<()> {
@@ -133,7 +153,8 @@ impl Running {
         match *report {
             Report::Started {} => self.has_started = true,
             Report::Skipped { section, index, errno } => {
-                if let Some((protection, step)) = self.step(section, index) {
+                let narrow = self.asked.narrow.as_ref();
+                if let Some((protection, step)) = self.prepared.step(narrow, (section, index)) {
                     let error = io::Error::from_raw_os_error(errno);
                     let detail = format!("{}: {error}", describe(&step));
                     tracing::warn!(%protection, %detail, "a protection is off");
@@ -144,35 +165,33 @@ impl Running {
         }
     }
 
-    fn step(&self, section: u32, index: u32) -> Option<(crate::Protection, kennel_helper::plan::Step<'_>)> {
-        match section {
-            section::SETUP => self.prepared.compiled.setup.step(index),
-            section::PAYLOAD => self.prepared.compiled.payload.step(index),
-            _ => None,
-        }
-    }
-
     /// The error for a failed start.
     pub(crate) fn failure(&self, section: u32, index: u32, errno: i32) -> Error {
         let source = io::Error::from_raw_os_error(errno);
-        let program = || self.program.to_string_lossy().into_owned();
-        if section == section::REQUEST {
-            return match (index, errno) {
-                (request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
-                (request::EXEC, _) => Error::NotExecutable { program: program(), source },
-                (request::CWD, _) => Error::Command {
-                    what: "working directory",
-                    value: self.directory.display().to_string(),
-                    reason: format!("cannot be entered in the sandbox: {source}"),
-                },
-                _ => Error::Io { what: "open a terminal for the command", source },
-            };
-        }
-        match self.step(section, index) {
-            Some((protection, step)) => {
-                Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
+        let program = || self.asked.program.to_string_lossy().into_owned();
+        match (section, index, errno) {
+            (section::REQUEST, request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
+            (section::REQUEST, request::EXEC, _) => Error::NotExecutable { program: program(), source },
+            (section::REQUEST, request::CWD, _) => Error::Command {
+                what: "working directory",
+                value: self.asked.directory.display().to_string(),
+                reason: format!("cannot be entered in the sandbox: {source}"),
+            },
+            (section::REQUEST, request::TERMINAL, _) => {
+                Error::Io { what: "open a terminal for the command", source }
             }
-            None => Error::Io { what: "carry out the plan inside", source },
+            (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },
+            (section::LIMITS, _, _) => Error::Io { what: "set the command's limits", source },
+            _ => self.prepared.step_failed(self.asked.narrow.as_ref(), (section, index), errno),
+        }
+    }
+
+    /// Lets go once init has told the end. What the command may leave behind lives on as long as its session.
+    pub(crate) fn release(self) {
+        let mut inside = self.inside.into_inner();
+        inside.is_over();
+        if let (true, Some(guard)) = (self.asked.background, &self.guard) {
+            guard.keep(inside);
         }
     }
 
@@ -203,7 +222,7 @@ impl Running {
     fn configured(&self, limit: Limit) -> Option<String> {
         let limits = &self.prepared.compiled.limits;
         match limit {
-            Limit::WallTime => self.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
+            Limit::WallTime => self.asked.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
             Limit::CpuTime => limits.cpu_time.map(|span| span.to_string()),
             Limit::FileSize => limits.file_size.map(|size| size.to_string()),
         }

@@ -1,28 +1,24 @@
-//! The one start: the inside born, then, while it boots, the plan into a memfd, and both it and stdio over the
-//! control socket. Blocks its thread for about as long as posix_spawn(3) would.
+//! The one start: the inside born, then, while it boots, the plan handed over. Blocks its thread for about as long as
+//! posix_spawn(3) would.
 
 use std::{
-    fs::File,
-    io::{self, Write},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
-use kennel_helper::{plan::Plan, wire::Field};
+use kennel_helper::{control::Role, wire::Field};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        socket::{AddressFamily, SockFlag, SockType, socketpair},
-    },
+    sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
 };
 
 use crate::{
     Error, Protection,
-    compile::{Compiled, request::RequestBuf},
     host::remedy::remedy,
     image::Image,
     inside::Inside,
+    prepared::{Bytes, Prepared},
     sys::{self, BirthError},
 };
 
@@ -86,40 +82,45 @@ fn birth_error(error: BirthError) -> Error {
     }
 }
 
-/// Starts a sandbox for one request.
-pub(crate) fn start(
-    images: &Images,
-    compiled: &Compiled,
-    request: &RequestBuf,
-    stdio: [BorrowedFd<'_>; 3],
-) -> Result<Inside, Error> {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)
-        .map_err(|errno| Error::io("make the control socket")(errno.into()))?;
-    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-        .map_err(|errno| Error::io("make the control socket non-blocking")(errno.into()))?;
+/// What PID 1 shall be.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'s> {
+    /// A one-shot, with steps for its command alone.
+    Alone(Option<&'s Bytes>),
+    /// The zygote of a session.
+    Zygote,
+}
+
+/// Starts PID 1 and hands it the plan.
+pub(crate) fn start(prepared: &Prepared, what: Start<'_>) -> Result<Inside, Error> {
+    let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
     // The inside needs a moment to begin; the plan is written meanwhile.
-    let pidfd = images.give_birth(theirs.as_fd())?;
+    let pidfd = prepared.images.give_birth(theirs.as_fd())?;
     drop(theirs);
-    let inside = Inside::new(ours, pidfd, compiled.watches.clone());
-    let (plan, message) = write_plan(compiled, request).map_err(Error::io("write the plan to a memfd"))?;
-    inside.hand_over(&message, stdio, plan.as_fd()).map_err(Error::io("hand over the plan"))?;
+    let inside = Inside::child(ours, pidfd, Arc::clone(&prepared.compiled.watches));
+    hand_over(&inside, prepared, what).map_err(Error::io("hand over the plan"))?;
     Ok(inside)
 }
 
-/// The plan in a memfd, with zeroed scratch behind it; and the message that tells both lengths.
-fn write_plan(compiled: &Compiled, request: &RequestBuf) -> io::Result<(File, Vec<u8>)> {
-    let (request, scratch) = request.encode();
-    let mut bytes = Vec::with_capacity(compiled.setup.bytes.len() + request.len() + 1024);
-    Plan { setup: &compiled.setup.bytes, payload: &compiled.payload.bytes, request: &request }
-        .put(&mut bytes);
-    let too_long = |_| io::Error::from(io::ErrorKind::ArgumentListTooLong);
+fn hand_over(inside: &Inside, prepared: &Prepared, what: Start<'_>) -> io::Result<()> {
+    let plan = prepared.plan()?;
     let mut message = Vec::new();
-    u32::try_from(bytes.len()).map_err(too_long)?.put(&mut message);
-    u32::try_from(scratch).map_err(too_long)?.put(&mut message);
-    let mut file = File::from(memfd_create(c"kennel-plan", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(&bytes)?;
-    let scratch_at = bytes.len().next_multiple_of(size_of::<usize>());
-    file.set_len((scratch_at + scratch) as u64)?;
-    Ok((file, message))
+    match what {
+        Start::Alone(narrow) => {
+            let steps = narrow.map_or(0, |narrow| narrow.length);
+            Role::Alone { plan: plan.length, narrow: steps }.put(&mut message);
+            inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd))
+        }
+        Start::Zygote => {
+            Role::Zygote { plan: plan.length }.put(&mut message);
+            inside.send(&message, [plan.as_fd()])
+        }
+    }
+}
+
+/// A control socket, our end not blocking.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    fcntl(&ours, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((ours, theirs))
 }

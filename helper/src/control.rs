@@ -1,22 +1,44 @@
-//! Messages on the control socket (`SOCK_SEQPACKET`, one message a packet).
+//! Messages on the sockets between outside and inside (`SOCK_SEQPACKET`, one message a packet).
 //!
-//! Only the outside and PID 1 hold an end of it; the payload never does.
+//! A session's zygote has one, each worker has one. No command ever holds an end.
 
 use crate::wire::{Cursor, Field, Sink, records};
 
-/// Longest message in either direction, in bytes.
+/// Longest message in either direction but a request, in bytes.
 pub const LONGEST: usize = 64;
+
+/// Longest message that carries a request itself, in bytes; a longer request comes in a memfd.
+pub const LONGEST_REQUEST: usize = 32 << 10;
+
+/// Scratch that the inside has for a request that comes in a message, in bytes.
+pub const SCRATCH: usize = 8 << 10;
 
 /// Section numbers of [`Report::Failed`] and [`Report::Skipped`].
 pub mod section {
     /// [`Plan::setup`](crate::plan::Plan::setup).
     pub const SETUP: u32 = 0;
+    /// [`Plan::worker`](crate::plan::Plan::worker).
+    pub const WORKER: u32 = 1;
+    /// The steps that came with [`Order::Worker`](super::Order::Worker).
+    pub const NARROW: u32 = 2;
+    /// [`Plan::walls`](crate::plan::Plan::walls).
+    pub const WALLS: u32 = 3;
     /// [`Plan::payload`](crate::plan::Plan::payload).
-    pub const PAYLOAD: u32 = 1;
+    pub const PAYLOAD: u32 = 4;
+    /// [`Request::limits`](crate::plan::Request::limits).
+    pub const LIMITS: u32 = 5;
     /// The request: see [`request`](super::request) for the index.
-    pub const REQUEST: u32 = 2;
-    /// Outside any step: the plan could not be read, or init could not run.
-    pub const INIT: u32 = 3;
+    pub const REQUEST: u32 = 6;
+    /// Outside any step: see [`init`](super::init) for the index.
+    pub const INIT: u32 = 7;
+}
+
+/// Indexes of [`section::INIT`].
+pub mod init {
+    /// The plan could not be read, or init could not run.
+    pub const RUN: u32 = 0;
+    /// clone(2) of a worker or of the payload.
+    pub const CLONE: u32 = 1;
 }
 
 /// Indexes of [`section::REQUEST`].
@@ -27,10 +49,42 @@ pub mod request {
     pub const EXEC: u32 = 1;
     /// Opening the pseudoterminal.
     pub const TERMINAL: u32 = 2;
+    /// The request could not be read.
+    pub const READ: u32 = 3;
 }
 
 records! { 'w,
-/// What the outside tells init.
+/// The first message: what PID 1 shall be. The plan comes with it, as a memfd.
+enum Role {
+    /// Its own and only worker: a one-shot. Where `narrow` is not zero, a second memfd has that many bytes of steps to
+    /// carry out before the walls. The next message is the request.
+    1 = Alone { plan: u32, narrow: u32 },
+    /// The zygote of a session: the next messages are orders for workers.
+    2 = Zygote { plan: u32 },
+}
+}
+
+records! { 'w,
+/// What follows for a worker: its command. The standard descriptors come with it.
+enum Handed<'w> {
+    /// The encoded request itself.
+    1 = Inline { request: &'w [u8] },
+    /// A memfd, the fourth descriptor: the encoded request, and behind it zeroed scratch.
+    2 = Memfd { request: u32, scratch: u32 },
+}
+}
+
+records! { 'w,
+/// What the outside tells the zygote.
+enum ZygoteOrder {
+    /// Fork a worker. Its socket comes with this message; where `narrow` is not zero also a memfd with that many
+    /// bytes of steps to carry out before the walls.
+    1 = Worker { narrow: u32 },
+}
+}
+
+records! { 'w,
+/// What the outside tells init once the command runs.
 enum Order {
     /// kill(2) the command's process group; stop and continue reach every process.
     1 = Signal { number: u32 },
@@ -40,9 +94,9 @@ enum Order {
 }
 
 records! { 'w,
-/// What init tells the outside.
+/// What zygote and init tell the outside.
 enum Report {
-    /// A step failed; nothing of the command ran and everything is gone.
+    /// A step failed; nothing of the command ran and everything of this sandbox or worker is gone.
     1 = Failed { section: u32, index: u32, errno: i32 },
     /// An optional step failed; the sandbox goes on without that protection.
     2 = Skipped { section: u32, index: u32, errno: i32 },
@@ -62,5 +116,9 @@ enum Report {
         /// Processes that were still alive when the command ended and were killed.
         killed: u32,
     },
+    /// A worker's init has begun; its pidfd comes with this message.
+    6 = Born {},
+    /// The zygote takes orders, or the worker takes a command: everything before was done, in that many microseconds.
+    7 = Ready { took_us: u64 },
 }
 }

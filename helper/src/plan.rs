@@ -10,7 +10,7 @@ use core::ffi::CStr;
 use crate::wire::{Cursor, Field, List, Sink, records};
 
 /// First bytes of a plan, so that a descriptor mixed up with another is noticed.
-const MAGIC: u32 = 0x4b4e_4c32;
+const MAGIC: u32 = 0x4b4e_4c33;
 
 records! { 'w,
 /// One step of a plan.
@@ -43,8 +43,8 @@ enum Step<'w> {
     12 = MakeMountPoint { path: &'w CStr },
     /// pivot_root(2), umount2(2): the new root becomes `/`, the old one is gone.
     13 = PivotRoot {},
-    /// mount_setattr(2) on one mount that is already in place.
-    14 = SetAttributes { target: &'w CStr, attributes: u64 },
+    /// mount_setattr(2) on a mount that is already in place; with `recursive` not zero also on all below it.
+    14 = SetAttributes { target: &'w CStr, attributes: u64, recursive: u32 },
     /// landlock_create_ruleset(2).
     15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
     /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
@@ -66,6 +66,12 @@ enum Step<'w> {
     /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
     /// that must not be seen. Needs no right to it.
     24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
+    /// open(2), fchdir(2): the root, as the mount namespace has it that was made last.
+    25 = EnterRoot {},
+    /// move_mount(2): a mount, with all below it, from one place of the view to another. Neither way follows a link.
+    26 = Move { from: &'w CStr, to: &'w CStr },
+    /// umount2(MNT_DETACH): takes a mount of the root's own away.
+    27 = Detach { target: &'w CStr },
 }
 }
 
@@ -128,6 +134,10 @@ pub struct Request<'w> {
     pub terminal: u32,
     /// Window size of that terminal, rows in the high and columns in the low 16 bits.
     pub window: u32,
+    /// Nonzero: processes that the command leaves behind live on, until the outside lets go of the worker.
+    pub background: u32,
+    /// Steps of this command alone, right before execve(2): limits.
+    pub limits: &'w [u8],
 }
 
 impl<'w> Field<'w> for Request<'w> {
@@ -139,6 +149,8 @@ impl<'w> Field<'w> for Request<'w> {
             environment: Field::take(cursor)?,
             terminal: Field::take(cursor)?,
             window: Field::take(cursor)?,
+            background: Field::take(cursor)?,
+            limits: Field::take(cursor)?,
         })
     }
 
@@ -149,6 +161,8 @@ impl<'w> Field<'w> for Request<'w> {
         self.environment.put(out);
         self.terminal.put(out);
         self.window.put(out);
+        self.background.put(out);
+        self.limits.put(out);
     }
 }
 
@@ -164,12 +178,14 @@ impl Request<'_> {
 /// A whole plan, ready to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan<'w> {
-    /// Steps of PID 1, from the first namespace to the last wall.
+    /// Steps of PID 1: namespaces and view, once for a session.
     pub setup: &'w [u8],
-    /// Steps of the payload between its birth and execve(2).
+    /// Steps of each worker of a session: what it does not share with others. Empty for a one-shot.
+    pub worker: &'w [u8],
+    /// Steps of each worker, the last before its payload is born: what it gives up.
+    pub walls: &'w [u8],
+    /// Steps of the payload between its birth and its command.
     pub payload: &'w [u8],
-    /// The command, an encoded [`Request`].
-    pub request: &'w [u8],
 }
 
 impl<'w> Field<'w> for Plan<'w> {
@@ -177,16 +193,18 @@ impl<'w> Field<'w> for Plan<'w> {
         (u32::take(cursor)? == MAGIC).then_some(())?;
         Some(Self {
             setup: Field::take(cursor)?,
+            worker: Field::take(cursor)?,
+            walls: Field::take(cursor)?,
             payload: Field::take(cursor)?,
-            request: Field::take(cursor)?,
         })
     }
 
     fn put(&self, out: &mut impl Sink) {
         MAGIC.put(out);
         self.setup.put(out);
+        self.worker.put(out);
+        self.walls.put(out);
         self.payload.put(out);
-        self.request.put(out);
     }
 }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    control::{LONGEST, Order, Report},
+    control::{Handed, LONGEST, Order, Report, Role},
     wire::ListBuf,
 };
 
@@ -52,6 +52,8 @@ proptest! {
             environment: none.list(),
             terminal,
             window: 7,
+            background: terminal,
+            limits: b"steps",
         };
         let bytes = encode(&request);
         let read = Request::take(&mut Cursor::new(&bytes));
@@ -69,12 +71,13 @@ proptest! {
             prop_assert!(request.arguments.iter().count() <= request.arguments.count());
         }
         let _ = (Plan::take(&mut Cursor::new(&bytes)), Report::take(&mut Cursor::new(&bytes)));
-        let _ = Order::take(&mut Cursor::new(&bytes));
+        let _ = (Order::take(&mut Cursor::new(&bytes)), Role::take(&mut Cursor::new(&bytes)));
+        let _ = Handed::take(&mut Cursor::new(&bytes));
     }
 
     #[test]
     fn a_cut_plan_is_refused(bytes in proptest::collection::vec(any::<u8>(), 1..200), cut in 0usize..200) {
-        let whole = encode(&Plan { setup: &bytes, payload: &bytes, request: &bytes });
+        let whole = encode(&Plan { setup: &bytes, worker: &bytes, walls: &bytes, payload: &bytes });
         let cut = cut.min(whole.len() - 1);
         prop_assert_eq!(Plan::take(&mut Cursor::new(&whole[..cut])), None);
     }

@@ -33,7 +33,7 @@ const BYTES_PER_INODE: u64 = 4096;
 const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
 
 /// The sandbox's own /dev/null, as steps name it: on a read-only mount already.
-const NULL: &CStr = c"dev/null";
+pub(super) const NULL: &CStr = c"dev/null";
 
 /// Room in a cover for the mount points of what is granted in it.
 const COVER_SIZE: u64 = 64 << 10;
@@ -41,8 +41,7 @@ const COVER_SIZE: u64 = 64 << 10;
 /// Appends the steps that make the view, pivot into it, and close what must not be writable.
 pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Error> {
     setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, size) });
-    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
-    let empty = Path::new(EMPTY[usize::from(!own_run)]);
+    let empty = empty_directory(view);
     let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty };
     // Before everything else, because covers may lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
@@ -56,15 +55,39 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
     }
     setup.push(Protection::Root, &Step::PivotRoot {});
     for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
-        let target = relative(target);
-        setup.push(Protection::Root, &Step::SetAttributes { target: &target, attributes: RDONLY });
+        setup.push(Protection::Root, &read_only(&relative(target), false));
     }
-    setup.push(Protection::Root, &Step::SetAttributes { target: c".", attributes: RDONLY });
+    setup.push(Protection::Root, &read_only(c".", false));
     Ok(())
 }
 
+/// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
+/// them.
+pub(super) fn kernel_file_systems(view: &View, worker: &mut Section) {
+    let mut emitter = Emitter { view, setup: worker, made: BTreeSet::new(), empty: empty_directory(view) };
+    let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
+    for (target, place) in view.iter() {
+        let above = view.mount_above(target).map(|(_, above)| &above.node);
+        if is_own(&place.node) || above.is_some_and(is_own) {
+            let in_grant = matches!(above, Some(Node::Bind { .. }));
+            emitter.mount(target, place, if in_grant { Within::Granted } else { Within::Root });
+        }
+    }
+}
+
+/// The sandbox's own empty directory.
+pub(super) fn empty_directory(view: &View) -> &'static Path {
+    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
+    Path::new(EMPTY[usize::from(!own_run)])
+}
+
+/// Makes a mount read-only, or also all below it.
+pub(super) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
+    Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
+}
+
 /// Options of tmpfs(5).
-fn tmpfs_options(mode: u32, size: u64) -> CString {
+pub(super) fn tmpfs_options(mode: u32, size: u64) -> CString {
     let inodes = (size / BYTES_PER_INODE).max(64);
     CString::new(format!("mode={mode:o},size={size},nr_inodes={inodes}")).unwrap_or_default()
 }
@@ -79,7 +102,7 @@ pub(super) fn relative(path: &Path) -> CString {
 }
 
 /// A host path for a step.
-fn absolute(path: &Path) -> CString {
+pub(super) fn absolute(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use kennel_helper::plan::Step;
 
-use super::{Parts, section::Section};
+use super::{Parts, Shape, section::Section};
 use crate::{
     Enforcement,
     enforcement::State,
@@ -20,6 +20,10 @@ const SECUREBITS: u64 = 0b1100_1111;
 pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     use Protection::*;
     id_maps(parts, setup);
+    if parts.shape == Shape::Session {
+        // The zygote keeps its privileges, to give workers what is theirs: nobody may look into it.
+        setup.push(UserNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
+    }
     enforcement.set(UserNamespace, State::Enforced, "own user namespace, the caller's uid and gid only");
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
     let mut unshare = |protection, flag: libc::c_int, detail| {
@@ -28,7 +32,9 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
         enforcement.set(protection, State::Enforced, detail);
     };
     unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
-    unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
+    if parts.shape == Shape::OneShot {
+        unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
+    }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, "the cgroup is shown as the root");
     if parts.policy.effective_network() == NetworkMode::Host {
@@ -38,6 +44,23 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
         setup.push_by(parts.policy, NetworkNamespace, &Step::LoopbackUp {});
     }
     setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
+}
+
+/// What each worker has for itself. Its pid namespace is there when it starts.
+pub(super) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforcement: &mut Enforcement) {
+    use Protection::*;
+    let flags = |flag: libc::c_int| Step::Unshare { flags: flag.cast_unsigned() };
+    worker.push_by(parts.policy, MountNamespace, &flags(libc::CLONE_NEWNS));
+    worker.push(MountNamespace, &Step::EnterRoot {});
+    worker.push_by(parts.policy, IpcNamespace, &flags(libc::CLONE_NEWIPC));
+    enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
+}
+
+/// A network namespace for one worker of a session.
+pub(super) fn own_network(narrow: &mut Section) {
+    let flags = libc::CLONE_NEWNET.cast_unsigned();
+    narrow.push(Protection::NetworkNamespace, &Step::Unshare { flags });
+    narrow.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.

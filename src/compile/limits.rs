@@ -1,18 +1,23 @@
 //! Resource limits by prlimit(2): what every kernel has. Where a limit is weaker than a cgroup's would be, the
 //! report says how.
 
+use std::time::Duration;
+
 use kennel_helper::plan::Step;
 
-use super::{Parts, section::Section};
+use super::{Parts, Shape, section::Section};
 use crate::{
     Enforcement, Error, Version,
     enforcement::State,
-    policy::{Policy, Protection, Requirement},
+    policy::{Limits, Policy, Protection, Requirement, Size, Span},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
 /// (fs/coredump.c), and too small for a file.
 const NO_CORE: u64 = 1;
+
+/// The zygote, and the init and payload of workers that wait, are processes of the same user too.
+const ROOM_FOR_WORKERS: u64 = 32;
 
 /// From here on RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
@@ -40,13 +45,8 @@ pub(super) fn limits(
         if parts.caller.is_root() {
             limit.say(Protection::Pids, State::Off, "the kernel never applies RLIMIT_NPROC to real root")?;
         } else {
-            // Init is a process of the same user in the same namespace.
-            limit.set(Protection::Pids, libc::RLIMIT_NPROC, pids.saturating_add(1));
-            let (state, how) = if parts.host.kernel >= COUNTS_BY_NAMESPACE {
-                (State::Enforced, "RLIMIT_NPROC, counted in this user namespace")
-            } else {
-                (State::Degraded, "RLIMIT_NPROC, counted over all processes of the user")
-            };
+            let (own, state, how) = pids_kept(parts);
+            limit.set(Protection::Pids, libc::RLIMIT_NPROC, pids.saturating_add(own));
             limit.say(Protection::Pids, state, how)?;
         }
     }
@@ -54,13 +54,7 @@ pub(super) fn limits(
         limit.say(Protection::Cpus, State::Off, "needs a delegated cgroup v2")?;
     }
     if let Some(span) = wanted.cpu_time {
-        let seconds = span.duration().as_secs_f64().ceil();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a span is positive and below a year"
-        )]
-        limit.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds as u64);
+        limit.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
         limit.say(Protection::CpuTime, State::Degraded, "RLIMIT_CPU: of each process, in whole seconds")?;
     }
     if let Some(files) = wanted.open_files {
@@ -74,6 +68,36 @@ pub(super) fn limits(
     Ok(())
 }
 
+/// How well RLIMIT_NPROC keeps the number of processes, and how many of ours it counts too.
+fn pids_kept(parts: &Parts<'_>) -> (u64, State, &'static str) {
+    if parts.host.kernel < COUNTS_BY_NAMESPACE {
+        return (1, State::Degraded, "RLIMIT_NPROC, counted over all processes of the user");
+    }
+    match parts.shape {
+        // Init is a process of the same user in the same namespace.
+        Shape::OneShot => (1, State::Enforced, "RLIMIT_NPROC, counted in this user namespace"),
+        Shape::Session => {
+            (ROOM_FOR_WORKERS, State::Degraded, "RLIMIT_NPROC, counted over all commands of the session")
+        }
+    }
+}
+
+fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
+    // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
+    let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
+    Step::Limit { resource, soft, hard }
+}
+
+/// Whole seconds, as RLIMIT_CPU counts.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a span is positive and below a year"
+)]
+fn seconds(span: Span) -> u64 {
+    span.duration().as_secs_f64().ceil() as u64
+}
+
 struct Limiter<'l> {
     policy: &'l Policy,
     payload: &'l mut Section,
@@ -82,9 +106,7 @@ struct Limiter<'l> {
 
 impl Limiter<'_> {
     fn set(&mut self, protection: Protection, resource: libc::__rlimit_resource_t, value: u64) {
-        // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
-        let hard = if resource == libc::RLIMIT_CPU { value.saturating_add(1) } else { value };
-        self.payload.push_by(self.policy, protection, &Step::Limit { resource, soft: value, hard });
+        self.payload.push_by(self.policy, protection, &rlimit(resource, value));
     }
 
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
@@ -101,4 +123,75 @@ impl Limiter<'_> {
         self.enforcement.set(protection, state, detail);
         Ok(())
     }
+}
+
+/// Limits of one command, at most those of its policy.
+pub(crate) struct Tightened {
+    /// What the payload sets right before its program.
+    pub(crate) steps: Vec<u8>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) output: Option<u64>,
+}
+
+/// The limits of a command that asks for `wanted` under a policy with `session`'s.
+///
+/// # Errors
+/// A limit above the policy's, or one that a single command cannot have.
+pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tightened, Error> {
+    let timeout = session.timeout.map(|span| span.duration());
+    let output = session.output.map(|size| size.bytes());
+    let Some(wanted) = wanted else { return Ok(Tightened { steps: Vec::new(), timeout, output }) };
+    let for_all = [
+        ("pids", wanted.pids.is_some()),
+        ("cpus", wanted.cpus.is_some()),
+        ("tmp_size", wanted.tmp_size.is_some()),
+    ];
+    if let Some((name, _)) = for_all.into_iter().find(|(_, wanted)| *wanted) {
+        return Err(refused(name, "is one of the policy, not of a single command"));
+    }
+    let mut steps = Section::default();
+    let mut limit = |(name, protection), resource, wanted: Option<u64>, session: Option<u64>| {
+        if let Some(value) = lower(name, wanted, session)? {
+            steps.push(protection, &rlimit(resource, value));
+        }
+        Ok::<(), Error>(())
+    };
+    let bytes = |size: Option<Size>| size.map(Size::bytes);
+    limit(("memory", Protection::Memory), libc::RLIMIT_DATA, bytes(wanted.memory), bytes(session.memory))?;
+    limit(
+        ("file_size", Protection::FileSize),
+        libc::RLIMIT_FSIZE,
+        bytes(wanted.file_size),
+        bytes(session.file_size),
+    )?;
+    limit(("open_files", Protection::OpenFiles), libc::RLIMIT_NOFILE, wanted.open_files, session.open_files)?;
+    limit(
+        ("cpu_time", Protection::CpuTime),
+        libc::RLIMIT_CPU,
+        wanted.cpu_time.map(seconds),
+        session.cpu_time.map(seconds),
+    )?;
+    Ok(Tightened {
+        steps: steps.bytes,
+        timeout: lower("timeout", wanted.timeout.map(|span| span.duration()), timeout)?.or(timeout),
+        output: lower("output", bytes(wanted.output), output)?.or(output),
+    })
+}
+
+/// What is wanted, if it is not above what the policy has.
+fn lower<T: PartialOrd + Copy>(
+    name: &str,
+    wanted: Option<T>,
+    session: Option<T>,
+) -> Result<Option<T>, Error> {
+    match (wanted, session) {
+        (Some(wanted), Some(session)) if wanted > session => {
+            Err(refused(name, "is above that of the policy"))
+        }
+        _ => Ok(wanted),
+    }
+}
+
+fn refused(name: &str, reason: &str) -> Error {
+    Error::Command { what: "limit", value: name.to_owned(), reason: reason.to_owned() }
 }

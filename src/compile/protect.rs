@@ -212,7 +212,11 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::{Host, Policy, Profile, Version, caller::Caller, compile::{Shape, home::Names}};
+    use crate::{
+        Host, Policy, Profile, Version,
+        caller::Caller,
+        compile::{Shape, home::Names},
+    };
 
     /// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
     fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
@@ -268,7 +272,13 @@ mod tests {
             directory: base.clone(),
             environment: BTreeMap::new(),
         };
-        let parts = Parts { policy: &policy, host: &host, caller: &caller, names: &Names::default(), shape: Shape::OneShot };
+        let parts = Parts {
+            policy: &policy,
+            host: &host,
+            caller: &caller,
+            names: &Names::default(),
+            shape: Shape::OneShot,
+        };
         let mut view = View::default();
         let node = Node::Bind { source: source.clone(), access: Access::Write };
         view.grant("workspace", base.clone(), node).expect("the first place");

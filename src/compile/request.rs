@@ -21,6 +21,8 @@ pub(crate) struct RequestBuf {
     arguments: ListBuf,
     environment: ListBuf,
     window: Option<(u16, u16)>,
+    background: bool,
+    limits: Vec<u8>,
 }
 
 /// What a command is made from.
@@ -32,6 +34,10 @@ pub(crate) struct Wanted<'w> {
     pub(crate) directory: &'w Path,
     /// Rows and columns, when a terminal is wanted.
     pub(crate) terminal: Option<(u16, u16)>,
+    /// Whether what it leaves behind lives on.
+    pub(crate) background: bool,
+    /// Encoded steps right before the program.
+    pub(crate) limits: &'w [u8],
 }
 
 impl RequestBuf {
@@ -55,7 +61,15 @@ impl RequestBuf {
             environment.push(&variable(name, value)?);
         }
         let cwd = c_string("working directory", wanted.directory.as_os_str())?;
-        Ok(Self { cwd, programs, arguments, environment, window: wanted.terminal })
+        Ok(Self {
+            cwd,
+            programs,
+            arguments,
+            environment,
+            window: wanted.terminal,
+            background: wanted.background,
+            limits: wanted.limits.to_owned(),
+        })
     }
 
     /// The request's bytes, and how much scratch the inside needs to carry it out.
@@ -68,6 +82,8 @@ impl RequestBuf {
             environment: self.environment.list(),
             terminal: self.window.is_some().into(),
             window: u32::from(rows) << 16 | u32::from(columns),
+            background: self.background.into(),
+            limits: &self.limits,
         };
         let mut bytes = Vec::new();
         request.put(&mut bytes);

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
-use super::{Compiled, compile};
+use super::{Compiled, Shape, compile};
 use crate::{
     Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
     Version, caller::Caller,
@@ -36,11 +36,16 @@ fn home() -> tempfile::TempDir {
 }
 
 fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error> {
-    compile(policy, host, &caller(home))
+    compile(policy, host, &caller(home), Shape::OneShot)
 }
 
 fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
-    entries(&compiled.setup.bytes).map(|entry| entry.expect("a whole entry").step).collect()
+    let sections = [&compiled.setup, &compiled.worker, &compiled.walls].map(|section| &section.bytes);
+    sections
+        .into_iter()
+        .flat_map(|bytes| entries(bytes))
+        .map(|entry| entry.expect("a whole entry").step)
+        .collect()
 }
 
 #[test]
@@ -154,7 +159,7 @@ fn a_toolchain_variable_cannot_reach_for_secrets() {
         caller.environment.insert(name.into(), value.into());
     }
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
-    let compiled = compile(&policy, &host(), &caller).expect("compiles");
+    let compiled = compile(&policy, &host(), &caller, Shape::OneShot).expect("compiles");
     for step in steps(&compiled) {
         if let Step::Bind { source, .. } = step {
             let source = source.to_string_lossy().into_owned();

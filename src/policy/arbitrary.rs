@@ -10,16 +10,17 @@ use proptest::sample::select;
 
 use super::{
     Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, Profile, Protection,
-    Requirement, Requirements, Size, Span, Toolchains,
+    Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
-    let choices = (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(OnUnavailable::ALL));
+    let choices =
+        (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
     let paths = (path(), vec(path(), 0..3), option::of(path()), vec(mount(), 0..4));
     let parts = (network(), env(), limits(), requirements(), ".{0,10}");
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
-        let (profile, toolchains, on_unavailable) = choices;
+        let (profile, toolchains, tmp, on_unavailable) = choices;
         let (workspace, protect, cwd, mounts) = paths;
         let (network, env, limits, require, hostname) = parts;
         Policy {
@@ -30,6 +31,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             env,
             limits,
             toolchains,
+            tmp,
             protect,
             require,
             on_unavailable,

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::policy::arbitrary::policies;
     use crate::policy::{
-        EnvBase, NetworkMode, OnUnavailable, Profile, Protection, Requirement, Size, Toolchains,
+        EnvBase, NetworkMode, OnUnavailable, Profile, Protection, Requirement, Size, TmpLife, Toolchains,
     };
     use proptest::prelude::*;
     use std::time::Duration;
@@ -245,6 +245,7 @@ mod tests {
 profile = "repo-write"
 workspace = "."
 toolchains = "auto"
+tmp = "session"
 protect = [".env"]
 hostname = "kennel"
 cwd = "sub"
@@ -280,6 +281,7 @@ landlock = "if_available"
         let policy = Policy::from_toml(FULL).expect("the documented form");
         assert_eq!(policy.profile, Profile::RepoWrite);
         assert_eq!((policy.toolchains, policy.on_unavailable), (Toolchains::Auto, OnUnavailable::Refuse));
+        assert_eq!(policy.tmp, TmpLife::Session);
         let data = Mount::ReadOnly { source: "/srv/data".into(), target: Some("/data".into()) };
         assert_eq!(policy.mounts, [data]);
         assert_eq!(policy.network.mode, Some(NetworkMode::None));

@@ -44,6 +44,19 @@ words! {
 }
 
 words! {
+    /// How long what is written to private places lasts: `/tmp`, `/var/tmp`, `HOME` where it is not granted, and what
+    /// [`Policy::tmpfs`](crate::Policy::tmpfs) adds. `/dev/shm` is always new for each command.
+    #[derive(Default)]
+    pub enum TmpLife as "tmp" {
+        /// Each command of a session finds them empty.
+        #[default]
+        Exec = "exec",
+        /// The commands of a session share them.
+        Session = "session",
+    }
+}
+
+words! {
     /// What to do when the host cannot give a protection that is required.
     #[derive(Default)]
     pub enum OnUnavailable as "on_unavailable" {

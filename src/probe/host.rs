@@ -4,6 +4,7 @@ use std::{
     fs,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use kennel_helper::{
@@ -22,11 +23,14 @@ use crate::{
     Enforcement, Error, Limits, Protection,
     compile::{
         Compiled, Section, Variables,
+        narrow::Grants,
         request::{RequestBuf, Wanted},
     },
+    exec,
     image::Image,
     inside::{Arrival, Inside},
-    start::{self, Images},
+    prepared::Prepared,
+    start::{self, Start},
     sys::{self, BirthError},
 };
 
@@ -52,7 +56,7 @@ pub(super) fn execute_memfd() -> Execution {
     };
     match sys::give_birth(image.as_fd(), theirs.as_fd()) {
         Ok(pidfd) => {
-            drop(Inside::new(ours, pidfd, Vec::new()));
+            drop(Inside::child(ours, pidfd, Arc::default()));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
@@ -73,11 +77,15 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
         environment: &[],
         directory: Path::new("/"),
         terminal: None,
+        background: false,
+        limits: &[],
     };
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start(&Images::new()?, &compiled, &RequestBuf::new(&wanted)?, stdio)?;
+    let inside = start::start(&Prepared::of(compiled)?, Start::Alone(None))?;
+    exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
+        .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
     let arrival = inside.async_io(Interest::READABLE, Inside::receive).await;
     Ok(match arrival.map_err(Error::io("read the control socket"))? {
@@ -111,11 +119,14 @@ fn overlay_plan() -> (Compiled, u32) {
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
     let compiled = Compiled {
         setup,
+        worker: Section::default(),
+        walls: Section::default(),
         payload: Section::default(),
+        grants: Grants::default(),
         enforcement: Enforcement::default(),
         environment: Variables::default(),
         directory: PathBuf::from("/"),
-        watches: Vec::new(),
+        watches: Arc::default(),
         limits: Limits::default(),
     };
     (compiled, count - 1)

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     Protection, Requirement, Version,
     caller::Caller,
-    compile::{self, Compiled},
+    compile::{self, Compiled, Shape},
     host::remedy::remedy,
 };
 
@@ -21,7 +21,7 @@ const GOOD: Host = Host { kernel: Version(6, 12), landlock_abi: 6, seccomp: true
 fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, Refusal>, Vec<Refusal>) {
     let mut policy = Policy::profile(profile, std::env::temp_dir());
     policy.on_unavailable = OnUnavailable::Degrade;
-    let compile = |policy: &Policy| compile::compile(policy, host, &Caller::current());
+    let compile = |policy: &Policy| compile::compile(policy, host, &Caller::current(), Shape::OneShot);
     let compiled = compile(&policy).map_err(|error| Refusal::from(&error));
     let required = |protection| policy.clone().require(protection, Requirement::Required);
     let refused = Protection::ALL.into_iter().filter_map(|protection| compile(&required(protection)).err());

@@ -12,6 +12,7 @@
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
 //! | `enforcement` | the report is true |
 //! | `probe` | what `kennel probe` says is so |
+//! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
@@ -34,5 +35,6 @@ mod limits;
 mod probe;
 mod process;
 mod second_pass;
+mod session;
 mod support;
 mod tools;

@@ -1,26 +1,40 @@
-//! The control socket as seen from PID 1: the plan comes in, orders come in, reports go out.
+//! A socket to the outside as the inside sees it: plan, orders and requests come in, reports go out.
 
 use crate::{
-    control::{LONGEST, Order, Report},
+    Fault,
+    control::{Handed, LONGEST, LONGEST_REQUEST, Report, Role, SCRATCH, request},
     kernel::{self, EPROTO},
+    plan::Request,
     sys::{self, Errno, Fd},
     wire::{Cursor, Field, Sink},
 };
 
-/// PID 1's end of the control socket.
+/// The inside's end of a socket, of zygote or worker.
 pub(crate) struct Channel {
     socket: Fd,
 }
 
+/// An order, and the descriptors that came with it.
+pub(crate) type Arrived<T> = (T, [Option<Fd>; 2]);
+
+/// A request, and where the pointer arrays of execve(2) can be laid out.
+pub(crate) type Command = (Request<'static>, &'static mut [usize]);
+
 impl Channel {
-    /// Takes over descriptor 0 and closes every other, so that nothing of the embedding program leaks in and
-    /// the next descriptors to arrive are 0, 1, 2 and 3.
-    pub(crate) fn adopt() -> Result<Self, Errno> {
-        let socket = sys::fcntl(Fd::INHERITED, kernel::F_DUPFD_CLOEXEC, 8)?;
-        let number = socket.number();
+    /// Takes `socket` over and closes every other descriptor, so that nothing of the embedding program or of another
+    /// worker leaks in, and the next descriptors to arrive are 0, 1, 2 and 3.
+    pub(crate) fn adopt(socket: &Fd) -> Result<Self, Errno> {
+        let socket = sys::fcntl(socket, kernel::F_DUPFD_CLOEXEC, 8)?;
+        let channel = Self { socket };
+        channel.close_others()?;
+        Ok(channel)
+    }
+
+    /// Closes every descriptor but the socket.
+    pub(crate) fn close_others(&self) -> Result<(), Errno> {
+        let number = self.socket.number();
         sys::close_range(0, number.wrapping_sub(1))?;
-        sys::close_range(number.wrapping_add(1), u32::MAX)?;
-        Ok(Self { socket })
+        sys::close_range(number.wrapping_add(1), u32::MAX)
     }
 
     /// The socket, to wait on.
@@ -28,18 +42,53 @@ impl Channel {
         &self.socket
     }
 
-    /// Receives stdio and the plan; answers the plan's bytes and its scratch area.
+    /// Receives the first message: what this process shall be, the plan's bytes, and steps for this worker alone.
+    pub(crate) fn receive_plan(&self) -> Result<(Role, &'static [u8], &'static [u8]), Errno> {
+        let (role, [plan, narrow]) = self.order()?.ok_or(Errno(EPROTO))?;
+        let lengths = match role {
+            Role::Alone { plan, narrow } => (plan, narrow),
+            Role::Zygote { plan } => (plan, 0),
+        };
+        Ok((role, mapped(plan, lengths.0)?, mapped(narrow, lengths.1)?))
+    }
+
+    /// Receives a command, whose standard descriptors land as 0, 1, 2; `None` once the outside is gone.
     ///
-    /// The descriptors land as 0, 1, 2 (close-on-exec, the payload's stdio) and 3 (the plan).
-    pub(crate) fn receive_plan(&self) -> Result<(&'static [u8], &'static mut [usize]), Errno> {
-        let mut lengths = [0; 8];
-        let (count, descriptors) = sys::receive(&self.socket, &mut lengths)?;
-        let mut cursor = Cursor::new(lengths.get(..count).unwrap_or_default());
-        let (plan, scratch) = u32::take(&mut cursor).zip(u32::take(&mut cursor)).ok_or(Errno(EPROTO))?;
-        if descriptors != [0, 1, 2, 3] {
-            return Err(Errno(EPROTO));
+    /// Every lower descriptor than the socket must be closed.
+    pub(crate) fn receive_command(&self) -> Result<Option<Command>, Fault> {
+        let read = |errno| Fault::request(request::READ, errno);
+        let (buffer, scratch) = sys::map(None, LONGEST_REQUEST, SCRATCH).map_err(read)?;
+        let (count, descriptors) = sys::receive(&self.socket, buffer).map_err(read)?;
+        if count == 0 {
+            return Ok(None);
         }
-        sys::map(Fd::adopt(3), plan as usize, scratch as usize)
+        let message: &'static [u8] = buffer;
+        let handed = decode::<Handed<'_>>(message.get(..count)).map_err(read)?;
+        let [first @ .., fourth] = descriptors;
+        if first != [0, 1, 2] {
+            return Err(read(Errno(EPROTO)));
+        }
+        let (bytes, scratch) = match handed {
+            Handed::Inline { request } => (request, scratch),
+            Handed::Memfd { request, scratch } => {
+                let (bytes, scratch) =
+                    sys::map(Some(&Fd::adopt(fourth)), request as usize, scratch as usize).map_err(read)?;
+                (&*bytes, scratch)
+            }
+        };
+        Ok(Some((decode(Some(bytes)).map_err(read)?, scratch)))
+    }
+
+    /// Receives an order and the descriptors that came with it; `None` once the outside is gone.
+    pub(crate) fn order<T: for<'w> Field<'w>>(&self) -> Result<Option<Arrived<T>>, Errno> {
+        let mut bytes = [0; LONGEST];
+        let (count, [first, second, ..]) = sys::receive(&self.socket, &mut bytes)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let descriptor = |number: i32| (number >= 0).then(|| Fd::adopt(number));
+        let descriptors = [descriptor(first), descriptor(second)];
+        Ok(Some((decode(bytes.get(..count))?, descriptors)))
     }
 
     /// Sends a report.
@@ -49,20 +98,27 @@ impl Channel {
 
     /// Sends a report and, with it, a descriptor.
     pub(crate) fn report_with(&self, report: &Report, descriptor: Option<&Fd>) -> Result<(), Errno> {
-        let mut message = Message { bytes: [0; LONGEST], used: 0 };
-        report.put(&mut message);
-        sys::send(&self.socket, message.bytes.get_mut(..message.used).unwrap_or_default(), descriptor)
+        Self::report_on(&self.socket, report, descriptor)
     }
 
-    /// Receives an order; `None` once the outside is gone.
-    pub(crate) fn order(&self) -> Result<Option<Order>, Errno> {
-        let mut bytes = [0; LONGEST];
-        let (count, _) = sys::receive(&self.socket, &mut bytes)?;
-        if count == 0 {
-            return Ok(None);
-        }
-        Order::take(&mut Cursor::new(bytes.get(..count).unwrap_or_default())).map(Some).ok_or(Errno(EPROTO))
+    /// Sends a report on a socket that is another's channel.
+    pub(crate) fn report_on(socket: &Fd, report: &Report, descriptor: Option<&Fd>) -> Result<(), Errno> {
+        let mut message = Message { bytes: [0; LONGEST], used: 0 };
+        report.put(&mut message);
+        sys::send(socket, message.bytes.get_mut(..message.used).unwrap_or_default(), descriptor)
     }
+}
+
+/// The bytes of a memfd; none where none came.
+pub(crate) fn mapped(memfd: Option<Fd>, length: u32) -> Result<&'static [u8], Errno> {
+    match memfd {
+        Some(memfd) => sys::map(Some(&memfd), length as usize, 0).map(|(bytes, _)| &*bytes),
+        None => Ok(Default::default()),
+    }
+}
+
+fn decode<'w, T: Field<'w>>(bytes: Option<&'w [u8]>) -> Result<T, Errno> {
+    T::take(&mut Cursor::new(bytes.unwrap_or_default())).ok_or(Errno(EPROTO))
 }
 
 /// A message being written, without an allocator.

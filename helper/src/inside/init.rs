@@ -4,6 +4,7 @@ use crate::{
     channel::Channel,
     control::{Order, Report},
     kernel::{POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGKILL, SIGSTOP},
+    payload::Running,
     sys::{self, Errno, Fd, Reaped},
 };
 
@@ -26,23 +27,35 @@ impl Usage {
         self.system_us = self.system_us.saturating_add(us(usage.system_s, usage.system_us));
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
+
+    fn report(&self, channel: &Channel, status: i32, killed: u32) -> Result<(), Errno> {
+        let &Self { user_us, system_us, max_rss_kib } = self;
+        channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed })
+    }
 }
 
-/// Serves until the command `pid` ends or the outside is gone. Returning means exit, which kills whoever is left.
-pub(crate) fn serve(channel: &Channel, pid: i32) -> Result<(), Errno> {
+/// Serves until the command and what it may leave behind have ended, or the outside is gone. Returning means exit,
+/// which kills whoever is left.
+pub(crate) fn serve(channel: &Channel, command: Running) -> Result<(), Errno> {
     let signals = sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))?;
     let mut usage = Usage::default();
     loop {
         let [ended, spoken] = wait(&signals, channel.socket())?;
         if ended {
             sys::take_signal(&signals)?;
-            if let Some(status) = reap(pid, &mut usage) {
-                return finish(channel, status, usage);
+            let Reaping { status, nobody_left } = reap(command.pid, &mut usage);
+            match status {
+                Some(status) if !command.background => return finish(channel, status, usage),
+                Some(status) => usage.report(channel, status, 0)?,
+                None => {}
+            }
+            if nobody_left {
+                return Ok(());
             }
         }
         if spoken {
             match channel.order()? {
-                Some(order) => obey(&order, pid),
+                Some((order, _)) => obey(&order, command.pid),
                 None => return Ok(()),
             }
         }
@@ -57,17 +70,29 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
     Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
 }
 
-/// Reaps all that have ended; answers the command's status when it is among them.
-fn reap(pid: i32, usage: &mut Usage) -> Option<i32> {
+/// What came of reaping.
+struct Reaping {
+    /// The command's, when it was among them.
+    status: Option<i32>,
+    nobody_left: bool,
+}
+
+/// Reaps all that have ended.
+fn reap(pid: i32, usage: &mut Usage) -> Reaping {
     let mut status = None;
-    // ECHILD, when nobody is left, ends it like "none has ended".
-    while let Ok(Some(reaped)) = sys::reap(false) {
-        usage.add(&reaped);
-        if reaped.pid == pid {
-            status = Some(reaped.status);
+    loop {
+        match sys::reap(false) {
+            Ok(Some(reaped)) => {
+                usage.add(&reaped);
+                if reaped.pid == pid {
+                    status = Some(reaped.status);
+                }
+            }
+            Ok(None) => return Reaping { status, nobody_left: false },
+            // ECHILD
+            Err(_) => return Reaping { status, nobody_left: true },
         }
     }
-    status
 }
 
 /// A signal whose receiver is already gone is no error: its end is about to be reported.
@@ -93,6 +118,5 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
             wait = false;
         }
     }
-    let Usage { user_us, system_us, max_rss_kib } = usage;
-    channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed })
+    usage.report(channel, status, killed)
 }

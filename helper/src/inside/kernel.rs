@@ -4,7 +4,9 @@
 
 /// System call numbers of x86_64.
 pub(crate) mod nr {
+    pub(crate) const READ: usize = 0;
     pub(crate) const WRITE: usize = 1;
+    pub(crate) const CLOSE: usize = 3;
     pub(crate) const POLL: usize = 7;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const RT_SIGACTION: usize = 13;
@@ -16,6 +18,7 @@ pub(crate) mod nr {
     pub(crate) const RECVMSG: usize = 47;
     pub(crate) const BIND: usize = 49;
     pub(crate) const LISTEN: usize = 50;
+    pub(crate) const CLONE: usize = 56;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const WAIT4: usize = 61;
     pub(crate) const KILL: usize = 62;
@@ -30,6 +33,7 @@ pub(crate) mod nr {
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const SETHOSTNAME: usize = 170;
+    pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
@@ -42,10 +46,9 @@ pub(crate) mod nr {
     pub(crate) const PRLIMIT64: usize = 302;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const STATX: usize = 332;
-    pub(crate) const READ: usize = 0;
-    pub(crate) const CLOSE: usize = 3;
     pub(crate) const OPEN_TREE: usize = 428;
     pub(crate) const MOVE_MOUNT: usize = 429;
+    pub(crate) const PIDFD_OPEN: usize = 434;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const OPENAT2: usize = 437;
     pub(crate) const MOUNT_SETATTR: usize = 442;
@@ -100,16 +103,20 @@ pub(crate) const S_IFCHR: u32 = 0o020_000;
 pub(crate) const PROT_READ: usize = 1;
 pub(crate) const PROT_WRITE: usize = 2;
 pub(crate) const MAP_PRIVATE: usize = 2;
+pub(crate) const MAP_ANONYMOUS: usize = 0x20;
 
 pub(crate) const CLONE_VM: usize = 0x100;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
 pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
+pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
 
 pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGCHLD: u32 = 17;
 pub(crate) const SIGCONT: u32 = 18;
 pub(crate) const SIGSTOP: u32 = 19;
 pub(crate) const SIG_SETMASK: usize = 2;
+pub(crate) const SIG_IGN: usize = 1;
+pub(crate) const CLOCK_MONOTONIC: usize = 1;
 pub(crate) const SFD_CLOEXEC: usize = O_CLOEXEC;
 pub(crate) const WNOHANG: usize = 1;
 pub(crate) const POLLIN: i16 = 1;

@@ -24,12 +24,14 @@ mod sys;
 mod terminal;
 #[path = "../wire.rs"]
 mod wire;
+mod worker;
+mod zygote;
 
 use channel::Channel;
-use control::{Report, section};
+use control::{Report, Role, section};
 use kernel::EPROTO;
-use plan::{Plan, Request};
-use sys::Errno;
+use plan::Plan;
+use sys::{Errno, Fd};
 use wire::{Cursor, Field};
 
 /// Where program start arrives, with the stack as execve(2) left it. PID 1 has a name and no argument; with
@@ -41,11 +43,16 @@ extern "C" fn run(stack: *const usize) -> ! {
     if arguments.count() > 1 {
         attempts::run(&arguments)
     }
-    let Ok(channel) = Channel::adopt() else { sys::exit(1) };
-    let code = match confine(&channel) {
+    let Ok(channel) = Channel::adopt(Fd::INHERITED) else { sys::exit(1) };
+    live(&channel, confine)
+}
+
+/// Does `what` and ends; a fault is told to the outside.
+fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> ! {
+    let code = match what(channel) {
         Ok(()) => 0,
         Err(fault) => {
-            // Nobody is left to tell when this fails too: the exit alone ends the sandbox.
+            // Nobody is left to tell when this fails too: the exit alone ends everything.
             let _ = channel.report(&fault.report());
             1
         }
@@ -53,19 +60,20 @@ extern "C" fn run(stack: *const usize) -> ! {
     sys::exit(code)
 }
 
-/// The life of one sandbox: receive the plan, build the walls, start the command, wait for its end.
+/// The life of one sandbox: receive the plan, build what is shared, then be the only worker or fork workers.
 fn confine(channel: &Channel) -> Result<(), Fault> {
     sys::signal_mask(u64::MAX).map_err(Fault::init)?;
     sys::default_signals().map_err(Fault::init)?;
     let file_mask = sys::file_mask(0);
-    let (bytes, scratch) = channel.receive_plan().map_err(Fault::init)?;
+    let begun = sys::monotonic_us();
+    let (role, bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
     let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
-    let request = Request::take(&mut Cursor::new(plan.request)).ok_or(Fault::init(Errno(EPROTO)))?;
     let mut state = steps::State::default();
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
-    let pid = payload::start(plan.payload, &request, scratch, (state, file_mask), channel)?;
-    channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, pid).map_err(Fault::init)
+    match role {
+        Role::Alone { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
+        Role::Zygote { .. } => zygote::serve(channel, &plan, (begun, file_mask)),
+    }
 }
 
 /// What went wrong, and where in the plan.
@@ -79,7 +87,17 @@ struct Fault {
 impl Fault {
     /// A fault outside any step.
     fn init(errno: Errno) -> Self {
-        Self { section: section::INIT, index: 0, errno }
+        Self { section: section::INIT, index: control::init::RUN, errno }
+    }
+
+    /// clone(2) of a worker or a payload was refused.
+    fn clone(errno: Errno) -> Self {
+        Self { section: section::INIT, index: control::init::CLONE, errno }
+    }
+
+    /// A fault with what the command asks for.
+    fn request(index: u32, errno: Errno) -> Self {
+        Self { section: section::REQUEST, index, errno }
     }
 
     fn report(self) -> Report {

@@ -22,8 +22,15 @@ pub(crate) fn new_root(options: &CStr) -> Result<Fd, Errno> {
 pub(crate) fn pivot(root: &Fd) -> Result<(), Errno> {
     sys::change_dir_to(root)?;
     sys::pivot_root_here()?;
-    sys::detach_here()?;
+    sys::detach(c".")?;
     sys::change_dir(c"/")
+}
+
+/// The root of a mount namespace that is a copy, entered; descriptors from before lead into the original.
+pub(crate) fn enter_root() -> Result<Fd, Errno> {
+    let root = sys::open_path(None, c"/")?;
+    sys::change_dir_to(&root)?;
+    Ok(root)
 }
 
 /// Makes the host's `source` and all mounts below it visible at the target.
@@ -57,6 +64,11 @@ fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(),
         Within::Root => sys::attach_at(tree, root, target),
         Within::Granted => sys::attach(tree, &sys::open_path(Some(root), target)?),
     }
+}
+
+/// Moves a mount and all below it. Both may lie in directories of the host's.
+pub(crate) fn relocate(root: &Fd, from: &CStr, to: &CStr) -> Result<(), Errno> {
+    sys::attach(&sys::open_path(Some(root), from)?, &sys::open_path(Some(root), to)?)
 }
 
 /// Mounts a file system of the kernel's at the target.

@@ -1,6 +1,6 @@
-//! The payload: between its birth and execve(2) it puts on the last walls, then becomes the command.
+//! The payload: puts on the last walls, waits for its command, and becomes it.
 //!
-//! It is born by a vfork, so it shares init's memory until then: that is how init learns what went wrong.
+//! It is born by a vfork, so it shares init's memory until execve(2): that is how init learns what went wrong.
 
 use crate::{
     Fault,
@@ -9,59 +9,56 @@ use crate::{
     kernel::{EACCES, ENOENT, ENOTDIR},
     plan::Request,
     steps::{self, State},
-    sys::{self, Errno, Fd, Vectors},
+    sys::{self, Errno, Vectors},
     terminal,
 };
 
 /// Room for the payload's few frames.
 const STACK: usize = 16 * 1024;
 
-/// What the payload needs, and where it leaves the reason when it fails.
+/// What the payload is born with.
+pub(crate) struct Payload {
+    pub(crate) state: State,
+    pub(crate) file_mask: usize,
+    /// When its worker began, where somebody wants to know that it waits for its command.
+    pub(crate) begun: Option<u64>,
+}
+
+/// A command that runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Running {
+    pub(crate) pid: i32,
+    /// Whether processes that it leaves behind live on.
+    pub(crate) background: bool,
+}
+
+/// What the payload needs, and where it leaves what init must know.
 struct Task<'t> {
     steps: &'t [u8],
-    request: &'t Request<'static>,
-    vectors: Vectors<'t>,
-    terminal: Option<Fd>,
-    state: State,
-    file_mask: usize,
     channel: &'t Channel,
-    fault: Option<Fault>,
+    payload: Payload,
+    background: bool,
+    end: Option<End>,
 }
 
-/// Starts the command; answers its pid once execve(2) has succeeded.
-pub(crate) fn start(
-    steps: &[u8],
-    request: &Request<'static>,
-    scratch: &mut [usize],
-    (state, file_mask): (State, usize),
-    channel: &Channel,
-) -> Result<i32, Fault> {
-    let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
-        .map_err(|errno| refused(request::EXEC, errno))?;
-    let terminal = open_terminal(request, channel).map_err(|errno| refused(request::TERMINAL, errno))?;
-    let fault = None;
-    let mut task = Task { steps, request, vectors, terminal, state, file_mask, channel, fault };
+/// How a payload ended that did not become a command.
+#[derive(Clone, Copy)]
+enum End {
+    /// The outside is gone, and no command came.
+    Unused,
+    Failed(Fault),
+}
+
+/// Starts the payload. Answers once it has become its command; `None` when no command came.
+pub(crate) fn start(steps: &[u8], payload: Payload, channel: &Channel) -> Result<Option<Running>, Fault> {
+    let mut task = Task { steps, channel, payload, background: false, end: None };
     let mut stack = [0u8; STACK];
-    let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::init)?;
-    if let Some(fault) = task.fault {
-        return Err(fault);
+    let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
+    match task.end {
+        None => Ok(Some(Running { pid, background: task.background })),
+        Some(End::Unused) => Ok(None),
+        Some(End::Failed(fault)) => Err(fault),
     }
-    // The command's copies are the only ones now: a pipe closes when the command closes it.
-    sys::close_range(0, 2).map_err(Fault::init)?;
-    Ok(pid)
-}
-
-fn refused(index: u32, errno: Errno) -> Fault {
-    Fault { section: section::REQUEST, index, errno }
-}
-
-fn open_terminal(request: &Request<'_>, channel: &Channel) -> Result<Option<Fd>, Errno> {
-    if request.terminal == 0 {
-        return Ok(None);
-    }
-    let (master, peer) = terminal::open(request.window)?;
-    channel.report_with(&Report::Terminal {}, Some(&master))?;
-    Ok(Some(peer))
 }
 
 /// Where the payload's life begins.
@@ -69,21 +66,52 @@ extern "C" fn run(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `start` passed its `Task` to this very entry.
     let task: &mut Task<'_> = unsafe { sys::vfork_argument(argument) };
-    task.fault = become_command(task).err();
+    task.end = Some(become_command(task));
     sys::exit(127)
 }
 
-fn become_command(task: &mut Task<'_>) -> Result<(), Fault> {
-    steps::carry_out(task.steps, section::PAYLOAD, &mut task.state, task.channel)?;
-    match &task.terminal {
-        Some(peer) => terminal::take(peer).map_err(|errno| refused(request::TERMINAL, errno))?,
-        None => (0..=2).try_for_each(keep_standard).map_err(Fault::init)?,
+fn become_command(task: &mut Task<'_>) -> End {
+    match prepare(task) {
+        Ok(Some((request, vectors))) => {
+            End::Failed(Fault::request(request::EXEC, execute(&request, &vectors)))
+        }
+        Ok(None) => End::Unused,
+        Err(fault) => End::Failed(fault),
     }
+}
+
+/// Everything before execve(2): the walls that are the command's own, then, once it is known, what it asks for.
+fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'static>)>, Fault> {
+    steps::carry_out(task.steps, section::PAYLOAD, &mut task.payload.state, task.channel)?;
+    task.channel.close_others().map_err(Fault::init)?;
+    if let Some(begun) = task.payload.begun {
+        let took_us = sys::monotonic_us().saturating_sub(begun);
+        task.channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
+    }
+    let Some((request, scratch)) = task.channel.receive_command()? else { return Ok(None) };
+    task.background = request.background != 0;
+    let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
+        .map_err(|errno| Fault::request(request::EXEC, errno))?;
+    steps::carry_out(request.limits, section::LIMITS, &mut task.payload.state, task.channel)?;
+    connect(&request, task.channel)?;
     sys::close_range(3, u32::MAX).map_err(Fault::init)?;
-    sys::change_dir(task.request.cwd).map_err(|errno| refused(request::CWD, errno))?;
-    sys::file_mask(task.file_mask);
+    sys::change_dir(request.cwd).map_err(|errno| Fault::request(request::CWD, errno))?;
+    sys::file_mask(task.payload.file_mask);
     sys::signal_mask(0).map_err(Fault::init)?;
-    Err(refused(request::EXEC, execute(task)))
+    Ok(Some((request, vectors)))
+}
+
+/// Puts the standard descriptors in place: those that came, or a new pseudoterminal.
+fn connect(request: &Request<'_>, channel: &Channel) -> Result<(), Fault> {
+    if request.terminal == 0 {
+        return (0..=2).try_for_each(keep_standard).map_err(Fault::init);
+    }
+    let give = || {
+        let (master, peer) = terminal::open(request.window)?;
+        channel.report_with(&Report::Terminal {}, Some(&master))?;
+        terminal::take(&peer)
+    };
+    give().map_err(|errno| Fault::request(request::TERMINAL, errno))
 }
 
 /// Keeps a standard descriptor for the command; the host's null device is exchanged for the sandbox's own, whose
@@ -97,10 +125,10 @@ fn keep_standard(number: u32) -> Result<(), Errno> {
 
 /// Tries each place where the program could be, as execvpe(3) does: the first that is there decides, but one
 /// that may not be executed does not hide a later one.
-fn execute(task: &Task<'_>) -> Errno {
+fn execute(request: &Request<'_>, vectors: &Vectors<'_>) -> Errno {
     let mut reason = Errno(ENOENT);
-    for program in task.request.programs.iter() {
-        match sys::execute(program, &task.vectors) {
+    for program in request.programs.iter() {
+        match sys::execute(program, vectors) {
             Errno(ENOENT | ENOTDIR) => {}
             Errno(EACCES) => reason = Errno(EACCES),
             errno => return errno,

@@ -75,8 +75,8 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::BindOwn { source, target } => sys::mount(Some(source), target, None, MS_BIND, None),
         Step::MakeMountPoint { path } => sys::make_empty_file(state.root()?, path),
         Step::PivotRoot {} => mounts::pivot(state.root()?),
-        Step::SetAttributes { target, attributes } => {
-            sys::set_attributes(&sys::open_path(Some(state.root()?), target)?, attributes, false)
+        Step::SetAttributes { target, attributes, recursive } => {
+            sys::set_attributes(&sys::open_path(Some(state.root()?), target)?, attributes, recursive != 0)
         }
         Step::LandlockRuleset { fs, net, scoped } => {
             state.ruleset = Some(sys::landlock_ruleset(&RulesetAttr { fs, net, scoped })?);
@@ -95,5 +95,11 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
         Step::Seccomp { program } => sys::seccomp(program),
         Step::NewSession {} => sys::new_session(),
+        Step::EnterRoot {} => {
+            state.root = Some(mounts::enter_root()?);
+            Ok(())
+        }
+        Step::Move { from, to } => mounts::relocate(state.root()?, from, to),
+        Step::Detach { target } => sys::detach(target),
     }
 }

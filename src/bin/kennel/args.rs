@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
-use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, Toolchains};
+use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -102,6 +102,9 @@ pub(crate) struct PolicyFlags {
     /// Show toolchains outside the system directories: auto, none [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View")]
     pub(crate) toolchains: Option<Toolchains>,
+    /// Private places such as /tmp last for an exec or the session: exec, session [default: exec].
+    #[arg(long, value_name = "LIFE", help_heading = "View")]
+    pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) cwd: Option<PathBuf>,

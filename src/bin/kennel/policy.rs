@@ -34,6 +34,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.profile, flags.profile);
     set(&mut policy.workspace, flags.workspace.clone());
     set(&mut policy.toolchains, flags.toolchains);
+    set(&mut policy.tmp, flags.tmp);
     set(&mut policy.on_unavailable, flags.on_unavailable);
     set(&mut policy.hostname, flags.hostname.clone());
     set(&mut policy.env.base, flags.env);

@@ -181,7 +181,7 @@ async fn errors_name_the_class() {
 }
 
 #[tokio::test]
-async fn timeout_is_the_command_s_or_the_policy_s() {
+async fn timeout_is_the_shorter_of_the_command_s_and_the_policy_s() {
     let dir = workspace();
     let policy = Policy::profile(Profile::RepoWrite, dir.path()).timeout(Duration::from_millis(150));
     let sandbox = Sandbox::new(&policy).unwrap();
@@ -194,6 +194,10 @@ async fn timeout_is_the_command_s_or_the_policy_s() {
     let failure = outcome.failure().unwrap();
     assert_eq!(failure.class, Class::Timeout);
     assert_eq!(failure.message, format!("command timed out after {}ms", outcome.duration.as_millis()));
+    let mut longer = sandbox.command("sleep");
+    let outcome = longer.arg("60").timeout(Duration::from_secs(60)).status().await.unwrap();
+    assert_eq!(outcome.ended, Ended::TimedOut, "the policy's holds for every command");
+    let sandbox = Sandbox::new(&Policy::profile(Profile::RepoWrite, dir.path())).unwrap();
     let mut longer = sandbox.command("sleep");
     let outcome = longer.arg("0.3").timeout(Duration::from_secs(60)).status().await.unwrap();
     assert!(outcome.status.success(), "{outcome:?}");

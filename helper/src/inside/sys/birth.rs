@@ -1,4 +1,4 @@
-//! A child that shares memory with its parent.
+//! Children: one that shares memory with its parent, one that does not.
 
 use super::*;
 
@@ -14,6 +14,14 @@ pub(crate) fn vfork<T>(
     // or `argument`, so both borrows outlive the child's use of them.
     let pid = unsafe { arch::vfork_call(flags, top(stack), entry, ptr::from_mut(argument).cast()) };
     i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))
+}
+
+/// clone(CLONE_NEWPID): a child with a copy of this memory, PID 1 of a new pid namespace. Answers `None` in the
+/// child, its pid in the parent.
+pub(crate) fn fork_into_new_pid_namespace() -> Result<Option<i32>, Errno> {
+    let pid = call!(nr::CLONE, CLONE_NEWPID | SIGCHLD as usize, 0, 0, 0, 0)?;
+    let pid = i32::try_from(pid).map_err(|_| Errno(EPROTO))?;
+    Ok((pid > 0).then_some(pid))
 }
 
 /// The first aligned address above a stack.

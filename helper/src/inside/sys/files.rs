@@ -22,23 +22,25 @@ pub(crate) fn duplicate_to(from: &Fd, number: usize) -> Result<(), Errno> {
     call!(nr::DUP3, from.0, number, 0).map(drop)
 }
 
-/// mmap(2) of the plan: its bytes, and behind them the zeroed scratch, both private to this process.
+/// mmap(2), private to this process: `bytes` of a file, or zeroes, and behind them zeroed scratch.
 pub(crate) fn map(
-    file: Fd,
+    file: Option<&Fd>,
     bytes: usize,
     scratch: usize,
-) -> Result<(&'static [u8], &'static mut [usize]), Errno> {
+) -> Result<(&'static mut [u8], &'static mut [usize]), Errno> {
     let start = bytes.checked_next_multiple_of(mem::align_of::<usize>()).ok_or(Errno(EPROTO))?;
     let length = start.checked_add(scratch).filter(|&sum| sum > 0).ok_or(Errno(EPROTO))?;
-    let base = call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.0, 0)?;
+    let flags = MAP_PRIVATE | if file.is_some() { 0 } else { MAP_ANONYMOUS };
+    let file = file.map_or(-1, |file| file.0);
+    let base = call!(nr::MMAP, 0, length, PROT_READ | PROT_WRITE, flags, file, 0)?;
     let base = ptr::with_exposed_provenance_mut::<u8>(base);
-    // SAFETY: the mapping is `length` long, never unmapped, and this range is written by nobody any more.
-    let plan = unsafe { core::slice::from_raw_parts(base, bytes) };
+    // SAFETY: the mapping is `length` long, new and never unmapped; nobody else refers to this range of it.
+    let first = unsafe { core::slice::from_raw_parts_mut(base, bytes) };
     let scratch_at = base.wrapping_add(start).cast::<usize>();
     let words = scratch.checked_div(size_of::<usize>()).ok_or(Errno(EPROTO))?;
     // SAFETY: disjoint from the range above, aligned by the rounding, zero-filled, referred to nowhere else.
     let scratch = unsafe { core::slice::from_raw_parts_mut(scratch_at, words) };
-    Ok((plan, scratch))
+    Ok((first, scratch))
 }
 
 /// open(2) of an existing kernel file for writing.

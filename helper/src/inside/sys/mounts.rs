@@ -45,7 +45,7 @@ pub(crate) fn pivot_root_here() -> Result<(), Errno> {
     call!(nr::PIVOT_ROOT, c".".as_ptr(), c".".as_ptr()).map(drop)
 }
 
-/// umount2(".", MNT_DETACH).
-pub(crate) fn detach_here() -> Result<(), Errno> {
-    call!(nr::UMOUNT2, c".".as_ptr(), MNT_DETACH).map(drop)
+/// umount2(MNT_DETACH).
+pub(crate) fn detach(target: &CStr) -> Result<(), Errno> {
+    call!(nr::UMOUNT2, target.as_ptr(), MNT_DETACH).map(drop)
 }

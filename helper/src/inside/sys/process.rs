@@ -23,6 +23,26 @@ pub(crate) fn default_signals() -> Result<(), Errno> {
     Ok(())
 }
 
+/// rt_sigaction(SIGCHLD, SIG_IGN): the kernel takes children away when they end.
+pub(crate) fn ignore_children() -> Result<(), Errno> {
+    let ignore = Sigaction { handler: SIG_IGN, flags: 0, restorer: 0, mask: 0 };
+    call!(nr::RT_SIGACTION, SIGCHLD, &raw const ignore, 0, 8).map(drop)
+}
+
+/// clock_gettime(CLOCK_MONOTONIC), in microseconds.
+pub(crate) fn monotonic_us() -> u64 {
+    let mut time = [0u64; 2];
+    // It cannot fail for this clock.
+    let _ = call!(nr::CLOCK_GETTIME, CLOCK_MONOTONIC, time.as_mut_ptr());
+    let [seconds, nanoseconds] = time;
+    seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)
+}
+
+/// pidfd_open(2). Linux 5.3.
+pub(crate) fn open_process(pid: usize) -> Result<Fd, Errno> {
+    call!(nr::PIDFD_OPEN, pid, 0).map(fd)
+}
+
 /// rt_sigprocmask(SIG_SETMASK) to `mask`.
 pub(crate) fn signal_mask(mask: u64) -> Result<(), Errno> {
     call!(nr::RT_SIGPROCMASK, SIG_SETMASK, &raw const mask, 0, 8).map(drop)

@@ -1,0 +1,52 @@
+//! The zygote: PID 1 of a session. It forks workers when it is told to, and never runs anything of a user's.
+
+use crate::{
+    Fault,
+    channel::{self, Channel},
+    control::{Report, ZygoteOrder},
+    kernel::EPROTO,
+    live,
+    plan::Plan,
+    sys::{self, Errno, Fd},
+    worker,
+};
+
+/// Forks workers until the outside is gone. Returning means exit, which kills whoever is left.
+pub(crate) fn serve(
+    channel: &Channel,
+    plan: &Plan<'_>,
+    (begun, file_mask): (u64, usize),
+) -> Result<(), Fault> {
+    // Workers that end are taken away by the kernel: they have told the outside all there is to know.
+    sys::ignore_children().map_err(Fault::init)?;
+    channel
+        .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
+        .map_err(Fault::init)?;
+    while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
+        let ZygoteOrder::Worker { narrow } = order;
+        let [Some(socket), steps] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
+        fork(&socket, plan, (steps, narrow), file_mask);
+    }
+    Ok(())
+}
+
+/// Forks one worker. What goes wrong is told on its own socket, to whoever wanted it: the session goes on.
+fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), file_mask: usize) {
+    match sys::fork_into_new_pid_namespace() {
+        Ok(None) => begin(socket, plan, narrow, file_mask),
+        Ok(Some(_)) => {}
+        Err(errno) => {
+            // Who wanted it may be gone already.
+            let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
+        }
+    }
+}
+
+/// The life of a worker, in the process that was just forked.
+fn begin(socket: &Fd, plan: &Plan<'_>, (steps, length): (Option<Fd>, u32), file_mask: usize) -> ! {
+    let begun = sys::monotonic_us();
+    // Before the memfd is closed with everything else.
+    let narrow = channel::mapped(steps, length);
+    let Ok(channel) = Channel::adopt(socket) else { sys::exit(1) };
+    live(&channel, |channel| worker::forked(channel, plan, narrow.map_err(Fault::init)?, (begun, file_mask)))
+}

@@ -1,0 +1,78 @@
+//! A command that may do less than its policy lets it: the steps of its worker alone. It can never do more, because
+//! these steps only take away.
+
+use std::path::{Path, PathBuf};
+
+use kennel_helper::plan::{Step, Within};
+
+use super::{
+    emit::{self, relative},
+    identity,
+    section::Section,
+    view::{Node, Origin, View},
+};
+use crate::{Error, policy::Protection};
+
+/// Something that a command goes without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Narrowing {
+    /// Writing below a grant.
+    ReadOnly(PathBuf),
+    /// A grant.
+    Hide(PathBuf),
+    /// The network.
+    NoNetwork,
+}
+
+/// The grants of a view, as far as a command can go without them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grants {
+    places: Vec<(PathBuf, bool)>,
+    empty: PathBuf,
+}
+
+impl Grants {
+    pub(super) fn of(view: &View) -> Self {
+        let places = view
+            .iter()
+            .filter(|(_, place)| place.origin != Origin::Wall && matches!(place.node, Node::Bind { .. }))
+            .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
+            .collect();
+        Self { places, empty: emit::empty_directory(view).to_owned() }
+    }
+
+    fn is_dir(&self, grant: &Path) -> Result<bool, Error> {
+        let place = self.places.iter().find(|(target, _)| target == grant);
+        place.map(|(_, is_dir)| *is_dir).ok_or_else(|| Error::Command {
+            what: "grant",
+            value: grant.display().to_string(),
+            reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),
+        })
+    }
+}
+
+/// The steps for all `narrowings`; none where there are none.
+///
+/// # Errors
+/// A path that is no grant.
+pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<Section>, Error> {
+    if narrowings.is_empty() {
+        return Ok(None);
+    }
+    let mut section = Section::default();
+    for narrowing in narrowings {
+        match narrowing {
+            Narrowing::ReadOnly(grant) => {
+                grants.is_dir(grant)?;
+                section.push(Protection::Root, &emit::read_only(&relative(grant), true));
+            }
+            Narrowing::Hide(grant) => {
+                let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
+                let (target, within) = (&*relative(grant), Within::Granted);
+                section.push(Protection::Root, &Step::Cover { empty, target, within });
+            }
+            Narrowing::NoNetwork => identity::own_network(&mut section),
+        }
+    }
+    Ok(Some(section))
+}

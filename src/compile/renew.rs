@@ -1,0 +1,126 @@
+//! What each worker of a session finds new: private places, /dev/shm, /dev/pts, /proc. Pure: view in, steps out.
+//!
+//! The session's own mounts are there already, copied with its mount namespace. A private place is built anew beside
+//! them, on a tmpfs of the worker's; what lies mounted in the old one is moved over; then the new one goes on top.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use kennel_helper::plan::{Step, Within};
+
+use super::{
+    Parts,
+    emit::{self, empty_directory, relative, tmpfs_options},
+    section::Section,
+    view::{Node, View},
+};
+use crate::policy::{Protection, TmpLife};
+
+/// Shared memory by name is IPC: it never passes from one command to another.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// Appends the steps of a worker that give its command places of its own.
+pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
+    let stage = empty_directory(view);
+    let places: BTreeMap<&Path, PathBuf> = view
+        .iter()
+        .filter(|(target, place)| is_renewed(parts, target, &place.node))
+        .enumerate()
+        .map(|(number, (target, _))| (target, stage.join(number.to_string())))
+        .collect();
+    let mut renewal = Renewal { view, places: &places, worker, made: BTreeSet::new() };
+    if !places.is_empty() {
+        renewal.mount_tmpfs(stage, 0o755, parts.tmpfs_size());
+        renewal.build();
+        // Parents come first, so that what lies in another private place is moved into the new one.
+        for (target, at) in &places {
+            renewal.push(&Step::Move { from: &relative(at), to: &relative(target) });
+        }
+        renewal.push(&Step::Detach { target: &relative(stage) });
+    }
+    emit::kernel_file_systems(view, worker);
+}
+
+fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
+    let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
+    private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
+}
+
+struct Renewal<'r> {
+    view: &'r View,
+    /// What is renewed, and where it is built.
+    places: &'r BTreeMap<&'r Path, PathBuf>,
+    worker: &'r mut Section,
+    made: BTreeSet<PathBuf>,
+}
+
+impl Renewal<'_> {
+    fn push(&mut self, step: &Step<'_>) {
+        self.worker.push(Protection::Root, step);
+    }
+
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, size: u64) {
+        let (target, options) = (&relative(at), &tmpfs_options(mode, size));
+        let (within, flags) = (Within::Root, libc::MS_NOSUID | libc::MS_NODEV);
+        self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
+    }
+
+    /// Every renewed place, with all that belongs in it but other renewed places.
+    fn build(&mut self) {
+        for (target, at) in self.places {
+            match self.view.get(target).map(|place| &place.node) {
+                Some(&Node::Tmpfs { mode, size }) => {
+                    self.make_dir(at, mode);
+                    self.mount_tmpfs(at, mode, size);
+                }
+                Some(&Node::Private { mode }) => {
+                    self.make_dir(at, mode);
+                    self.push(&Step::BindOwn { source: &relative(at), target: &relative(at) });
+                }
+                _ => {}
+            }
+        }
+        for (target, place) in self.view.iter() {
+            let around =
+                self.view.mount_above(target).and_then(|(above, _)| self.places.get_key_value(above));
+            if let Some((above, at)) = around {
+                self.fill(target, &place.node, &moved(target, above, at), at);
+            }
+        }
+    }
+
+    /// Puts what lies at `target` to `at`, in a place that is being built at `base`.
+    fn fill(&mut self, target: &Path, node: &Node, at: &Path, base: &Path) {
+        let above: Vec<&Path> = at.ancestors().skip(1).take_while(|above| *above != base).collect();
+        for path in above.into_iter().rev() {
+            self.make_dir(path, 0o755);
+        }
+        let path = &relative(at);
+        match node {
+            Node::Symlink { points_to } => {
+                self.push(&Step::Symlink { path, points_to: &emit::absolute(points_to) });
+            }
+            Node::File { contents, mode } => {
+                self.push(&Step::MakeFile { path, mode: *mode, bytes: contents });
+            }
+            node if node.is_dir() => self.make_dir(at, 0o755),
+            _ => self.push(&Step::MakeMountPoint { path }),
+        }
+        if node.is_mount() && !self.places.contains_key(target) {
+            self.push(&Step::Move { from: &relative(target), to: path });
+        }
+    }
+
+    fn make_dir(&mut self, path: &Path, mode: u32) {
+        if self.made.insert(path.to_owned()) {
+            self.push(&Step::MakeDir { path: &relative(path), mode });
+        }
+    }
+}
+
+/// The path below `at` that `target` has below `above`.
+fn moved(target: &Path, above: &Path, at: &Path) -> PathBuf {
+    at.join(target.strip_prefix(above).unwrap_or(target))
+}

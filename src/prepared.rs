@@ -1,0 +1,124 @@
+//! A policy made ready for this host, once for all commands of a sandbox or session: the compiled plan, as bytes in a
+//! memfd, and the image that carries it out.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::{AsFd, BorrowedFd},
+    sync::OnceLock,
+};
+
+use kennel_helper::{
+    control::section,
+    plan::{Plan, Step},
+    wire::Field,
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::{
+    Error, Policy, Protection,
+    caller::Caller,
+    compile::{self, Compiled, Section, Shape},
+    describe::describe,
+    host::{Host, remedy::remedy},
+    start::Images,
+};
+
+/// What every start of one plan needs.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) compiled: Compiled,
+    pub(crate) images: Images,
+    plan: OnceLock<Bytes>,
+}
+
+impl Prepared {
+    /// Checks the policy against this host and compiles it. Starts nothing.
+    pub(crate) fn new(policy: &Policy, shape: Shape) -> Result<Self, Error> {
+        Self::of(compile::compile(policy, &Host::detect(), &Caller::current(), shape)?)
+    }
+
+    pub(crate) fn of(compiled: Compiled) -> Result<Self, Error> {
+        Ok(Self { compiled, images: Images::new()?, plan: OnceLock::new() })
+    }
+
+    /// The plan in a memfd. Written at the first start, while the inside boots.
+    pub(crate) fn plan(&self) -> io::Result<&Bytes> {
+        if let Some(plan) = self.plan.get() {
+            return Ok(plan);
+        }
+        let Compiled { setup, worker, walls, payload, .. } = &self.compiled;
+        let [setup, worker, walls, payload] = [setup, worker, walls, payload].map(|section| &*section.bytes);
+        let mut bytes = Vec::with_capacity(setup.len() + worker.len() + walls.len() + payload.len() + 64);
+        Plan { setup, worker, walls, payload }.put(&mut bytes);
+        let plan = Bytes::new(&bytes)?;
+        // Another thread may have been faster; its plan is the same.
+        Ok(self.plan.get_or_init(|| plan))
+    }
+
+    /// The error for a step that failed inside; `narrow` are the steps of that worker alone.
+    pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        let source = io::Error::from_raw_os_error(errno);
+        match self.step(narrow, place) {
+            Some((protection, step)) => {
+                Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
+            }
+            None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
+                step: "start a process in the sandbox".to_owned(),
+                protection: Protection::PidNamespace,
+                source,
+                remedy: None,
+            },
+            None => Error::Io { what: "carry out the plan inside", source },
+        }
+    }
+
+    /// The step at `place`, section and index, and the protection that it belongs to.
+    pub(crate) fn step<'s>(
+        &'s self,
+        narrow: Option<&'s Section>,
+        (section, index): (u32, u32),
+    ) -> Option<(Protection, Step<'s>)> {
+        let compiled = &self.compiled;
+        let section = match section {
+            section::SETUP => &compiled.setup,
+            section::WORKER => &compiled.worker,
+            section::NARROW => narrow?,
+            section::WALLS => &compiled.walls,
+            section::PAYLOAD => &compiled.payload,
+            _ => return None,
+        };
+        section.step(index)
+    }
+}
+
+/// Bytes for the inside, in a memfd.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    memfd: File,
+    pub(crate) length: u32,
+}
+
+impl Bytes {
+    pub(crate) fn new(bytes: &[u8]) -> io::Result<Self> {
+        Self::with_scratch(bytes, 0)
+    }
+
+    /// With that much zeroed scratch behind them.
+    pub(crate) fn with_scratch(bytes: &[u8], scratch: usize) -> io::Result<Self> {
+        let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
+        let mut memfd = File::from(memfd_create(c"kennel-plan", MFdFlags::MFD_CLOEXEC)?);
+        memfd.write_all(bytes)?;
+        if scratch > 0 {
+            let scratch_at = bytes.len().next_multiple_of(size_of::<usize>());
+            memfd.set_len((scratch_at + scratch) as u64)?;
+        }
+        Ok(Self { memfd, length })
+    }
+}
+
+impl AsFd for Bytes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+}

@@ -1,0 +1,131 @@
+//! A session: prepared once, then a command costs about what a bare exec costs.
+//!
+//! The zygote inside forks workers ahead of need; each waits, fully confined, for one command and is gone with it.
+//! There is no task and no thread on this side: whoever takes a worker orders the next one.
+
+mod live;
+mod pressure;
+mod stats;
+mod worker;
+
+use std::{ffi::OsStr, sync::Arc};
+
+pub use self::stats::Stats;
+pub(crate) use self::{live::Live, stats::Guard};
+use crate::{Command, Enforcement, Error, Policy, command::Source};
+
+/// Workers that are kept ready where nobody says how many.
+const READY: usize = 2;
+
+/// A sandbox for many commands, one after the other or side by side.
+///
+/// The commands share what the policy grants, the loopback of their network namespace, and private places where the
+/// policy says so ([`Policy::tmp`]). They share nothing else: each has its own pid, mount and ipc namespaces, its own
+/// `/proc` and, unless told otherwise, its own `/tmp` and `HOME`.
+///
+/// A clone is the same session. When the last one is dropped, every process of the session is killed.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), kennel::Error> {
+/// use kennel::{Policy, Profile, Session};
+///
+/// let session = Session::prepare(&Policy::profile(Profile::RepoWrite, ".")).await?;
+/// for target in ["build", "test"] {
+///     let out = session.command("make").arg(target).output().await?;
+///     println!("{target}: {}", out.status);
+/// }
+/// session.shutdown().await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    owner: Arc<Owner>,
+}
+
+/// Ends the session with the last handle, although commands hold on to it too.
+#[derive(Debug)]
+struct Owner {
+    live: Arc<Live>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.live.end();
+    }
+}
+
+impl Session {
+    /// Prepares a session: checks and compiles the policy, starts the zygote, and has it fork the first workers.
+    ///
+    /// # Errors
+    /// Those of [`Sandbox::new`](crate::Sandbox::new), and everything that keeps the zygote from setting up; nothing of
+    /// the session is left then.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn prepare(policy: &Policy) -> Result<Self, Error> {
+        Self::builder(policy).prepare().await
+    }
+
+    /// To prepare a session with other than the usual settings.
+    #[must_use]
+    pub fn builder(policy: &Policy) -> SessionBuilder<'_> {
+        SessionBuilder { policy, ready: READY }
+    }
+
+    /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        Command::new(Source::Session(Arc::clone(&self.owner.live)), program.as_ref())
+    }
+
+    /// What is in force for its commands.
+    #[must_use]
+    pub fn enforcement(&self) -> &Enforcement {
+        &self.owner.live.prepared().compiled.enforcement
+    }
+
+    /// How it is doing.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.owner.live.stats()
+    }
+
+    /// Kills every process of the session and waits until they are gone. Commands that run end with
+    /// [`Error::SessionEnded`]. To do it again is no error.
+    pub async fn shutdown(&self) {
+        self.owner.live.end();
+        self.owner.live.gone().await;
+    }
+}
+
+/// A session about to be prepared.
+#[derive(Clone, Debug)]
+pub struct SessionBuilder<'p> {
+    policy: &'p Policy,
+    ready: usize,
+}
+
+impl SessionBuilder<'_> {
+    /// How many workers are kept ready, each of some 100 KiB. Default: 2. With 0 each command waits for its own.
+    ///
+    /// More commands than that can run at once: the number says how many of them start without waiting when they come
+    /// together. Under memory pressure fewer are kept.
+    #[must_use]
+    pub fn ready_workers(mut self, ready: usize) -> Self {
+        self.ready = ready;
+        self
+    }
+
+    /// Prepares the session.
+    ///
+    /// # Errors
+    /// Those of [`Session::prepare`].
+    ///
+    /// # Panics
+    /// Those of [`Session::prepare`].
+    pub async fn prepare(&self) -> Result<Session, Error> {
+        let live = Arc::new(Live::prepare(self.policy, self.ready).await?);
+        Ok(Session { owner: Arc::new(Owner { live }) })
+    }
+}

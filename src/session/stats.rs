@@ -1,0 +1,82 @@
+//! Numbers of a session, and the guard that keeps them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::live::Live;
+use crate::inside::Inside;
+
+/// How a session is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Workers that wait for a command, fully confined.
+    pub ready: usize,
+    /// Commands that run now.
+    pub running: usize,
+    /// Commands that have run and ended.
+    pub served: u64,
+    /// How long the zygote took to make a worker, from fork to ready, on average so far.
+    pub refill: Duration,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    running: AtomicUsize,
+    served: AtomicU64,
+    refills: AtomicU64,
+    refill_us: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn refilled(&self, took_us: u64) {
+        self.refills.fetch_add(1, Relaxed);
+        self.refill_us.fetch_add(took_us, Relaxed);
+    }
+
+    pub(super) fn stats(&self, ready: usize) -> Stats {
+        let refills = self.refills.load(Relaxed).max(1);
+        Stats {
+            ready,
+            running: self.running.load(Relaxed),
+            served: self.served.load(Relaxed),
+            refill: Duration::from_micros(self.refill_us.load(Relaxed) / refills),
+        }
+    }
+}
+
+/// Counts a command as running in its session for as long as it exists.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    live: Arc<Live>,
+    counts: Arc<Counts>,
+}
+
+impl Guard {
+    pub(super) fn new(live: Arc<Live>, counts: Arc<Counts>) -> Self {
+        counts.running.fetch_add(1, Relaxed);
+        Self { live, counts }
+    }
+
+    /// Keeps what a command left behind, as long as the session lives.
+    pub(crate) fn keep(&self, inside: Inside) {
+        self.live.keep(inside);
+    }
+
+    /// Whether the session was ended from this side.
+    pub(crate) fn session_has_ended(&self) -> bool {
+        self.live.has_ended()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.counts.running.fetch_sub(1, Relaxed);
+        self.counts.served.fetch_add(1, Relaxed);
+    }
+}
