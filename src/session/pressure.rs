@@ -2,13 +2,13 @@
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use procfs::{Current, MemoryPressure};
 
-/// How long one look at the pressure holds.
-const HOLDS: Duration = Duration::from_secs(1);
+/// How long one look at the pressure holds, in milliseconds.
+const HOLDS_MS: u64 = 1000;
 
 /// Share of the last ten seconds in which some task waited for memory, in percent, from which on it is short.
 const SHORT: f32 = 10.0;
@@ -31,7 +31,7 @@ impl Depth {
     pub(super) fn now(&self) -> usize {
         let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now >= self.due_ms.load(Relaxed) {
-            self.due_ms.store(now.saturating_add(HOLDS.as_millis() as u64), Relaxed);
+            self.due_ms.store(now.saturating_add(HOLDS_MS), Relaxed);
             // Kernels without pressure information never say that memory is short.
             let pressure = MemoryPressure::current().map_or(0.0, |pressure| pressure.some.avg10);
             self.is_short.store(pressure >= SHORT, Relaxed);

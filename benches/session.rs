@@ -1,0 +1,163 @@
+//! What a command costs in a session: beside a bare spawn, beside bubblewrap, alone and all processors busy; and what
+//! preparing a session costs. Everything is measured in turn with the bare spawn that it is compared with, because only
+//! ratios mean anything on a machine that others use too.
+//!
+//! `cargo bench --bench session [PAIRS]`
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+use std::{
+    env,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use kennel::{Policy, Profile, Session};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinSet,
+};
+
+const TRUE: &str = "/bin/true";
+
+/// How long each throughput is measured.
+const SATURATED: Duration = Duration::from_secs(3);
+
+/// Commands at once where the machine shall be busy.
+const AT_ONCE: usize = 8;
+
+/// The comparison, isolated as a session's command is.
+const BWRAP: &[&str] = &[
+    "--unshare-all",
+    "--ro-bind",
+    "/",
+    "/",
+    "--tmpfs",
+    "/tmp",
+    "--proc",
+    "/proc",
+    "--dev",
+    "/dev",
+    "--die-with-parent",
+    TRUE,
+];
+
+fn main() {
+    let pairs = env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1000);
+    let bench = Bench::new();
+    println!("| what | median µs | p10 to p90 | bare spawn, median µs | ratio |");
+    println!("| --- | ---: | ---: | ---: | ---: |");
+    bench.pair("warm exec", pairs, || bench.exec(&bench.session));
+    bench.pair("Session::prepare", pairs / 5, || drop(bench.prepare(2)));
+    bench.pair("Session::prepare, no worker", pairs / 5, || drop(bench.prepare(0)));
+    bench.throughput();
+}
+
+struct Bench {
+    runtime: Runtime,
+    policy: Policy,
+    session: Session,
+    _workspace: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let workspace = tempfile::tempdir().expect("a temporary directory");
+        let policy = Policy::profile(Profile::NoNetwork, workspace.path());
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let builder = Session::builder(&policy).ready_workers(ready());
+        let session = runtime.block_on(builder.prepare()).expect("a session");
+        Self { runtime, policy, session, _workspace: workspace }
+    }
+
+    /// Measures `what` in turn with a bare spawn, and prints a row.
+    fn pair(&self, name: &str, pairs: usize, what: impl Fn()) {
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        (0..pairs / 10 + 1).for_each(|_| what());
+        for _ in 0..pairs {
+            bare.push(timed(spawn));
+            ours.push(timed(&what));
+        }
+        ours.sort();
+        bare.sort();
+        let at = |of: &[Duration], part: usize| of[of.len() * part / 100].as_secs_f64() * 1e6;
+        let (one, other) = (at(&ours, 50), at(&bare, 50));
+        let (low, high) = (at(&ours, 10), at(&ours, 90));
+        println!("| {name} | {one:.0} | {low:.0} to {high:.0} | {other:.0} | {:.2} |", one / other);
+    }
+
+    fn exec(&self, session: &Session) {
+        let run = async { session.command(TRUE).stdin(kennel::Stdio::null()).status().await };
+        let outcome = self.runtime.block_on(run).expect("a session that lives");
+        assert!(outcome.status.success(), "{:?}", outcome.status);
+    }
+
+    fn prepare(&self, ready: usize) -> Session {
+        let builder = Session::builder(&self.policy).ready_workers(ready);
+        self.runtime.block_on(builder.prepare()).expect("a session")
+    }
+
+    /// Starts per second with all processors busy: bare, in a session, under bubblewrap.
+    fn throughput(&self) {
+        let bare = per_second(|| spawn());
+        let ours = self.runtime.block_on(async {
+            let begun = Instant::now();
+            let mut running = JoinSet::new();
+            let mut done = 0u32;
+            loop {
+                while running.len() < AT_ONCE && begun.elapsed() < SATURATED {
+                    let session = self.session.clone();
+                    running.spawn(async move { session.command(TRUE).stdin(kennel::Stdio::null()).status().await });
+                }
+                let Some(ended) = running.join_next().await else { break };
+                assert!(ended.expect("no panic").expect("an outcome").status.success());
+                done += 1;
+            }
+            f64::from(done) / begun.elapsed().as_secs_f64()
+        });
+        println!("\n| {AT_ONCE} at once | per second | to bare |\n| --- | ---: | ---: |");
+        println!("| bare spawn | {bare:.0} | 1.00 |\n| warm exec | {ours:.0} | {:.2} |", ours / bare);
+        if Command::new("bwrap").arg("--version").stdout(Stdio::null()).status().is_ok() {
+            let bwrap = per_second(|| run("bwrap", BWRAP));
+            println!("| bwrap | {bwrap:.0} | {:.2} |", bwrap / bare);
+            println!("\nwarm exec to bwrap: {:.1}", ours / bwrap);
+        }
+    }
+}
+
+/// Workers to keep ready; `READY=…` changes it.
+fn ready() -> usize {
+    env::var("READY").ok().and_then(|ready| ready.parse().ok()).unwrap_or(AT_ONCE)
+}
+
+fn timed(what: impl Fn()) -> Duration {
+    let begun = Instant::now();
+    what();
+    begun.elapsed()
+}
+
+fn spawn() {
+    run(TRUE, &[]);
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).stdin(Stdio::null()).status().expect("a program");
+    assert!(status.success(), "{program}: {status}");
+}
+
+fn per_second(what: impl Fn() + Sync) -> f64 {
+    let begun = Instant::now();
+    let count: u32 = thread::scope(|scope| {
+        let work = || {
+            let mut count = 0;
+            while begun.elapsed() < SATURATED {
+                what();
+                count += 1;
+            }
+            count
+        };
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    f64::from(count) / begun.elapsed().as_secs_f64()
+}
