@@ -207,6 +207,13 @@ fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) ->
     identity::namespaces(parts, &mut setup, enforcement);
     emit::emit(view, parts.tmpfs_size(), &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
+    if parts.shape == Shape::Session {
+        identity::without_comeback(&mut setup);
+        if parts.host.seccomp {
+            let program = &seccomp::bytes(seccomp::of_zygote());
+            setup.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program });
+        }
+    }
     Ok(setup)
 }
 
@@ -225,7 +232,7 @@ fn wall_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> 
     let mut walls = Section::default();
     identity::keyring(parts, &mut walls, enforcement);
     landlock::ruleset(parts, view, &mut walls, enforcement)?;
-    identity::privileges(&mut walls, enforcement);
+    identity::privileges(parts, &mut walls, enforcement);
     filter(parts, &mut walls, enforcement)?;
     Ok(walls)
 }
@@ -244,7 +251,11 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
     if !parts.host.seccomp {
         return lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement);
     }
-    let program = seccomp::bytes(seccomp::program());
+    let program = match parts.shape {
+        Shape::OneShot => seccomp::whole(),
+        Shape::Session => seccomp::of_worker(),
+    };
+    let program = seccomp::bytes(program);
     walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
     Ok(())

@@ -29,11 +29,12 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::LandlockRestrict {} => "restrict by Landlock".to_owned(),
         Step::Prctl { option, .. } => format!("set process attribute {option}"),
         Step::DropCapabilities {} => "drop capabilities".to_owned(),
+        Step::DropBoundingSet {} => "empty the bounding set".to_owned(),
         Step::NewKeyring {} => "make a session keyring".to_owned(),
         Step::Limit { resource, soft, .. } => format!("limit {} to {soft}", limit(resource)),
         Step::Seccomp { .. } => "install the seccomp filter".to_owned(),
         Step::EnterRoot {} => "enter the root".to_owned(),
-        Step::Move { from, to } => format!("move {} to {}", target(from), target(to)),
+        Step::Move { from, to, .. } => format!("move {} to {}", target(from), target(to)),
         Step::Detach { target: at } => format!("unmount {}", target(at)),
         Step::NewSession {} => "start a session".to_owned(),
     }

@@ -53,7 +53,7 @@ enum Step<'w> {
     17 = LandlockRestrict {},
     /// prctl(2).
     18 = Prctl { option: u32, argument: u64 },
-    /// prctl(PR_CAPBSET_DROP) for every capability, capset(2): none is left and none can come back.
+    /// capset(2): none is left.
     19 = DropCapabilities {},
     /// keyctl(KEYCTL_JOIN_SESSION_KEYRING): an empty anonymous session keyring.
     20 = NewKeyring {},
@@ -66,10 +66,13 @@ enum Step<'w> {
     /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
     /// that must not be seen. Needs no right to it.
     24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
+    /// prctl(PR_CAPBSET_DROP) for every capability: no program can give one back.
+    28 = DropBoundingSet {},
     /// open(2), fchdir(2): the root, as the mount namespace has it that was made last.
     25 = EnterRoot {},
-    /// move_mount(2): a mount, with all below it, from one place of the view to another. Neither way follows a link.
-    26 = Move { from: &'w CStr, to: &'w CStr },
+    /// mount(MS_MOVE) or move_mount(2): a mount, with all below it, from one place of the view to another. `within` is
+    /// about both.
+    26 = Move { from: &'w CStr, to: &'w CStr, within: Within },
     /// umount2(MNT_DETACH): takes a mount of the root's own away.
     27 = Detach { target: &'w CStr },
 }

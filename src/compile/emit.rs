@@ -15,7 +15,10 @@ use super::{
     source::Source,
     view::{Access, Node, Origin, Place, View},
 };
-use crate::{Error, policy::Protection};
+use crate::{
+    Error,
+    policy::{Protection, TmpLife},
+};
 
 const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
@@ -63,16 +66,26 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
 
 /// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
 /// them.
-pub(super) fn kernel_file_systems(view: &View, worker: &mut Section) {
+pub(super) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
     let mut emitter = Emitter { view, setup: worker, made: BTreeSet::new(), empty: empty_directory(view) };
     let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
     for (target, place) in view.iter() {
         let above = view.mount_above(target).map(|(_, above)| &above.node);
         if is_own(&place.node) || above.is_some_and(is_own) {
-            let in_grant = matches!(above, Some(Node::Bind { .. }));
-            emitter.mount(target, place, if in_grant { Within::Granted } else { Within::Root });
+            emitter.mount(target, place, within(view, target, tmp));
         }
     }
+}
+
+/// Whether the way to `target` leads through something that others can change: something of the host's, or a private
+/// place that commands share.
+pub(super) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
+    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
+        Some(Node::Bind { .. }) => true,
+        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
+        _ => false,
+    };
+    if target.ancestors().skip(1).any(changes) { Within::Granted } else { Within::Root }
 }
 
 /// The sandbox's own empty directory.

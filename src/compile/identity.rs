@@ -20,10 +20,6 @@ const SECUREBITS: u64 = 0b1100_1111;
 pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     use Protection::*;
     id_maps(parts, setup);
-    if parts.shape == Shape::Session {
-        // The zygote keeps its privileges, to give workers what is theirs: nobody may look into it.
-        setup.push(UserNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
-    }
     enforcement.set(UserNamespace, State::Enforced, "own user namespace, the caller's uid and gid only");
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
     let mut unshare = |protection, flag: libc::c_int, detail| {
@@ -82,15 +78,23 @@ pub(super) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut 
 }
 
 /// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
-pub(super) fn privileges(setup: &mut Section, enforcement: &mut Enforcement) {
-    // From here on nobody inside may trace init or look into it. Earlier, its id maps could not be written, which
-    // belong to root then.
-    setup.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
-    setup.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
-    setup.push(Protection::Capabilities, &Step::DropCapabilities {});
-    setup.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
+pub(super) fn privileges(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
+    if parts.shape == Shape::OneShot {
+        without_comeback(walls);
+    }
+    walls.push(Protection::Capabilities, &Step::DropCapabilities {});
     enforcement.set(Protection::Capabilities, State::Enforced, "none, bounding set empty");
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
+}
+
+/// Nobody may trace this process or look into it, and no program can give capabilities back. Earlier, its id maps could
+/// not be written, which belong to root once it is not dumpable. Workers inherit all of it from their zygote, which
+/// keeps its own capabilities for them and runs no program.
+pub(super) fn without_comeback(section: &mut Section) {
+    section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
+    section.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
+    section.push(Protection::Capabilities, &Step::DropBoundingSet {});
+    section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
 }
 
 fn prctl(option: libc::c_int, argument: u64) -> Step<'static> {

@@ -30,17 +30,20 @@ pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
         .enumerate()
         .map(|(number, (target, _))| (target, stage.join(number.to_string())))
         .collect();
-    let mut renewal = Renewal { view, places: &places, worker, made: BTreeSet::new() };
+    let tmp = parts.policy.tmp;
+    let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
         renewal.mount_tmpfs(stage, 0o755, parts.tmpfs_size());
         renewal.build();
         // Parents come first, so that what lies in another private place is moved into the new one.
         for (target, at) in &places {
-            renewal.push(&Step::Move { from: &relative(at), to: &relative(target) });
+            // The stage is the root's own, and nobody can turn it into a link.
+            let within = emit::within(view, target, parts.policy.tmp);
+            renewal.push(&Step::Move { from: &relative(at), to: &relative(target), within });
         }
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
-    emit::kernel_file_systems(view, worker);
+    emit::kernel_file_systems(view, parts.policy.tmp, worker);
 }
 
 fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
@@ -50,6 +53,7 @@ fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
 
 struct Renewal<'r> {
     view: &'r View,
+    tmp: TmpLife,
     /// What is renewed, and where it is built.
     places: &'r BTreeMap<&'r Path, PathBuf>,
     worker: &'r mut Section,
@@ -109,7 +113,8 @@ impl Renewal<'_> {
             _ => self.push(&Step::MakeMountPoint { path }),
         }
         if node.is_mount() && !self.places.contains_key(target) {
-            self.push(&Step::Move { from: &relative(target), to: path });
+            let within = emit::within(self.view, target, self.tmp);
+            self.push(&Step::Move { from: &relative(target), to: path, within });
         }
     }
 

@@ -93,6 +93,7 @@ pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
 pub(crate) const MS_NOSUID: u64 = 2;
 pub(crate) const MS_NODEV: u64 = 4;
 pub(crate) const MS_BIND: u64 = 4096;
+pub(crate) const MS_MOVE: u64 = 8192;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;

@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 
 use crate::{
-    kernel::{ESTALE, MOUNT_ATTR_RDONLY, MS_NODEV, MS_NOSUID},
+    kernel::{ESTALE, MOUNT_ATTR_RDONLY, MS_MOVE, MS_NODEV, MS_NOSUID},
     plan::Within,
     sys::{self, Errno, Fd},
 };
@@ -66,9 +66,12 @@ fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(),
     }
 }
 
-/// Moves a mount and all below it. Both may lie in directories of the host's.
-pub(crate) fn relocate(root: &Fd, from: &CStr, to: &CStr) -> Result<(), Errno> {
-    sys::attach(&sys::open_path(Some(root), from)?, &sys::open_path(Some(root), to)?)
+/// Moves a mount and all below it.
+pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) -> Result<(), Errno> {
+    match within {
+        Within::Root => sys::mount(Some(from), to, None, MS_MOVE, None),
+        Within::Granted => sys::attach(&sys::open_path(Some(root), from)?, &sys::open_path(Some(root), to)?),
+    }
 }
 
 /// Mounts a file system of the kernel's at the target.

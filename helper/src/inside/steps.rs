@@ -87,10 +87,8 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         }
         Step::LandlockRestrict {} => sys::landlock_restrict(state.ruleset()?),
         Step::Prctl { option, argument } => sys::prctl(option, argument),
-        Step::DropCapabilities {} => {
-            sys::drop_bounding_set()?;
-            sys::drop_capabilities()
-        }
+        Step::DropCapabilities {} => sys::drop_capabilities(),
+        Step::DropBoundingSet {} => sys::drop_bounding_set(),
         Step::NewKeyring {} => sys::new_session_keyring(),
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
         Step::Seccomp { program } => sys::seccomp(program),
@@ -99,7 +97,7 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
             state.root = Some(mounts::enter_root()?);
             Ok(())
         }
-        Step::Move { from, to } => mounts::relocate(state.root()?, from, to),
+        Step::Move { from, to, within } => mounts::relocate(state.root()?, (from, to), within),
         Step::Detach { target } => sys::detach(target),
     }
 }

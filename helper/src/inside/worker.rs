@@ -46,7 +46,7 @@ fn confined(channel: &Channel, plan: &Plan<'_>, mut payload: Payload) -> Result<
 
 /// Undoes what the zygote set for itself, and gives the outside a hold on this process.
 fn born(channel: &Channel) -> Result<(), Errno> {
-    sys::default_signals()?;
+    sys::keep_children()?;
     let myself: Fd = sys::open_process(1)?;
     channel.report_with(&Report::Born {}, Some(&myself))
 }

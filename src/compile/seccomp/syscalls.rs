@@ -23,6 +23,13 @@ pub(super) const REFUSED: &[&[c_long]] =
 /// rules.
 pub(super) const HIDDEN: &[c_long] = &[SYS_openat2, SYS_clone3];
 
+/// Calls by which a zygote makes a worker and a worker its walls. They are refused to workers at the very last; until
+/// then to nobody. Each is in one of the lists or rules too, which say what becomes of it.
+pub(super) const MAKING: &[c_long] = &[
+    SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
+    SYS_keyctl,
+];
+
 /// Bytes in and out of what is already open.
 const DATA: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev,

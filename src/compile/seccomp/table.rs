@@ -70,12 +70,35 @@ const fn enter(table: &mut [Decision], calls: &[c_long], decision: Decision) {
     }
 }
 
+/// Which part of all decisions a filter takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Every one.
+    Whole,
+    /// Every one but those on the calls that make a worker, which are allowed.
+    AllButMaking,
+    /// Only those: every other call is allowed.
+    Making,
+}
+
+impl Part {
+    fn takes(self, number: u32) -> bool {
+        let makes = syscalls::MAKING.iter().any(|call| u32::try_from(*call) == Ok(number));
+        match self {
+            Self::Whole => true,
+            Self::AllButMaking => !makes,
+            Self::Making => makes,
+        }
+    }
+}
+
 /// The whole number space as ranges, in rising order, neighbours differing.
-pub(super) fn ranges() -> Vec<Range> {
+pub(super) fn ranges(part: Part) -> Vec<Range> {
     let known = (0..).zip(DECISIONS.iter().copied());
     let above = [(SIZE, UNKNOWN), (X32, Decision::Verdict(Verdict::Kill)), (SKIPPED, UNKNOWN)];
     let mut ranges: Vec<Range> = Vec::with_capacity(128);
     for (first, decision) in known.chain(above) {
+        let decision = if part.takes(first) { decision } else { Decision::Verdict(Verdict::Allow) };
         if ranges.last().is_none_or(|last| last.decision != decision) {
             ranges.push(Range { first, decision });
         }

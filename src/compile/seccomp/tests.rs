@@ -8,7 +8,7 @@ use libc::{
 
 use super::interpreter::{self, Call, Run, X86_64};
 use super::rule::Verdict;
-use super::{bytes, program, rules, syscalls};
+use super::{bytes, of_worker, of_zygote, rules, syscalls, whole};
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
@@ -16,7 +16,7 @@ fn run(call: c_long, arguments: &[u64]) -> Run {
     let mut padded = [0; 6];
     padded[..arguments.len()].copy_from_slice(arguments);
     let number = u32::try_from(call).expect("a number");
-    interpreter::run(program(), &Call { number, arch: X86_64, arguments: padded })
+    interpreter::run(whole(), &Call { number, arch: X86_64, arguments: padded })
 }
 
 fn assert_allowed(call: c_long, arguments: &[u64]) {
@@ -38,16 +38,33 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 
 #[test]
 fn the_kernel_accepts_the_program_and_it_is_small() {
-    interpreter::check(program());
+    interpreter::check(whole());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(program().len() < 256, "{} instructions", program().len());
+    assert!(whole().len() < 256, "{} instructions", whole().len());
     assert!(longest < Some(32), "{longest:?} steps");
 }
 
 #[test]
+fn a_worker_adds_little_to_what_it_inherits() {
+    interpreter::check(of_zygote());
+    interpreter::check(of_worker());
+    assert!(of_worker().len() < 64, "{} instructions", of_worker().len());
+}
+
+#[test]
+fn a_zygote_can_make_workers_and_a_command_cannot() {
+    for number in syscalls::MAKING {
+        let number = u32::try_from(*number).expect("a number");
+        let call = Call { number, arch: X86_64, arguments: [bits(libc::CLONE_NEWNS); 6] };
+        assert_eq!(interpreter::run(of_zygote(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+        assert_ne!(interpreter::run(of_worker(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+    }
+}
+
+#[test]
 fn bytes_are_eight_per_instruction_in_kernel_layout() {
-    let bytes = bytes(program());
-    assert_eq!(bytes.len(), program().len() * 8);
+    let bytes = bytes(whole());
+    assert_eq!(bytes.len(), whole().len() * 8);
     assert_eq!(bytes[..8], [0x20, 0, 0, 0, 4, 0, 0, 0], "the first loads the calling convention");
 }
 
@@ -66,7 +83,7 @@ fn the_kernel_can_cache_every_allowed_call() {
 fn i386_calls_are_killed() {
     for arch in [0x4000_0003, 0, X86_64 ^ 1, 0xc000_00b7] {
         let call = Call { number: 0, arch, arguments: [0; 6] };
-        assert_eq!(interpreter::run(program(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
+        assert_eq!(interpreter::run(whole(), &call).action, libc::SECCOMP_RET_KILL_PROCESS);
     }
 }
 

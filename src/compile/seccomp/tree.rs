@@ -15,7 +15,16 @@ const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 /// and what runs first, the check of the calling convention.
 pub(super) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     let mut out = Assembler::default();
-    let entries: Vec<Label> = rules.iter().map(|rule| decision_list(&mut out, rule)).collect();
+    let is_used = |index| ranges.iter().any(|range| range.decision == Decision::Rule(index));
+    let entries: Vec<Label> = rules
+        .iter()
+        .enumerate()
+        .map(|(index, rule)| match is_used(index) {
+            true => decision_list(&mut out, rule),
+            // Nothing leads there.
+            false => out.verdict(Verdict::Kill),
+        })
+        .collect();
     let root = search(&mut out, ranges, &entries);
     let number = out.load(Word::Number, root);
     let kill = out.verdict(Verdict::Kill);

@@ -38,6 +38,12 @@ pub(crate) fn monotonic_us() -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(nanoseconds / 1000)
 }
 
+/// rt_sigaction(SIGCHLD, SIG_DFL): children that end stay until they are reaped.
+pub(crate) fn keep_children() -> Result<(), Errno> {
+    let default = Sigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    call!(nr::RT_SIGACTION, SIGCHLD, &raw const default, 0, 8).map(drop)
+}
+
 /// pidfd_open(2). Linux 5.3.
 pub(crate) fn open_process(pid: usize) -> Result<Fd, Errno> {
     call!(nr::PIDFD_OPEN, pid, 0).map(fd)
