@@ -88,7 +88,7 @@ impl Inside {
         watch::undo(&std::mem::take(&mut self.watches))
     }
 
-    /// Sends a message and descriptors with it.
+    /// Sends a message and descriptors with it. `EPIPE` where nobody is left to receive it.
     pub(crate) fn send<'f>(
         &self,
         bytes: &[u8],
@@ -97,8 +97,12 @@ impl Inside {
         let numbers: Vec<RawFd> = descriptors.into_iter().map(|fd| fd.as_raw_fd()).collect();
         let rights = [ControlMessage::ScmRights(&numbers)];
         let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
-        sendmsg::<UnixAddr>(self.as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
-        Ok(())
+        let vectors = [IoSlice::new(bytes)];
+        match sendmsg::<UnixAddr>(self.as_raw_fd(), &vectors, rights, MsgFlags::MSG_NOSIGNAL, None) {
+            // It went away with something unread. Whoever asks once more gets EPIPE.
+            Err(Errno::ECONNRESET) => Err(Errno::EPIPE.into()),
+            sent => sent.map(drop).map_err(io::Error::from),
+        }
     }
 
     /// Receives one message without waiting.

@@ -34,6 +34,7 @@ mod image;
 mod inside;
 mod outcome;
 mod policy;
+mod pool;
 mod prepared;
 mod probe;
 mod running;
@@ -56,8 +57,11 @@ pub use policy::{
     Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
     Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
+pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};
 pub use sandbox::Sandbox;
+#[cfg(feature = "metrics")]
+pub use session::metrics;
 pub use session::{Session, SessionBuilder, Stats};
 pub use stdio::{ChildOutput, ChildStdin, Stdio};
 pub use terminal::Terminal;

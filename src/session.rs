@@ -4,12 +4,16 @@
 //! There is no task and no thread on this side: whoever takes a worker orders the next one.
 
 mod live;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod pressure;
 mod stats;
 mod worker;
 
 use std::{ffi::OsStr, sync::Arc};
 
+#[cfg(feature = "metrics")]
+pub use self::metrics::metrics;
 pub use self::stats::Stats;
 pub(crate) use self::{live::Live, stats::Guard};
 use crate::{Command, Enforcement, Error, Policy, command::Source};
@@ -83,6 +87,12 @@ impl Session {
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.owner.live.prepared().compiled.enforcement
+    }
+
+    /// Whether it takes no more commands: it was shut down, or its zygote was killed.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.owner.live.is_gone()
     }
 
     /// How it is doing.

@@ -158,12 +158,15 @@ impl Live {
         self.ended.load(Relaxed)
     }
 
-    /// The error for a session whose workers are gone: it has ended, or somebody killed the worker.
+    /// Whether no more workers will come: it was ended, or the zygote is gone. A zygote that is ready says nothing more.
+    pub(crate) fn is_gone(&self) -> bool {
+        let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent)
+    }
+
+    /// The error for a worker that is gone: with its session, or because somebody killed it.
     fn lost(&self) -> Error {
-        match self.zygote.receive() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.has_ended() => Error::Lost,
-            _ => Error::SessionEnded,
-        }
+        if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
     /// Counts a command as running, until it is dropped.

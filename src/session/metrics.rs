@@ -1,0 +1,71 @@
+//! Numbers of sessions in the text format that Prometheus reads. Pure: what to serve it with is the program's choice.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::{Registry, Unit},
+};
+
+use super::Stats;
+
+type Label = [(&'static str, String); 1];
+
+/// The numbers of `sessions`, each with its name, as OpenMetrics text.
+///
+/// ```
+/// # async fn example(session: kennel::Session) {
+/// let text = kennel::metrics([("agent-1", session.stats())]);
+/// assert!(text.contains("kennel_commands_total{session=\"agent-1\"}"));
+/// # }
+/// ```
+#[must_use]
+pub fn metrics<'n>(sessions: impl IntoIterator<Item = (&'n str, Stats)>) -> String {
+    let ready = Family::<Label, Gauge>::default();
+    let running = Family::<Label, Gauge>::default();
+    let served = Family::<Label, Counter>::default();
+    let refill = Family::<Label, Gauge<f64, AtomicU64>>::default();
+    for (name, stats) in sessions {
+        let label = [("session", name.to_owned())];
+        ready.get_or_create(&label).set(gauge(stats.ready));
+        running.get_or_create(&label).set(gauge(stats.running));
+        served.get_or_create(&label).inc_by(stats.served);
+        refill.get_or_create(&label).set(stats.refill.as_secs_f64());
+    }
+    let mut registry = Registry::with_prefix("kennel");
+    registry.register("workers_ready", "Workers that wait for a command", ready);
+    registry.register("commands_running", "Commands that run", running);
+    registry.register("commands", "Commands that have ended", served);
+    registry.register_with_unit("refill", "Average time to make a worker", Unit::Seconds, refill);
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+fn gauge(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_number_is_there_once_for_each_session() {
+        let stats = Stats { ready: 2, running: 1, served: 40, refill: Duration::from_micros(500) };
+        let text = metrics([("a", stats), ("b \"quoted\"", stats)]);
+        for line in [
+            "kennel_workers_ready{session=\"a\"} 2",
+            "kennel_commands_running{session=\"a\"} 1",
+            "kennel_commands_total{session=\"a\"} 40",
+            "kennel_refill_seconds{session=\"a\"} 0.0005",
+            "kennel_commands_total{session=\"b \\\"quoted\\\"\"} 40",
+        ] {
+            assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line} in {text}");
+        }
+    }
+}
