@@ -205,7 +205,7 @@ fn report_protected(
 fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
     let mut setup = Section::default();
     identity::namespaces(parts, &mut setup, enforcement);
-    emit::emit(view, parts.tmpfs_size(), &mut setup)?;
+    emit::emit(parts, view, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if parts.shape == Shape::Session {
         identity::without_comeback(&mut setup);

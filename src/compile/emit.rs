@@ -11,6 +11,7 @@ use std::{
 use kennel_helper::plan::{Step, Within};
 
 use super::{
+    Parts, renew,
     section::Section,
     source::Source,
     view::{Access, Node, Origin, Place, View},
@@ -41,11 +42,13 @@ pub(super) const NULL: &CStr = c"dev/null";
 /// Room in a cover for the mount points of what is granted in it.
 const COVER_SIZE: u64 = 64 << 10;
 
-/// Appends the steps that make the view, pivot into it, and close what must not be writable.
-pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Error> {
-    setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, size) });
+/// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
+/// themselves gets a mount point only.
+pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<(), Error> {
+    setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, parts.tmpfs_size()) });
     let empty = empty_directory(view);
-    let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty };
+    let by_worker = |target: &Path, node: &Node| renew::is_mounted_by_worker(parts, view, target, node);
+    let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty, by_worker: &by_worker };
     // Before everything else, because covers may lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
     for path in above.into_iter().rev().skip(1) {
@@ -67,7 +70,9 @@ pub(super) fn emit(view: &View, size: u64, setup: &mut Section) -> Result<(), Er
 /// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
 /// them.
 pub(super) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
-    let mut emitter = Emitter { view, setup: worker, made: BTreeSet::new(), empty: empty_directory(view) };
+    let empty = empty_directory(view);
+    let mut emitter =
+        Emitter { view, setup: worker, made: BTreeSet::new(), empty, by_worker: &|_, _| false };
     let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
     for (target, place) in view.iter() {
         let above = view.mount_above(target).map(|(_, above)| &above.node);
@@ -129,6 +134,7 @@ struct Emitter<'e> {
     setup: &'e mut Section,
     made: BTreeSet<PathBuf>,
     empty: &'e Path,
+    by_worker: &'e dyn Fn(&Path, &Node) -> bool,
 }
 
 impl Emitter<'_> {
@@ -222,6 +228,9 @@ impl Emitter<'_> {
     }
 
     fn mount(&mut self, target: &Path, place: &Place, within: Within) {
+        if (self.by_worker)(target, &place.node) {
+            return;
+        }
         let path = relative(target);
         let mut push = |step: &Step<'_>| self.setup.push(place.protection, step);
         let mut mount = |kind: &CStr, flags: u64, options: &CStr| {

@@ -11,10 +11,10 @@ use std::{
 use kennel_helper::plan::{Step, Within};
 
 use super::{
-    Parts,
+    Parts, Shape,
     emit::{self, empty_directory, relative, tmpfs_options},
     section::Section,
-    view::{Node, View},
+    view::{Node, Place, View},
 };
 use crate::policy::{Protection, TmpLife};
 
@@ -49,6 +49,19 @@ pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
 fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
     private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
+}
+
+/// Whether a session leaves a mount to its workers, so that it is neither made for the zygote nor copied for each worker:
+/// what they renew and what lies in their /proc. The zygote has a procfs because the kernel lets nobody mount one who
+/// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
+pub(super) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path, node: &Node) -> bool {
+    let in_proc = || matches!(view.mount_above(target), Some((_, Place { node: Node::Proc, .. })));
+    parts.shape == Shape::Session
+        && match node {
+            Node::DevPts => true,
+            Node::Private { .. } => is_renewed(parts, target, node),
+            _ => in_proc(),
+        }
 }
 
 struct Renewal<'r> {
