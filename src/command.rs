@@ -23,7 +23,7 @@ use crate::{
     prepared::{Bytes, Prepared},
     running::{Asked, Running},
     session::{Guard, Live},
-    start::{self, Start},
+    start,
     stdio::{self, Connected, Kind},
 };
 
@@ -320,7 +320,7 @@ impl Command {
         let failed = || Error::io("hand the command over");
         match &self.source {
             Source::Alone(prepared) => {
-                let inside = start::start(prepared, Start::Alone(narrow.as_ref()))?;
+                let inside = start::start_alone(prepared, narrow.as_ref())?;
                 exec::hand_over(&inside, request, stdio).map_err(failed())?;
                 Ok((inside, None))
             }

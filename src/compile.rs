@@ -89,6 +89,8 @@ impl fmt::Debug for Variables {
 /// A policy that was checked against a host and turned into steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
+    /// The first steps of PID 1, which need not wait for the others.
+    pub(crate) namespaces: Section,
     /// Steps of PID 1, shared by all commands.
     pub(crate) setup: Section,
     /// Steps of each worker of a session.
@@ -111,19 +113,18 @@ pub(crate) struct Compiled {
     pub(crate) limits: Limits,
 }
 
-/// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
+/// The steps that need no look at what is granted: a start can begin with them while the rest is compiled.
 ///
 /// # Errors
-/// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
-pub(crate) fn compile(
+/// A policy that contradicts itself, or asks for what this host or this version does not have.
+pub(crate) fn begin(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
     shape: Shape,
-) -> Result<Compiled, Error> {
+    enforcement: &mut Enforcement,
+) -> Result<Section, Error> {
     policy.validate()?;
-    let names = home::Names::read(&caller.homes);
-    let parts = Parts { policy, host, caller, names: &names, shape };
     if host.kernel < OLDEST {
         return Err(Error::Unavailable {
             protection: Protection::Root,
@@ -138,15 +139,35 @@ pub(crate) fn compile(
             remedy: Some("use --net none, or --net host to grant the whole network".to_owned()),
         });
     }
+    let parts = Parts { policy, host, caller, names: &home::Names::default(), shape };
+    let mut namespaces = Section::default();
+    identity::namespaces(&parts, &mut namespaces, enforcement);
+    Ok(namespaces)
+}
+
+/// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
+///
+/// # Errors
+/// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
+pub(crate) fn compile(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: Shape,
+) -> Result<Compiled, Error> {
+    let mut enforcement = Enforcement::default();
+    let namespaces = begin(policy, host, caller, shape, &mut enforcement)?;
+    let names = home::Names::read(&caller.homes);
+    let parts = Parts { policy, host, caller, names: &names, shape };
     let workspace = grants::workspace(&parts)?;
     let (view, protected) = view_of(&parts, &workspace)?;
-    let mut enforcement = Enforcement::default();
     let setup = setup_steps(&parts, &view, &mut enforcement)?;
     let worker = worker_steps(&parts, &view, &mut enforcement);
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
     Ok(Compiled {
+        namespaces,
         setup,
         worker,
         walls,
@@ -201,10 +222,9 @@ fn report_protected(
     Ok(())
 }
 
-/// Steps of PID 1, in the order that the kernel needs: namespaces, then the view.
+/// Steps of PID 1 once its namespaces are made: the view.
 fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
     let mut setup = Section::default();
-    identity::namespaces(parts, &mut setup, enforcement);
     emit::emit(parts, view, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if parts.shape == Shape::Session {

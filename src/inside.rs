@@ -54,14 +54,19 @@ pub(crate) enum Arrival {
 }
 
 impl Inside {
-    /// A child of ours. `watches` are paths to look at when everything inside has ended, however it ends.
-    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd, watches: Arc<[Watch]>) -> Self {
-        Self { control, pidfd: Some(pidfd), watches, is_child: true, over: false }
+    /// A child of ours.
+    pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd) -> Self {
+        Self { control, pidfd: Some(pidfd), watches: Arc::default(), is_child: true, over: false }
+    }
+
+    /// `watches` are paths to look at when everything inside has ended, however it ends.
+    pub(crate) fn watch(&mut self, watches: &Arc<[Watch]>) {
+        self.watches = Arc::clone(watches);
     }
 
     /// A worker that a zygote was ordered to fork.
-    pub(crate) fn worker(control: OwnedFd, watches: Arc<[Watch]>) -> Self {
-        Self { control, pidfd: None, watches, is_child: false, over: false }
+    pub(crate) fn worker(control: OwnedFd) -> Self {
+        Self { control, pidfd: None, watches: Arc::default(), is_child: false, over: false }
     }
 
     /// Takes in who a worker is.

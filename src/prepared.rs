@@ -16,11 +16,10 @@ use kennel_helper::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
-    Error, Policy, Protection,
-    caller::Caller,
-    compile::{self, Compiled, Section, Shape},
+    Error, Protection,
+    compile::{Compiled, Section},
     describe::describe,
-    host::{Host, remedy::remedy},
+    host::remedy::remedy,
     start::Images,
 };
 
@@ -33,13 +32,8 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Checks the policy against this host and compiles it. Starts nothing.
-    pub(crate) fn new(policy: &Policy, shape: Shape) -> Result<Self, Error> {
-        Self::of(compile::compile(policy, &Host::detect(), &Caller::current(), shape)?)
-    }
-
-    pub(crate) fn of(compiled: Compiled) -> Result<Self, Error> {
-        Ok(Self { compiled, images: Images::new()?, plan: OnceLock::new() })
+    pub(crate) fn new(compiled: Compiled, images: Images) -> Self {
+        Self { compiled, images, plan: OnceLock::new() }
     }
 
     /// The plan in a memfd. Written at the first start, while the inside boots.
@@ -81,6 +75,7 @@ impl Prepared {
     ) -> Option<(Protection, Step<'s>)> {
         let compiled = &self.compiled;
         let section = match section {
+            section::NAMESPACES => &compiled.namespaces,
             section::SETUP => &compiled.setup,
             section::WORKER => &compiled.worker,
             section::NARROW => narrow?,

@@ -2,7 +2,14 @@
 
 use std::{ffi::OsStr, sync::Arc};
 
-use crate::{Command, Enforcement, Error, Policy, command::Source, compile::Shape, prepared::Prepared};
+use crate::{
+    Command, Enforcement, Error, Host, Policy,
+    caller::Caller,
+    command::Source,
+    compile::{self, Shape},
+    prepared::Prepared,
+    start::Images,
+};
 
 /// A policy made ready for this host: every command of it runs in a fresh sandbox of its own.
 ///
@@ -28,7 +35,8 @@ impl Sandbox {
     /// A policy that contradicts itself, a path that cannot be granted, a required protection that this host
     /// does not have.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
-        Ok(Self { prepared: Arc::new(Prepared::new(policy, Shape::OneShot)?) })
+        let compiled = compile::compile(policy, &Host::detect(), &Caller::current(), Shape::OneShot)?;
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?)) })
     }
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.

@@ -1,13 +1,16 @@
-//! The one start: the inside born, then, while it boots, the plan handed over. Blocks its thread for about as long as
-//! posix_spawn(3) would.
+//! The one start: the inside born, and while it boots and makes its namespaces, the plan handed over. Blocks its thread
+//! for about as long as posix_spawn(3) would.
 
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, OnceLock},
+    sync::OnceLock,
 };
 
-use kennel_helper::{control::Role, wire::Field};
+use kennel_helper::{
+    control::{Handover, Role},
+    wire::Field,
+};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
@@ -15,6 +18,7 @@ use nix::{
 
 use crate::{
     Error, Protection,
+    compile::{Section, Shape},
     host::remedy::remedy,
     image::Image,
     inside::Inside,
@@ -82,40 +86,42 @@ fn birth_error(error: BirthError) -> Error {
     }
 }
 
-/// What PID 1 shall be.
-#[derive(Clone, Copy)]
-pub(crate) enum Start<'s> {
-    /// A one-shot, with steps for its command alone.
-    Alone(Option<&'s Bytes>),
-    /// The zygote of a session.
-    Zygote,
-}
-
-/// Starts PID 1 and hands it the plan.
-pub(crate) fn start(prepared: &Prepared, what: Start<'_>) -> Result<Inside, Error> {
+/// Starts PID 1 with its first steps. It waits for the plan then.
+pub(crate) fn start(images: &Images, shape: Shape, namespaces: &Section) -> Result<Inside, Error> {
     let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
-    // The inside needs a moment to begin; the plan is written meanwhile.
-    let pidfd = prepared.images.give_birth(theirs.as_fd())?;
+    let pidfd = images.give_birth(theirs.as_fd())?;
     drop(theirs);
-    let inside = Inside::child(ours, pidfd, Arc::clone(&prepared.compiled.watches));
-    hand_over(&inside, prepared, what).map_err(Error::io("hand over the plan"))?;
+    let inside = Inside::child(ours, pidfd);
+    let namespaces = &*namespaces.bytes;
+    let role = match shape {
+        Shape::OneShot => Role::Alone { namespaces },
+        Shape::Session => Role::Zygote { namespaces },
+    };
+    let mut message = Vec::new();
+    role.put(&mut message);
+    inside.send(&message, []).map_err(Error::io("hand over the first steps"))?;
     Ok(inside)
 }
 
-fn hand_over(inside: &Inside, prepared: &Prepared, what: Start<'_>) -> io::Result<()> {
-    let plan = prepared.plan()?;
+/// Hands over the plan; `narrow` are the steps of a one-shot alone.
+pub(crate) fn hand_over(
+    inside: &mut Inside,
+    prepared: &Prepared,
+    narrow: Option<&Bytes>,
+) -> Result<(), Error> {
+    let failed = || Error::io("hand over the plan");
+    let plan = prepared.plan().map_err(failed())?;
     let mut message = Vec::new();
-    match what {
-        Start::Alone(narrow) => {
-            let steps = narrow.map_or(0, |narrow| narrow.length);
-            Role::Alone { plan: plan.length, narrow: steps }.put(&mut message);
-            inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd))
-        }
-        Start::Zygote => {
-            Role::Zygote { plan: plan.length }.put(&mut message);
-            inside.send(&message, [plan.as_fd()])
-        }
-    }
+    Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
+    inside.watch(&prepared.compiled.watches);
+    inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd)).map_err(failed())
+}
+
+/// Starts a one-shot, which then waits for its request.
+pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
+    let mut inside = start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?;
+    hand_over(&mut inside, prepared, narrow)?;
+    Ok(inside)
 }
 
 /// A control socket, our end not blocking.

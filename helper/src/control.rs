@@ -7,6 +7,9 @@ use crate::wire::{Cursor, Field, Sink, records};
 /// Longest message in either direction but a request, in bytes.
 pub const LONGEST: usize = 64;
 
+/// Longest first message, in bytes.
+pub const LONGEST_ROLE: usize = 1 << 10;
+
 /// Longest message that carries a request itself, in bytes; a longer request comes in a memfd.
 pub const LONGEST_REQUEST: usize = 32 << 10;
 
@@ -15,22 +18,24 @@ pub const SCRATCH: usize = 8 << 10;
 
 /// Section numbers of [`Report::Failed`] and [`Report::Skipped`].
 pub mod section {
+    /// The steps that came with the [`Role`](super::Role).
+    pub const NAMESPACES: u32 = 0;
     /// [`Plan::setup`](crate::plan::Plan::setup).
-    pub const SETUP: u32 = 0;
+    pub const SETUP: u32 = 1;
     /// [`Plan::worker`](crate::plan::Plan::worker).
-    pub const WORKER: u32 = 1;
-    /// The steps that came with [`Order::Worker`](super::Order::Worker).
-    pub const NARROW: u32 = 2;
+    pub const WORKER: u32 = 2;
+    /// The steps that came with [`ZygoteOrder::Worker`](super::ZygoteOrder::Worker).
+    pub const NARROW: u32 = 3;
     /// [`Plan::walls`](crate::plan::Plan::walls).
-    pub const WALLS: u32 = 3;
+    pub const WALLS: u32 = 4;
     /// [`Plan::payload`](crate::plan::Plan::payload).
-    pub const PAYLOAD: u32 = 4;
+    pub const PAYLOAD: u32 = 5;
     /// [`Request::limits`](crate::plan::Request::limits).
-    pub const LIMITS: u32 = 5;
+    pub const LIMITS: u32 = 6;
     /// The request: see [`request`](super::request) for the index.
-    pub const REQUEST: u32 = 6;
+    pub const REQUEST: u32 = 7;
     /// Outside any step: see [`init`](super::init) for the index.
-    pub const INIT: u32 = 7;
+    pub const INIT: u32 = 8;
 }
 
 /// Indexes of [`section::INIT`].
@@ -54,13 +59,20 @@ pub mod request {
 }
 
 records! { 'w,
-/// The first message: what PID 1 shall be. The plan comes with it, as a memfd.
-enum Role {
-    /// Its own and only worker: a one-shot. Where `narrow` is not zero, a second memfd has that many bytes of steps to
-    /// carry out before the walls. The next message is the request.
-    1 = Alone { plan: u32, narrow: u32 },
-    /// The zygote of a session: the next messages are orders for workers.
-    2 = Zygote { plan: u32 },
+/// The first message: what PID 1 shall be, and the steps to begin with, which are known before the plan is.
+enum Role<'w> {
+    /// Its own and only worker: a one-shot. After the plan comes the request.
+    1 = Alone { namespaces: &'w [u8] },
+    /// The zygote of a session: after the plan come orders for workers.
+    2 = Zygote { namespaces: &'w [u8] },
+}
+}
+
+records! { 'w,
+/// The second message. The plan comes with it, as a memfd of that many bytes; where `narrow` is not zero, a second
+/// memfd has that many bytes of steps for a one-shot to carry out before the walls.
+enum Handover {
+    1 = Plan { plan: u32, narrow: u32 },
 }
 }
 

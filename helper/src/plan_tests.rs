@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    control::{Handed, LONGEST, Order, Report, Role},
+    control::{Handed, Handover, LONGEST, Order, Report, Role, ZygoteOrder},
     wire::ListBuf,
 };
 
@@ -72,7 +72,8 @@ proptest! {
         }
         let _ = (Plan::take(&mut Cursor::new(&bytes)), Report::take(&mut Cursor::new(&bytes)));
         let _ = (Order::take(&mut Cursor::new(&bytes)), Role::take(&mut Cursor::new(&bytes)));
-        let _ = Handed::take(&mut Cursor::new(&bytes));
+        let _ = (Handed::take(&mut Cursor::new(&bytes)), Handover::take(&mut Cursor::new(&bytes)));
+        let _ = ZygoteOrder::take(&mut Cursor::new(&bytes));
     }
 
     #[test]

@@ -71,8 +71,7 @@ pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Resul
 /// them.
 pub(super) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
     let empty = empty_directory(view);
-    let mut emitter =
-        Emitter { view, setup: worker, made: BTreeSet::new(), empty, by_worker: &|_, _| false };
+    let mut emitter = Emitter { view, setup: worker, made: BTreeSet::new(), empty, by_worker: &|_, _| false };
     let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
     for (target, place) in view.iter() {
         let above = view.mount_above(target).map(|(_, above)| &above.node);

@@ -40,7 +40,8 @@ fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error
 }
 
 fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
-    let sections = [&compiled.setup, &compiled.worker, &compiled.walls].map(|section| &section.bytes);
+    let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls]
+        .map(|section| &section.bytes);
     sections
         .into_iter()
         .flat_map(|bytes| entries(bytes))

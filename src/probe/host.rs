@@ -30,7 +30,7 @@ use crate::{
     image::Image,
     inside::{Arrival, Inside},
     prepared::Prepared,
-    start::{self, Start},
+    start::{self, Images},
     sys::{self, BirthError},
 };
 
@@ -56,7 +56,7 @@ pub(super) fn execute_memfd() -> Execution {
     };
     match sys::give_birth(image.as_fd(), theirs.as_fd()) {
         Ok(pidfd) => {
-            drop(Inside::child(ours, pidfd, Arc::default()));
+            drop(Inside::child(ours, pidfd));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
@@ -83,7 +83,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start(&Prepared::of(compiled)?, Start::Alone(None))?;
+    let inside = start::start_alone(&Prepared::new(compiled, Images::new()?), None)?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
@@ -118,6 +118,7 @@ fn overlay_plan() -> (Compiled, u32) {
     let options = c"lowerdir=upper:lower";
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
     let compiled = Compiled {
+        namespaces: Section::default(),
         setup,
         worker: Section::default(),
         walls: Section::default(),

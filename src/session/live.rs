@@ -22,11 +22,12 @@ use super::{
     worker::Worker,
 };
 use crate::{
-    Error, Policy,
-    compile::Shape,
+    Enforcement, Error, Host, Policy,
+    caller::Caller,
+    compile::{self, Shape},
     inside::{Arrival, Inside},
     prepared::{Bytes, Prepared},
-    start::{self, Start, socket_pair},
+    start::{self, Images, socket_pair},
 };
 
 /// How long to leave a zygote alone that has more orders than its socket holds.
@@ -48,10 +49,15 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, depth: usize) -> Result<Self, Error> {
-        let prepared = Arc::new(Prepared::new(policy, Shape::Session)?);
-        let zygote = start::start(&prepared, Start::Zygote)?;
+        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session);
+        let first = compile::begin(policy, &host, &caller, shape, &mut Enforcement::default())?;
+        let images = Images::new()?;
+        // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
+        let mut zygote = start::start(&images, shape, &first)?;
+        let prepared = Prepared::new(compile::compile(policy, &host, &caller, shape)?, images);
+        start::hand_over(&mut zygote, &prepared, None)?;
         let live = Self {
-            prepared,
+            prepared: Arc::new(prepared),
             zygote,
             waiting: Mutex::default(),
             background: Mutex::default(),
@@ -124,7 +130,9 @@ impl Live {
         ZygoteOrder::Worker { narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
         let descriptors = std::iter::once(theirs.as_fd()).chain(narrow.map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
-        Ok(Worker::ordered(Inside::worker(ours, Arc::clone(&self.prepared.compiled.watches))))
+        let mut worker = Inside::worker(ours);
+        worker.watch(&self.prepared.compiled.watches);
+        Ok(Worker::ordered(worker))
     }
 
     /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.

@@ -2,7 +2,7 @@
 
 use crate::{
     Fault,
-    control::{Handed, LONGEST, LONGEST_REQUEST, Report, Role, SCRATCH, request},
+    control::{Handed, Handover, LONGEST, LONGEST_REQUEST, LONGEST_ROLE, Report, Role, SCRATCH, request},
     kernel::{self, EPROTO},
     plan::Request,
     sys::{self, Errno, Fd},
@@ -42,14 +42,16 @@ impl Channel {
         &self.socket
     }
 
-    /// Receives the first message: what this process shall be, the plan's bytes, and steps for this worker alone.
-    pub(crate) fn receive_plan(&self) -> Result<(Role, &'static [u8], &'static [u8]), Errno> {
-        let (role, [plan, narrow]) = self.order()?.ok_or(Errno(EPROTO))?;
-        let lengths = match role {
-            Role::Alone { plan, narrow } => (plan, narrow),
-            Role::Zygote { plan } => (plan, 0),
-        };
-        Ok((role, mapped(plan, lengths.0)?, mapped(narrow, lengths.1)?))
+    /// Receives the first message: what this process shall be, and the steps to begin with.
+    pub(crate) fn receive_role<'b>(&self, buffer: &'b mut [u8; LONGEST_ROLE]) -> Result<Role<'b>, Errno> {
+        let (count, _) = sys::receive(&self.socket, buffer)?;
+        decode(buffer.get(..count))
+    }
+
+    /// Receives the plan's bytes, and steps for a one-shot alone.
+    pub(crate) fn receive_plan(&self) -> Result<(&'static [u8], &'static [u8]), Errno> {
+        let (Handover::Plan { plan, narrow }, [first, second]) = self.order()?.ok_or(Errno(EPROTO))?;
+        Ok((mapped(first, plan)?, mapped(second, narrow)?))
     }
 
     /// Receives a command, whose standard descriptors land as 0, 1, 2; `None` once the outside is gone.

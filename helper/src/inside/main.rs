@@ -28,7 +28,7 @@ mod worker;
 mod zygote;
 
 use channel::Channel;
-use control::{Report, Role, section};
+use control::{LONGEST_ROLE, Report, Role, section};
 use kernel::EPROTO;
 use plan::Plan;
 use sys::{Errno, Fd};
@@ -60,15 +60,20 @@ fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> 
     sys::exit(code)
 }
 
-/// The life of one sandbox: receive the plan, build what is shared, then be the only worker or fork workers.
+/// The life of one sandbox: build what is shared, then be the only worker or fork workers. The outside compiles the
+/// plan while the first steps are carried out.
 fn confine(channel: &Channel) -> Result<(), Fault> {
+    let begun = sys::monotonic_us();
     sys::signal_mask(u64::MAX).map_err(Fault::init)?;
     sys::default_signals().map_err(Fault::init)?;
     let file_mask = sys::file_mask(0);
-    let begun = sys::monotonic_us();
-    let (role, bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
-    let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
     let mut state = steps::State::default();
+    let mut buffer = [0; LONGEST_ROLE];
+    let role = channel.receive_role(&mut buffer).map_err(Fault::init)?;
+    let (Role::Alone { namespaces } | Role::Zygote { namespaces }) = role;
+    steps::carry_out(namespaces, section::NAMESPACES, &mut state, channel)?;
+    let (bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
+    let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
     match role {
         Role::Alone { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
