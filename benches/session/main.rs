@@ -1,9 +1,12 @@
-//! What a command costs in a session: beside a bare spawn, beside bubblewrap, alone and all processors busy; and what
-//! preparing a session costs. Everything is measured in turn with the bare spawn that it is compared with, because only
-//! ratios mean anything on a machine that others use too.
+//! What a command costs in a session: beside a bare spawn, beside bubblewrap, alone and all processors busy; what
+//! preparing a session costs; and whether it matters how much else there is. Everything is measured in turn with the
+//! bare spawn that it is compared with, because only ratios mean anything on a machine that others use too.
 //!
-//! `cargo bench --bench session [PAIRS]`
+//! `cargo bench --bench session [PAIRS]`; `ONLY=…` takes one of latency, throughput, memory, scale.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+mod memory;
+mod scale;
 
 use std::{
     env,
@@ -44,16 +47,24 @@ const BWRAP: &[&str] = &[
 
 fn main() {
     let pairs = env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1000);
+    let wanted = env::var("ONLY").ok();
+    let is_wanted = |part: &str| wanted.as_deref().is_none_or(|wanted| wanted == part);
     let bench = Bench::new();
-    if env::var_os("ONLY_THROUGHPUT").is_some() {
-        return bench.throughput();
+    if scale::is_inner() {
+        return scale::inner(&bench, pairs);
     }
-    println!("| what | median µs | p10 to p90 | bare spawn, median µs | ratio |");
-    println!("| --- | ---: | ---: | ---: | ---: |");
-    bench.pair("warm exec", pairs, || bench.exec(&bench.session));
-    bench.pair("Session::prepare", pairs / 5, || drop(bench.prepare(2)));
-    bench.pair("Session::prepare, no worker", pairs / 5, || drop(bench.prepare(0)));
-    bench.throughput();
+    if is_wanted("latency") {
+        bench.latency(pairs);
+    }
+    if is_wanted("throughput") {
+        bench.throughput();
+    }
+    if is_wanted("memory") {
+        memory::print(&bench);
+    }
+    if is_wanted("scale") {
+        scale::print(&bench, pairs);
+    }
 }
 
 struct Bench {
@@ -73,20 +84,12 @@ impl Bench {
         Self { runtime, policy, session, _workspace: workspace }
     }
 
-    /// Measures `what` in turn with a bare spawn, and prints a row.
-    fn pair(&self, name: &str, pairs: usize, what: impl Fn()) {
-        let (mut ours, mut bare) = (Vec::new(), Vec::new());
-        (0..pairs / 10 + 1).for_each(|_| what());
-        for _ in 0..pairs {
-            bare.push(timed(spawn));
-            ours.push(timed(&what));
-        }
-        ours.sort();
-        bare.sort();
-        let at = |of: &[Duration], part: usize| of[of.len() * part / 100].as_secs_f64() * 1e6;
-        let (one, other) = (at(&ours, 50), at(&bare, 50));
-        let (low, high) = (at(&ours, 10), at(&ours, 90));
-        println!("| {name} | {one:.0} | {low:.0} to {high:.0} | {other:.0} | {:.2} |", one / other);
+    fn latency(&self, pairs: usize) {
+        println!("| what | median µs | p10 to p90 | bare spawn, median µs | ratio |");
+        println!("| --- | ---: | ---: | ---: | ---: |");
+        pair(pairs, || self.exec(&self.session)).row("warm exec");
+        pair(pairs / 5, || drop(self.prepare(2))).row("Session::prepare");
+        pair(pairs / 5, || drop(self.prepare(0))).row("Session::prepare, no worker");
     }
 
     fn exec(&self, session: &Session) {
@@ -102,7 +105,7 @@ impl Bench {
 
     /// Starts per second with all processors busy: bare, in a session, under bubblewrap.
     fn throughput(&self) {
-        let bare = per_second(|| spawn());
+        let bare = per_second(spawn);
         let ours = self.runtime.block_on(async {
             let begun = Instant::now();
             let mut running = JoinSet::new();
@@ -128,6 +131,42 @@ impl Bench {
             println!("\nwarm exec to bwrap: {:.1}", ours / bwrap);
         }
     }
+}
+
+/// Samples of something and of the bare spawns in between, sorted.
+struct Pairs {
+    ours: Vec<Duration>,
+    bare: Vec<Duration>,
+}
+
+/// Measures `what` in turn with a bare spawn.
+fn pair(pairs: usize, what: impl Fn()) -> Pairs {
+    let (mut ours, mut bare) = (Vec::new(), Vec::new());
+    (0..pairs / 10 + 1).for_each(|_| what());
+    for _ in 0..pairs {
+        bare.push(timed(spawn));
+        ours.push(timed(&what));
+    }
+    ours.sort();
+    bare.sort();
+    Pairs { ours, bare }
+}
+
+impl Pairs {
+    fn median(&self) -> f64 {
+        part_of(&self.ours, 50)
+    }
+
+    fn row(&self, name: &str) {
+        let [low, median, high] = [10, 50, 90].map(|part| part_of(&self.ours, part));
+        let bare = part_of(&self.bare, 50);
+        println!("| {name} | {median:.0} | {low:.0} to {high:.0} | {bare:.0} | {:.2} |", median / bare);
+    }
+}
+
+/// A percentile, in microseconds.
+fn part_of(sorted: &[Duration], part: usize) -> f64 {
+    sorted[(sorted.len() - 1) * part / 100].as_secs_f64() * 1e6
 }
 
 /// Workers to keep ready; `READY=…` changes it.
