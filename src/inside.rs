@@ -194,6 +194,9 @@ impl Drop for Inside {
             return;
         }
         let remains = Remains { pidfd, watches: std::mem::take(&mut self.watches) };
+        if remains.have_ended(PollTimeout::ZERO) {
+            return;
+        }
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 if let Ok(remains) = sys::watched(remains, Interest::READABLE) {
@@ -216,11 +219,18 @@ impl AsRawFd for Remains {
     }
 }
 
+impl Remains {
+    /// Whether init has ended, now or within that time.
+    fn have_ended(&self, within: PollTimeout) -> bool {
+        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut ended, within).is_ok_and(|count| count > 0)
+    }
+}
+
 impl Drop for Remains {
     fn drop(&mut self) {
-        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        // Whatever poll says, there is either a zombie to take away now or nothing that could be done.
-        let _ = poll(&mut ended, PollTimeout::from(LAST_WAIT));
+        // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
+        self.have_ended(PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
         watch::log(&watch::undo(&self.watches));
     }

@@ -1,0 +1,159 @@
+//! Many of everything, and nothing left at the end: commands, sessions, embedding programs that are killed, and an
+//! agent's day of work whose outcome is the same as without a sandbox.
+//!
+//! `cargo test` runs a short form, `scripts/soak` the whole. One process at a time: it counts what there is on the host.
+#![expect(clippy::print_stdout, reason = "a long run shows its progress")]
+
+mod agent;
+mod counts;
+mod kills;
+
+use std::{
+    env,
+    io::{IsTerminal, Write, stdout},
+    time::{Duration, Instant},
+};
+
+use kennel::{Policy, Profile, Session};
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinSet,
+};
+
+use counts::Counts;
+
+/// How much of each.
+struct Amount {
+    commands: u32,
+    sessions: u32,
+    kills: u32,
+    rounds: u32,
+}
+
+const SHORT: Amount = Amount { commands: 1_500, sessions: 40, kills: 20, rounds: 2 };
+const WHOLE: Amount = Amount { commands: 100_000, sessions: 2_000, kills: 500, rounds: 25 };
+
+/// Commands at once.
+const AT_ONCE: usize = 8;
+
+fn main() {
+    if kills::is_victim() {
+        return kills::victim();
+    }
+    // So that what a killed program leaves behind can be told from what others run.
+    let _ = nix::unistd::setsid();
+    let asked = env::args().skip(1).any(|argument| argument == "--list");
+    if asked || !can_confine() {
+        return;
+    }
+    let amount = if env::var_os("KENNEL_SOAK").is_some() { WHOLE } else { SHORT };
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    part("commands of one session", &runtime, || commands(&runtime, amount.commands));
+    part("sessions one after the other", &runtime, || sessions(&runtime, amount.sessions));
+    part("200 commands at once", &runtime, || at_once(&runtime, 200));
+    part("embedding programs killed", &runtime, || kills::kill(amount.kills));
+    part("an agent's work, confined and bare", &runtime, || agent::work(&runtime, amount.rounds));
+    println!("test result: ok. 5 passed; 0 failed; 0 ignored");
+}
+
+/// Without user namespaces there is nothing to soak; where the test must run that is a failure.
+fn can_confine() -> bool {
+    let workspace = tempfile::tempdir().expect("a temporary directory");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    match runtime.block_on(Session::prepare(&policy(workspace.path()))) {
+        Ok(_) => true,
+        Err(error) if env::var_os("KENNEL_MUST_RUN").is_some() => panic!("{}", error.chain()),
+        Err(error) => {
+            println!("SKIP soak: {}", error.chain());
+            false
+        }
+    }
+}
+
+fn policy(workspace: &std::path::Path) -> Policy {
+    Policy::profile(Profile::NoNetwork, workspace)
+}
+
+/// Runs one part; what there is on the host must be the same before and after.
+fn part(name: &str, runtime: &Runtime, what: impl FnOnce()) {
+    println!("{name} …");
+    // The first of everything makes what stays: the runtime's own descriptors, the allocator's arenas.
+    sessions(runtime, 3);
+    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+    let before = Counts::settled(None);
+    let begun = Instant::now();
+    what();
+    // What was dropped is taken away by the runtime.
+    runtime.block_on(async { tokio::time::sleep(Duration::from_millis(100)).await });
+    let after = Counts::settled(Some(&before));
+    println!("{name}: {:.1} s, {after}", begun.elapsed().as_secs_f64());
+    assert!(after.is_no_more_than(&before), "{name} left something: before {before}, after {after}");
+}
+
+fn commands(runtime: &Runtime, count: u32) {
+    let workspace = tempfile::tempdir().expect("a temporary directory");
+    runtime.block_on(async {
+        let session = Session::prepare(&policy(workspace.path())).await.expect("a session");
+        let mut running = JoinSet::new();
+        for number in 0..count {
+            if running.len() >= AT_ONCE {
+                running.join_next().await.expect("one runs").expect("no panic");
+            }
+            running.spawn(one(session.clone(), number));
+            progress(number, count);
+        }
+        while let Some(ended) = running.join_next().await {
+            ended.expect("no panic");
+        }
+        assert_eq!(session.stats().served, u64::from(count));
+        session.shutdown().await;
+    });
+}
+
+/// One command, with its output looked at: every third through the shell, with something left running behind it.
+async fn one(session: Session, number: u32) {
+    let script = match number % 3 {
+        0 => format!("sleep 60 & echo {number}"),
+        _ => format!("echo {number}"),
+    };
+    let out = session.command("sh").args(["-c", &script]).output().await.expect("a command");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), format!("{number}\n"));
+    assert!(out.status.success());
+}
+
+fn sessions(runtime: &Runtime, count: u32) {
+    let workspace = tempfile::tempdir().expect("a temporary directory");
+    runtime.block_on(async {
+        for number in 0..count {
+            let session = Session::prepare(&policy(workspace.path())).await.expect("a session");
+            let outcome = session.command("true").status().await.expect("a command");
+            assert!(outcome.status.success());
+            // Every other one is only dropped.
+            if number % 2 == 0 {
+                session.shutdown().await;
+            }
+            progress(number, count);
+        }
+    });
+}
+
+fn at_once(runtime: &Runtime, count: u32) {
+    let workspace = tempfile::tempdir().expect("a temporary directory");
+    runtime.block_on(async {
+        let session = Session::prepare(&policy(workspace.path())).await.expect("a session");
+        let mut running: JoinSet<()> = (0..count).map(|number| one(session.clone(), number)).collect();
+        while let Some(ended) = running.join_next().await {
+            ended.expect("no panic");
+        }
+        session.shutdown().await;
+    });
+}
+
+/// A line that is written over, on a terminal only.
+fn progress(done: u32, all: u32) {
+    if done % 100 == 0 && stdout().is_terminal() {
+        print!("\r{done} of {all}\r");
+        // A progress line that cannot be written hurts nobody.
+        let _ = stdout().flush();
+    }
+}
