@@ -1,8 +1,15 @@
-//! Compiles the inside with rustc alone: freestanding, static, a few kilobytes.
+//! Compiles the freestanding programs with rustc alone: the inside, and the client `kennel-exec`. Static, a few kilobytes
+//! each.
 //!
-//! Cargo's own flags do not apply on purpose: the inside must come out the same however the outside is built.
+//! Cargo's own flags do not apply on purpose: they must come out the same however the outside is built.
 
 use std::{env, path::PathBuf, process::Command};
+
+/// Name of the image, its source, and what is set while it is compiled.
+const IMAGES: [(&str, &str, &[&str]); 2] = [
+    ("inside", "src/inside/main.rs", &["--cfg=kennel_inside"]),
+    ("kennel-exec", "src/client/main.rs", &["--cfg=kennel_inside", "--cfg=kennel_client"]),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed=src");
@@ -13,9 +20,17 @@ fn main() {
         "kennel's inside exists for x86_64 Linux only, not for {arch} {os}: \
          its system calls and its start code (helper/src/inside/arch.rs) are per architecture"
     );
-    let image = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("inside");
+    for (name, source, flags) in IMAGES {
+        compile(name, source, flags);
+    }
+}
+
+fn compile(name: &str, source: &str, flags: &[&str]) {
+    let image = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(name);
     let status = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"))
-        .args(["--crate-name=inside", "--crate-type=bin", "--edition=2024", "--cfg=kennel_inside"])
+        .arg(format!("--crate-name={}", name.replace('-', "_")))
+        .args(["--crate-type=bin", "--edition=2024"])
+        .args(flags)
         .args(["--target=x86_64-unknown-linux-gnu", "-Copt-level=s", "-Cpanic=abort", "-Clto=fat"])
         .args(["-Ccodegen-units=1", "-Crelocation-model=static", "-Cforce-unwind-tables=no"])
         .args(["-Ctarget-feature=+crt-static", "-Clink-arg=-nostartfiles", "-Clink-arg=-nostdlib"])
@@ -23,8 +38,8 @@ fn main() {
         .args(["-Clink-arg=-Wl,-z,noseparate-code", "-Cstrip=debuginfo"])
         .arg("-o")
         .arg(&image)
-        .arg("src/inside/main.rs")
+        .arg(source)
         .status()
         .expect("rustc could not be started");
-    assert!(status.success(), "the inside does not compile: see rustc's messages above");
+    assert!(status.success(), "{source} does not compile: see rustc's messages above");
 }

@@ -43,6 +43,14 @@ impl Source {
             Self::Session(live) => live.prepared(),
         }
     }
+
+    /// What the commands of this source are told under.
+    fn span(&self) -> Option<tracing::Id> {
+        match self {
+            Self::Alone(_) => tracing::Span::current().id(),
+            Self::Session(live) => live.span().id(),
+        }
+    }
 }
 
 /// A command to be run in a [`Sandbox`](crate::Sandbox) or [`Session`](crate::Session).
@@ -127,6 +135,11 @@ impl Command {
     pub fn env_clear(&mut self) -> &mut Self {
         self.environment.clear();
         self
+    }
+
+    /// Puts a whole environment in place of what there is. Each name must be there once.
+    pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
+        self.environment = variables;
     }
 
     /// Where the command starts, as a path in the sandbox; a relative one is taken from the policy's directory.
@@ -265,9 +278,11 @@ impl Command {
         let [input, output, error] =
             self.connect(stdin, out).map_err(Error::io("open a standard descriptor"))?;
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
-        tracing::debug!(program = ?self.program, "start");
+        // Not entered across an await; what is told of the command names it as its parent.
+        let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let (worker, guard) = self.hand_over(&asked, &request, theirs).await?;
-        let running = Running::new(worker, prepared, asked, guard)?;
+        tracing::debug!(parent: &span, "handed over");
+        let running = Running::new(worker, prepared, asked, (guard, span))?;
         let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
         Ok(child)
@@ -300,8 +315,8 @@ impl Command {
         let asked = Asked {
             program: self.program.clone(),
             directory,
-            timeout: [kept.timeout, self.timeout].into_iter().flatten().min(),
-            output_cap: kept.output,
+            timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout].into_iter().flatten().min(),
+            limits: kept.limits,
             background: self.background,
             narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
         };
@@ -321,7 +336,7 @@ impl Command {
         match &self.source {
             Source::Alone(prepared) => {
                 let inside = start::start_alone(prepared, narrow.as_ref())?;
-                exec::hand_over(&inside, request, stdio).map_err(failed())?;
+                start::unless_gone(exec::hand_over(&inside, request, stdio)).map_err(failed())?;
                 Ok((inside, None))
             }
             Source::Session(live) => loop {

@@ -28,7 +28,7 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
 
-pub(crate) use section::Section;
+pub(crate) use self::{environment::Overlay, section::Section};
 
 use self::{narrow::Grants, protect::Protected, view::View};
 use crate::{
@@ -103,6 +103,8 @@ pub(crate) struct Compiled {
     pub(crate) enforcement: Enforcement,
     /// Environment of commands that do not change it.
     pub(crate) environment: Variables,
+    /// Which variables a client of the session may set.
+    pub(crate) overlay: Overlay,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
     /// What a command can go without.
@@ -174,6 +176,7 @@ pub(crate) fn compile(
         payload,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts)),
+        overlay: environment::overlay(policy),
         directory: directory(&parts, workspace.path),
         watches: protected.watches.into(),
         limits: policy.limits.clone(),

@@ -4,6 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
+    ListenError,
     failure::{Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
@@ -93,6 +94,9 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A session cannot be offered to clients, or one that is offered cannot be used.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// No worker of the session is ready, and the command was not to wait for one.
     #[error("no worker of the session is ready")]
     Busy,
@@ -124,6 +128,7 @@ impl Error {
             | Self::View { remedy, .. }
             | Self::Unavailable { remedy, .. }
             | Self::Step { remedy, .. } => remedy.as_deref(),
+            Self::Listen(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
@@ -146,6 +151,16 @@ impl Error {
         line
     }
 
+    /// The exit status that stands for it: 127 not found, 126 not executable, 125 everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } => 127,
+            Self::NotExecutable { .. } => 126,
+            _ => 125,
+        }
+    }
+
     /// The failure class that machines read.
     #[must_use]
     pub fn failure(&self) -> Failure {
@@ -158,7 +173,7 @@ impl Error {
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
-            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+            Self::Io { .. } | Self::Listen(_) | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
         };

@@ -79,12 +79,16 @@ impl Inside {
         self.over = true;
     }
 
-    /// Kills init and waits, a second at most, until it has ended: then every other process has.
+    /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
+    /// if that is ours.
     pub(crate) async fn gone(&self) {
         self.kill();
-        let ended = self.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
-        if let Some(Ok(ended)) = ended.map(|pidfd| sys::watched(pidfd, Interest::READABLE)) {
+        let Some(pidfd) = &self.pidfd else { return };
+        if let Ok(ended) = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE)) {
             let _ = tokio::time::timeout(Duration::from_secs(1), ended.readable()).await;
+        }
+        if self.is_child {
+            sys::reap(pidfd);
         }
     }
 
@@ -116,13 +120,14 @@ impl Inside {
         let mut space = nix::cmsg_space!(RawFd);
         let (count, received) = {
             let mut vectors = [IoSliceMut::new(&mut bytes)];
-            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-            let message =
-                match recvmsg::<UnixAddr>(self.control.as_raw_fd(), &mut vectors, Some(&mut space), flags) {
-                    Err(Errno::ECONNRESET) => return Ok(Arrival::Closed),
-                    message => message?,
-                };
-            (message.bytes, message.cmsgs()?.find_map(descriptor))
+            let (flags, socket) = (MsgFlags::MSG_CMSG_CLOEXEC, self.control.as_raw_fd());
+            let message = match recvmsg::<UnixAddr>(socket, &mut vectors, Some(&mut space), flags) {
+                // It went away with an order unread. That is told once, and before what it said last.
+                Err(Errno::ECONNRESET) => return self.receive(),
+                message => message?,
+            };
+            // Where there was no room for the descriptor it is lost, but not the message.
+            (message.bytes, message.cmsgs().ok().and_then(|mut parts| parts.find_map(descriptor)))
         };
         if count == 0 {
             return Ok(Arrival::Closed);

@@ -22,6 +22,7 @@
 
 mod caller;
 mod child;
+mod client;
 mod command;
 mod compile;
 mod describe;
@@ -32,11 +33,14 @@ mod failure;
 mod host;
 mod image;
 mod inside;
+mod listen;
 mod outcome;
+mod packet;
 mod policy;
 mod pool;
 mod prepared;
 mod probe;
+mod report;
 mod running;
 mod sandbox;
 mod session;
@@ -47,11 +51,13 @@ mod terminal;
 mod watch;
 
 pub use child::Child;
+pub use client::{Call, Client, Event};
 pub use command::Command;
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
 pub use host::{Host, Version};
+pub use listen::{ListenError, Listening};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
@@ -59,6 +65,7 @@ pub use policy::{
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};
+pub use report::Report;
 pub use sandbox::Sandbox;
 #[cfg(feature = "metrics")]
 pub use session::metrics;

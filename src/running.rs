@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use crate::{
-    Ended, Enforcement, Error, Limit, Outcome, State, Usage,
+    Ended, Enforcement, Error, Limit, Limits, Outcome, State, Usage,
     compile::Section,
     describe::describe,
     inside::{Arrival, Inside},
@@ -36,8 +36,8 @@ pub(crate) struct Asked {
     pub(crate) program: OsString,
     pub(crate) directory: PathBuf,
     pub(crate) timeout: Option<Duration>,
-    /// Bytes of each output stream that are kept.
-    pub(crate) output_cap: Option<u64>,
+    /// All limits that hold for it, whosever they are.
+    pub(crate) limits: Limits,
     /// Whether what the command leaves behind lives on.
     pub(crate) background: bool,
     /// Steps of this worker alone.
@@ -58,6 +58,7 @@ pub(crate) struct Running {
     last: Option<Deadline>,
     /// Counts the command as one of its session's.
     guard: Option<Guard>,
+    span: tracing::Span,
 }
 
 impl Running {
@@ -65,7 +66,7 @@ impl Running {
         inside: Inside,
         prepared: Arc<Prepared>,
         asked: Asked,
-        guard: Option<Guard>,
+        (guard, span): (Option<Guard>, tracing::Span),
     ) -> Result<Self, Error> {
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
@@ -79,6 +80,7 @@ impl Running {
             killed: None,
             last: None,
             guard,
+            span,
         })
     }
 
@@ -94,7 +96,7 @@ impl Running {
 
     /// Bytes of each output stream that are kept.
     pub(crate) fn output_cap(&self) -> Option<u64> {
-        self.asked.output_cap
+        self.asked.limits.output.map(|size| size.bytes())
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
@@ -152,12 +154,17 @@ impl Running {
     pub(crate) fn note(&mut self, report: &Report) {
         match *report {
             Report::Started {} => self.has_started = true,
+            Report::Ready { took_us } => {
+                if let Some(guard) = &self.guard {
+                    guard.refilled(took_us);
+                }
+            }
             Report::Skipped { section, index, errno } => {
                 let narrow = self.asked.narrow.as_ref();
                 if let Some((protection, step)) = self.prepared.step(narrow, (section, index)) {
                     let error = io::Error::from_raw_os_error(errno);
                     let detail = format!("{}: {error}", describe(&step));
-                    tracing::warn!(%protection, %detail, "a protection is off");
+                    tracing::warn!(parent: &self.span, %protection, %detail, "a protection is off");
                     self.enforcement.set(protection, State::Off, detail);
                 }
             }
@@ -202,6 +209,8 @@ impl Running {
             (None, Some(libc::SIGXFSZ)) => Some(Limit::FileSize),
             _ => None,
         };
+        let (user_us, system_us) = (usage.user_us, usage.system_us);
+        tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         Outcome {
             status,
@@ -220,7 +229,7 @@ impl Running {
 
     /// The value of a limit, in the words of the policy.
     fn configured(&self, limit: Limit) -> Option<String> {
-        let limits = &self.prepared.compiled.limits;
+        let limits = &self.asked.limits;
         match limit {
             Limit::WallTime => self.asked.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
             Limit::CpuTime => limits.cpu_time.map(|span| span.to_string()),

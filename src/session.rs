@@ -16,7 +16,7 @@ use std::{ffi::OsStr, sync::Arc};
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
 pub(crate) use self::{live::Live, stats::Guard};
-use crate::{Command, Enforcement, Error, Policy, command::Source};
+use crate::{Command, Enforcement, Error, Policy, command::Source, compile::Compiled};
 
 /// Workers that are kept ready where nobody says how many.
 const READY: usize = 2;
@@ -81,6 +81,10 @@ impl Session {
     /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Source::Session(Arc::clone(&self.owner.live)), program.as_ref())
+    }
+
+    pub(crate) fn compiled(&self) -> &Compiled {
+        &self.owner.live.prepared().compiled
     }
 
     /// What is in force for its commands.

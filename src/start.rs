@@ -99,7 +99,7 @@ pub(crate) fn start(images: &Images, shape: Shape, namespaces: &Section) -> Resu
     };
     let mut message = Vec::new();
     role.put(&mut message);
-    inside.send(&message, []).map_err(Error::io("hand over the first steps"))?;
+    unless_gone(inside.send(&message, [])).map_err(Error::io("hand over the first steps"))?;
     Ok(inside)
 }
 
@@ -114,7 +114,15 @@ pub(crate) fn hand_over(
     let mut message = Vec::new();
     Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
     inside.watch(&prepared.compiled.watches);
-    inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd)).map_err(failed())
+    unless_gone(inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd))).map_err(failed())
+}
+
+/// Who is gone before a message came has told why. It is read like everything that it tells.
+pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
+    }
 }
 
 /// Starts a one-shot, which then waits for its request.

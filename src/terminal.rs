@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -39,12 +39,27 @@ impl Terminal {
         sys::window(of.as_fd().as_raw_fd())
     }
 
+    /// Sets rows and columns of any terminal; of a pseudoterminal by either side.
+    ///
+    /// # Errors
+    /// Those of ioctl(TIOCSWINSZ): `ENOTTY` where `of` is no terminal.
+    pub fn set_size(of: impl AsFd, rows: u16, columns: u16) -> io::Result<()> {
+        sys::set_window(of.as_fd().as_raw_fd(), rows, columns)
+    }
+
     /// Tells the command the window's size, in characters. It gets a SIGWINCH.
     ///
     /// # Errors
     /// Those of ioctl(TIOCSWINSZ).
     pub fn resize(&self, rows: u16, columns: u16) -> io::Result<()> {
         sys::set_window(self.master.get_ref().as_raw_fd(), rows, columns)
+    }
+}
+
+/// The master side itself, not blocking. Whoever gets a copy holds the terminal too.
+impl AsFd for Terminal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.master.get_ref().as_fd()
     }
 }
 

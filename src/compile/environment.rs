@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Parts, toolchains};
-use crate::policy::{EnvBase, Profile};
+use crate::policy::{EnvBase, Policy, Profile};
 
 /// Variables that the scrubbed environment keeps; `LC_*` besides.
 const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
@@ -33,6 +33,31 @@ pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
     }
     variables.extend(parts.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
     variables.into_iter().collect()
+}
+
+/// Which variables a client may lay over the environment of its session.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Overlay {
+    #[default]
+    All,
+    /// The environment is fixed but for these.
+    Only(Vec<OsString>),
+}
+
+impl Overlay {
+    pub(crate) fn allows(&self, name: &OsStr) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(names) => names.iter().any(|other| other == name),
+        }
+    }
+}
+
+pub(super) fn overlay(policy: &Policy) -> Overlay {
+    match policy.profile {
+        Profile::CiOnly => Overlay::Only(policy.env.pass.iter().map(OsString::from).collect()),
+        _ => Overlay::All,
+    }
 }
 
 fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {

@@ -1,8 +1,6 @@
 //! Resource limits by prlimit(2): what every kernel has. Where a limit is weaker than a cgroup's would be, the
 //! report says how.
 
-use std::time::Duration;
-
 use kennel_helper::plan::Step;
 
 use super::{Parts, Shape, section::Section};
@@ -129,8 +127,8 @@ impl Limiter<'_> {
 pub(crate) struct Tightened {
     /// What the payload sets right before its program.
     pub(crate) steps: Vec<u8>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) output: Option<u64>,
+    /// All that hold for it.
+    pub(crate) limits: Limits,
 }
 
 /// The limits of a command that asks for `wanted` under a policy with `session`'s.
@@ -138,9 +136,10 @@ pub(crate) struct Tightened {
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
 pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tightened, Error> {
-    let timeout = session.timeout.map(|span| span.duration());
-    let output = session.output.map(|size| size.bytes());
-    let Some(wanted) = wanted else { return Ok(Tightened { steps: Vec::new(), timeout, output }) };
+    let Some(wanted) = wanted else {
+        return Ok(Tightened { steps: Vec::new(), limits: session.clone() });
+    };
+    wanted.check()?;
     let for_all = [
         ("pids", wanted.pids.is_some()),
         ("cpus", wanted.cpus.is_some()),
@@ -149,47 +148,33 @@ pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tig
     if let Some((name, _)) = for_all.into_iter().find(|(_, wanted)| *wanted) {
         return Err(refused(name, "is one of the policy, not of a single command"));
     }
+    let mut limits = session.clone();
+    lower("memory", wanted.memory, &mut limits.memory)?;
+    lower("cpu_time", wanted.cpu_time, &mut limits.cpu_time)?;
+    lower("open_files", wanted.open_files, &mut limits.open_files)?;
+    lower("file_size", wanted.file_size, &mut limits.file_size)?;
+    lower("output", wanted.output, &mut limits.output)?;
+    lower("timeout", wanted.timeout, &mut limits.timeout)?;
     let mut steps = Section::default();
-    let mut limit = |(name, protection), resource, wanted: Option<u64>, session: Option<u64>| {
-        if let Some(value) = lower(name, wanted, session)? {
+    let mut limit = |protection, resource, value: Option<u64>| {
+        if let Some(value) = value {
             steps.push(protection, &rlimit(resource, value));
         }
-        Ok::<(), Error>(())
     };
-    let bytes = |size: Option<Size>| size.map(Size::bytes);
-    limit(("memory", Protection::Memory), libc::RLIMIT_DATA, bytes(wanted.memory), bytes(session.memory))?;
-    limit(
-        ("file_size", Protection::FileSize),
-        libc::RLIMIT_FSIZE,
-        bytes(wanted.file_size),
-        bytes(session.file_size),
-    )?;
-    limit(("open_files", Protection::OpenFiles), libc::RLIMIT_NOFILE, wanted.open_files, session.open_files)?;
-    limit(
-        ("cpu_time", Protection::CpuTime),
-        libc::RLIMIT_CPU,
-        wanted.cpu_time.map(seconds),
-        session.cpu_time.map(seconds),
-    )?;
-    Ok(Tightened {
-        steps: steps.bytes,
-        timeout: lower("timeout", wanted.timeout.map(|span| span.duration()), timeout)?.or(timeout),
-        output: lower("output", bytes(wanted.output), output)?.or(output),
-    })
+    limit(Protection::Memory, libc::RLIMIT_DATA, wanted.memory.map(Size::bytes));
+    limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
+    limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, wanted.open_files);
+    limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(seconds));
+    Ok(Tightened { steps: steps.bytes, limits })
 }
 
-/// What is wanted, if it is not above what the policy has.
-fn lower<T: PartialOrd + Copy>(
-    name: &str,
-    wanted: Option<T>,
-    session: Option<T>,
-) -> Result<Option<T>, Error> {
-    match (wanted, session) {
-        (Some(wanted), Some(session)) if wanted > session => {
-            Err(refused(name, "is above that of the policy"))
-        }
-        _ => Ok(wanted),
+/// Puts what is wanted in the place of what the policy has, if it is not above it.
+fn lower<T: PartialOrd + Copy>(name: &str, wanted: Option<T>, kept: &mut Option<T>) -> Result<(), Error> {
+    if wanted.is_some() && kept.is_some() && wanted > *kept {
+        return Err(refused(name, "is above that of the policy"));
     }
+    *kept = wanted.or(*kept);
+    Ok(())
 }
 
 fn refused(name: &str, reason: &str) -> Error {

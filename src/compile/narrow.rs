@@ -35,7 +35,7 @@ impl Grants {
     pub(super) fn of(view: &View) -> Self {
         let places = view
             .iter()
-            .filter(|(_, place)| place.origin != Origin::Wall && matches!(place.node, Node::Bind { .. }))
+            .filter(|(_, place)| place.origin != Origin::Wall && is_grant(&place.node))
             .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
             .collect();
         Self { places, empty: emit::empty_directory(view).to_owned() }
@@ -49,6 +49,10 @@ impl Grants {
             reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),
         })
     }
+}
+
+fn is_grant(node: &Node) -> bool {
+    matches!(node, Node::Bind { .. } | Node::Tmpfs { .. })
 }
 
 /// The steps for all `narrowings`; none where there are none.

@@ -35,11 +35,9 @@ pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
     if !places.is_empty() {
         renewal.mount_tmpfs(stage, 0o755, parts.tmpfs_size());
         renewal.build();
-        // Parents come first, so that what lies in another private place is moved into the new one.
+        // Parents come first, so that what lies in another private place goes into the new one.
         for (target, at) in &places {
-            // The stage is the root's own, and nobody can turn it into a link.
-            let within = emit::within(view, target, parts.policy.tmp);
-            renewal.push(&Step::Move { from: &relative(at), to: &relative(target), within });
+            renewal.put_in_place(target, at);
         }
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
@@ -94,7 +92,9 @@ impl Renewal<'_> {
                 }
                 Some(&Node::Private { mode }) => {
                     self.make_dir(at, mode);
-                    self.push(&Step::BindOwn { source: &relative(at), target: &relative(at) });
+                    if self.moves(target) {
+                        self.push(&Step::BindOwn { source: &relative(at), target: &relative(at) });
+                    }
                 }
                 _ => {}
             }
@@ -105,6 +105,22 @@ impl Renewal<'_> {
             if let Some((above, at)) = around {
                 self.fill(target, &place.node, &moved(target, above, at), at);
             }
+        }
+    }
+
+    /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
+    fn moves(&self, target: &Path) -> bool {
+        let is_tmpfs = matches!(self.view.get(target), Some(Place { node: Node::Tmpfs { .. }, .. }));
+        is_tmpfs || self.view.has_children(target) || emit::within(self.view, target, self.tmp) == Within::Granted
+    }
+
+    fn put_in_place(&mut self, target: &Path, at: &Path) {
+        let (from, to) = (&*relative(at), &*relative(target));
+        if self.moves(target) {
+            let within = emit::within(self.view, target, self.tmp);
+            self.push(&Step::Move { from, to, within });
+        } else {
+            self.push(&Step::BindOwn { source: from, target: to });
         }
     }
 

@@ -56,7 +56,7 @@ impl Limits {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         for (key, size) in [
             ("limits.memory", self.memory),
             ("limits.output", self.output),

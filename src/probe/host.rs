@@ -22,7 +22,7 @@ use super::trials::Answer;
 use crate::{
     Enforcement, Error, Limits, Protection,
     compile::{
-        Compiled, Section, Variables,
+        Compiled, Overlay, Section, Variables,
         narrow::Grants,
         request::{RequestBuf, Wanted},
     },
@@ -126,6 +126,7 @@ fn overlay_plan() -> (Compiled, u32) {
         grants: Grants::default(),
         enforcement: Enforcement::default(),
         environment: Variables::default(),
+        overlay: Overlay::default(),
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         limits: Limits::default(),

@@ -28,6 +28,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::{Bytes, Prepared},
     start::{self, Images, socket_pair},
+    watch,
 };
 
 /// How long to leave a zygote alone that has more orders than its socket holds.
@@ -45,6 +46,7 @@ pub(crate) struct Live {
     depth: Depth,
     ended: AtomicBool,
     counts: Arc<Counts>,
+    span: tracing::Span,
 }
 
 impl Live {
@@ -64,10 +66,12 @@ impl Live {
             depth: Depth::of(depth),
             ended: AtomicBool::new(false),
             counts: Arc::default(),
+            span: tracing::info_span!("session", workspace = %policy.workspace.display()),
         };
         // They lie in the zygote's socket until it has set up.
         live.refill();
         live.set_up().await?;
+        tracing::info!(parent: &live.span, "ready");
         Ok(live)
     }
 
@@ -89,14 +93,20 @@ impl Live {
         &self.prepared
     }
 
+    /// What the session's commands are told under.
+    pub(crate) fn span(&self) -> &tracing::Span {
+        &self.span
+    }
+
     /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it.
     pub(crate) async fn worker(&self, narrow: Option<&Bytes>, fail_fast: bool) -> Result<Inside, Error> {
         loop {
+            // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
             let waiting = if narrow.is_none() { self.lock().pop_front() } else { None };
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
-                None if fail_fast && narrow.is_none() => return Err(Error::Busy),
+                None if fail_fast => return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy }),
                 None => self.order(narrow).await?,
             };
             match worker.hear(&self.prepared, &self.counts, fail_fast).await {
@@ -105,8 +115,8 @@ impl Live {
                     return Err(Error::Busy);
                 }
                 Ok(()) => return Ok(worker.into_inside()),
-                // Somebody killed it while it waited.
-                Err(Error::Lost) if !is_new && !self.has_ended() => {}
+                // Killed while it waited, or made when something was short: that is not this command's affair.
+                Err(_) if !is_new && !self.has_ended() => {}
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
             }
@@ -142,7 +152,7 @@ impl Live {
             match self.try_order(None) {
                 Ok(worker) => self.lock().push_back(worker),
                 Err(error) => {
-                    tracing::debug!(%error, "no worker could be ordered");
+                    tracing::warn!(parent: &self.span, %error, "no worker could be ordered");
                     return;
                 }
             }
@@ -151,14 +161,18 @@ impl Live {
 
     /// Kills the zygote, and with it everything inside.
     pub(crate) fn end(&self) {
-        self.ended.store(true, Relaxed);
+        if !self.ended.swap(true, Relaxed) {
+            tracing::info!(parent: &self.span, "ends");
+        }
         self.zygote.kill();
         self.lock().clear();
         self.background().clear();
     }
 
+    /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
+        watch::log(&watch::undo(&self.prepared.compiled.watches));
     }
 
     /// Whether it was ended from this side.

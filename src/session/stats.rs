@@ -63,6 +63,11 @@ impl Guard {
         Self { live, counts }
     }
 
+    /// Counts how long its worker took, where that came after the command.
+    pub(crate) fn refilled(&self, took_us: u64) {
+        self.counts.refilled(took_us);
+    }
+
     /// Keeps what a command left behind, as long as the session lives.
     pub(crate) fn keep(&self, inside: Inside) {
         self.live.keep(inside);

@@ -3,6 +3,7 @@
 use std::io;
 
 use kennel_helper::control::Report;
+use nix::errno::Errno;
 
 use super::stats::Counts;
 use crate::{
@@ -18,12 +19,14 @@ pub(super) struct Worker {
     is_ready: bool,
     /// What kept it from getting ready, told to the command that gets it.
     failed: Option<(u32, u32, i32)>,
+    /// Whether its pidfd came when there was no room for it.
+    is_out_of_hold: bool,
 }
 
 impl Worker {
     /// One that the zygote has yet to fork.
     pub(super) fn ordered(inside: Inside) -> Self {
-        Self { inside, is_born: false, is_ready: false, failed: None }
+        Self { inside, is_born: false, is_ready: false, failed: None, is_out_of_hold: false }
     }
 
     /// Whether it waits for its command, as far as was heard.
@@ -55,6 +58,9 @@ impl Worker {
     /// Takes in what it said, and waits for nothing.
     pub(super) fn listen(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
+            if self.is_out_of_hold {
+                return Err(Error::io("take hold of a worker")(Errno::EMFILE.into()));
+            }
             match self.inside.receive() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 arrival => {
@@ -81,6 +87,7 @@ impl Worker {
                 let Some((section, index, errno)) = self.failed else { return Err(Error::Lost) };
                 return Err(prepared.step_failed(None, (section, index), errno));
             }
+            Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) => {}
         }
         Ok(())

@@ -2,6 +2,8 @@
 //!
 //! It is born by a vfork, so it shares init's memory until execve(2): that is how init learns what went wrong.
 
+use core::mem::MaybeUninit;
+
 use crate::{
     Fault,
     channel::Channel,
@@ -44,15 +46,16 @@ struct Task<'t> {
 /// How a payload ended that did not become a command.
 #[derive(Clone, Copy)]
 enum End {
-    /// The outside is gone, and no command came.
+    /// The outside is gone, or somebody killed it, and there was no command.
     Unused,
     Failed(Fault),
 }
 
-/// Starts the payload. Answers once it has become its command; `None` when no command came.
+/// Starts the payload. Answers once it has become its command; `None` when there was none.
 pub(crate) fn start(steps: &[u8], payload: Payload, channel: &Channel) -> Result<Option<Running>, Fault> {
-    let mut task = Task { steps, channel, payload, background: false, end: None };
-    let mut stack = [0u8; STACK];
+    let mut task = Task { steps, channel, payload, background: false, end: Some(End::Unused) };
+    // Not zeroed: that would touch pages that few frames ever reach.
+    let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
     match task.end {
         None => Ok(Some(Running { pid, background: task.background })),
@@ -66,13 +69,16 @@ extern "C" fn run(argument: *mut u8) -> ! {
     #[expect(unsafe_code, reason = "the other half of vfork")]
     // SAFETY: `start` passed its `Task` to this very entry.
     let task: &mut Task<'_> = unsafe { sys::vfork_argument(argument) };
-    task.end = Some(become_command(task));
+    let end = become_command(task);
+    task.end = Some(end);
     sys::exit(127)
 }
 
 fn become_command(task: &mut Task<'_>) -> End {
     match prepare(task) {
         Ok(Some((request, vectors))) => {
+            // execve(2) does not return to say so.
+            task.end = None;
             End::Failed(Fault::request(request::EXEC, execute(&request, &vectors)))
         }
         Ok(None) => End::Unused,

@@ -49,6 +49,8 @@ macro_rules! call {
 }
 
 mod birth;
+#[cfg(kennel_client)]
+mod client;
 mod files;
 mod mounts;
 mod namespaces;
@@ -57,6 +59,12 @@ mod sockets;
 mod terminal;
 mod walls;
 
+#[cfg(kennel_client)]
+pub(crate) use self::client::*;
+#[cfg_attr(
+    kennel_client,
+    expect(unused_imports, reason = "the client makes fewer calls than the inside")
+)]
 pub(crate) use self::{
     birth::*, files::*, mounts::*, namespaces::*, process::*, sockets::*, terminal::*, walls::*,
 };

@@ -18,6 +18,15 @@ pub(crate) enum Verb {
     /// Run one command confined; its output, input and exit status are as without Kennel.
     #[command(after_help = RUN_HELP)]
     Run(Run),
+    /// Prepare a sandbox once, for many commands: start, list, stop.
+    #[command(after_help = SESSION_HELP)]
+    Session {
+        #[command(subcommand)]
+        action: SessionAction,
+    },
+    /// Run a command in a session that was started before.
+    #[command(after_help = EXEC_HELP)]
+    Exec(Exec),
     /// Test what this host can enforce, and say how to mend what it cannot.
     Probe(Probe),
     /// Look at a policy without running anything.
@@ -35,6 +44,83 @@ Examples:
 
 Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
 125 when Kennel failed; 126 when the command cannot be executed; 127 when it is not found.";
+
+const SESSION_HELP: &str = "\
+Examples:
+  kennel session start --name a1        the current directory writable, no network
+  kennel exec a1 -- make test           as often as you like
+  kennel session list
+  kennel session stop a1";
+
+const EXEC_HELP: &str = "\
+Examples:
+  kennel exec a1 -- make test
+  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
+  kennel exec a1 --tty -- bash
+
+The command starts in the directory of the session and has the environment of the session.
+
+Exit status: as with `kennel run`; 125 also when there is no session of that name.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionAction {
+    /// Prepare a session in the background; print the path of its socket when it takes commands.
+    Start(Start),
+    /// What `start` starts.
+    #[command(hide = true)]
+    Host(Start),
+    /// Show the sessions that run.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session and everything in it, and wait until it is gone.
+    Stop {
+        /// Its name.
+        name: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Name of the session: letters, digits, `_`, `.`, `-`; 64 at most.
+    #[arg(long, value_name = "N")]
+    pub(crate) name: String,
+    /// Stay in the foreground; the session ends with this process.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) policy: PolicyFlags,
+    /// Say nothing on stderr about degraded protections.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// Name of the session.
+    #[arg(value_name = "N")]
+    pub(crate) name: String,
+    /// Start in DIR instead of the session's directory.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Set variable K to V.
+    #[arg(long, value_name = "K=V", value_parser = assignment)]
+    pub(crate) setenv: Vec<(String, String)>,
+    /// Wall time; then everything of the command is killed and the status is 124. The session's own is an upper bound.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Run on a terminal of its own, with job control. Needs a terminal.
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyAction {

@@ -4,11 +4,15 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod args;
+mod exec;
+mod host;
 mod policy;
 mod probe;
 mod report;
 mod run;
+mod session;
 mod terminal;
+mod window;
 
 use std::process::ExitCode;
 
@@ -31,11 +35,13 @@ fn main() -> ExitCode {
     };
     let done = match arguments.verb {
         Verb::Run(run) => run::run(&run),
+        Verb::Session { action } => session::session(&action),
+        Verb::Exec(exec) => exec::exec(&exec),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
     };
     done.unwrap_or_else(|error| {
         report::error(&error);
-        report::exit_code(&error).into()
+        error.exit_code().into()
     })
 }

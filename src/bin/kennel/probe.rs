@@ -53,7 +53,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
 }
 
 /// Waits for a signal that means to end this program; answers its number.
-async fn interrupted() -> u8 {
+pub(crate) async fn interrupted() -> u8 {
     let listen = |kind: SignalKind, number: u8| io::Result::Ok((signal(kind)?, number));
     let mut streams = [
         listen(SignalKind::interrupt(), 2),

@@ -1,20 +1,14 @@
 //! What is said to people and machines about a run: one place for every message.
 
-use std::{fs::File, io::Write, os::unix::process::ExitStatusExt};
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
-use kennel::{Enforcement, Error, Failure, Outcome, State};
+use kennel::{Enforcement, Error, Outcome, Report, State};
 use serde::Serialize;
-
-use crate::FAILED;
-
-/// The exit status for an error: 127 not found, 126 not executable, 125 everything else.
-pub(crate) fn exit_code(error: &Error) -> u8 {
-    match error {
-        Error::NotFound { .. } => 127,
-        Error::NotExecutable { .. } => 126,
-        _ => FAILED,
-    }
-}
 
 /// One line with the chain of causes, one with the remedy.
 pub(crate) fn error(error: &Error) {
@@ -26,19 +20,20 @@ pub(crate) fn error(error: &Error) {
 
 /// What was not enforced as asked, and what was refused.
 pub(crate) fn remarks(outcome: &Outcome) {
-    let weak = outcome
-        .enforcement
-        .protections()
-        .iter()
-        .filter(|entry| entry.asked && entry.state != State::Enforced);
-    for entry in weak {
-        eprintln!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail);
-    }
+    weak(&outcome.enforcement);
     for denial in &outcome.denials {
         eprintln!("kennel: denied by {}: {}: {}", denial.protection, denial.subject, denial.reason);
     }
     if let Some(failure) = outcome.failure() {
         eprintln!("kennel: {}", failure.message);
+    }
+}
+
+/// What was not enforced as asked.
+pub(crate) fn weak(enforcement: &Enforcement) {
+    let weak = enforcement.protections().iter();
+    for entry in weak.filter(|entry| entry.asked && entry.state != State::Enforced) {
+        eprintln!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail);
     }
 }
 
@@ -63,55 +58,34 @@ pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
 }
 
-/// The object of `--json`.
-#[derive(Serialize)]
-struct Report<'r> {
-    ended: String,
-    exit_code: u8,
-    signal: Option<i32>,
-    limit: Option<kennel::Limit>,
-    duration_ms: u128,
-    usage: Option<kennel::Usage>,
-    stdout_bytes: Option<u64>,
-    stderr_bytes: Option<u64>,
-    truncated: bool,
-    enforcement: Option<&'r Enforcement>,
-    denials: &'r [kennel::Denial],
-    failure: Option<Failure>,
+/// Creates the file of `--json`. In the workspace an earlier command may have left a link in its place, which must not
+/// lead us elsewhere; links of the system, such as /dev/stdout, may.
+pub(crate) fn create(path: &Path) -> Result<File, Error> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    if !path.starts_with("/dev") && !path.starts_with("/proc") {
+        options.custom_flags(libc::O_NOFOLLOW);
+    }
+    options.open(path).map_err(|error| unwritten(path, error))
 }
 
-/// Writes the report of a run, however it went.
-pub(crate) fn write(file: &mut File, result: &Result<Outcome, Error>) -> std::io::Result<()> {
-    let report = match result {
-        Ok(outcome) => Report {
-            ended: serde_json::to_value(outcome.ended)?.as_str().unwrap_or_default().to_owned(),
-            exit_code: outcome.exit_code(),
-            signal: outcome.status.signal(),
-            limit: outcome.limit,
-            duration_ms: outcome.duration.as_millis(),
-            usage: Some(outcome.usage),
-            stdout_bytes: outcome.stdout_bytes,
-            stderr_bytes: outcome.stderr_bytes,
-            truncated: outcome.truncated,
-            enforcement: Some(&outcome.enforcement),
-            denials: &outcome.denials,
-            failure: outcome.failure(),
-        },
-        Err(error) => Report {
-            ended: "failed".to_owned(),
-            exit_code: exit_code(error),
-            signal: None,
-            limit: None,
-            duration_ms: 0,
-            usage: None,
-            stdout_bytes: None,
-            stderr_bytes: None,
-            truncated: false,
-            enforcement: None,
-            denials: &[],
-            failure: Some(error.failure()),
-        },
-    };
-    serde_json::to_writer(&mut *file, &report)?;
-    file.write_all(b"\n")
+/// Writes the report of a command, however it went.
+pub(crate) fn write(file: &mut File, path: &Path, report: &[u8]) -> Result<(), Error> {
+    let written = file.write_all(report).and_then(|()| file.write_all(b"\n"));
+    written.map_err(|error| unwritten(path, error))
+}
+
+fn unwritten(path: &Path, source: io::Error) -> Error {
+    Error::Grant {
+        what: "report",
+        path: path.to_owned(),
+        source,
+        remedy: Some("name a file that can be written with --json".into()),
+    }
+}
+
+/// The object of `--json`, on one line.
+pub(crate) fn object(report: &Report) -> Vec<u8> {
+    // Plain data; nothing in it can fail to be JSON.
+    serde_json::to_vec(report).unwrap_or_default()
 }

@@ -1,16 +1,14 @@
 //! `kennel run`: one command with the caller's own descriptors, signals passed on, its status for ours.
 
 use std::{
-    fs::File,
     io::{self, IsTerminal},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
-    path::Path,
+    os::fd::AsFd,
     process::ExitCode,
     task::Poll,
     time::Duration,
 };
 
-use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Sandbox, Stdio, Terminal};
+use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Report, Sandbox, Stdio, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
@@ -52,38 +50,16 @@ const PASSED_ON: [i32; 12] = [
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    let mut json =
-        run.json.as_deref().map(create_report).transpose().map_err(|error| unwritten(run, error))?;
+    let mut json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
-    if let Some(file) = &mut json {
-        report::write(file, &result).map_err(|error| unwritten(run, error))?;
+    if let (Some(file), Some(path)) = (&mut json, &run.json) {
+        report::write(file, path, &report::object(&Report::of(&result)))?;
     }
     let outcome = result?;
     if !run.quiet {
         report::remarks(&outcome);
     }
     Ok(outcome.exit_code().into())
-}
-
-/// Creates the report's file. In the workspace an earlier command may have left a link in its place, which must not
-/// lead us elsewhere; links of the system, such as /dev/stdout, may.
-fn create_report(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true);
-    if !path.starts_with("/dev") && !path.starts_with("/proc") {
-        options.custom_flags(libc::O_NOFOLLOW);
-    }
-    options.open(path)
-}
-
-fn unwritten(run: &Run, source: io::Error) -> Error {
-    let path = run.json.clone().unwrap_or_default();
-    Error::Grant {
-        what: "report",
-        path,
-        source,
-        remedy: Some("name a file that can be written with --json".into()),
-    }
 }
 
 fn confine(run: &Run) -> Result<Outcome, Error> {
@@ -104,7 +80,7 @@ fn confine(run: &Run) -> Result<Outcome, Error> {
 }
 
 /// One thread: the runtime only waits.
-fn runtime() -> Result<Runtime, Error> {
+pub(crate) fn runtime() -> Result<Runtime, Error> {
     spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
     Builder::new_current_thread()
         .enable_all()

@@ -1,11 +1,13 @@
 //! Children: one that shares memory with its parent, one that does not.
 
+use core::mem::MaybeUninit;
+
 use super::*;
 
 /// clone(CLONE_VM | CLONE_VFORK): runs `entry(argument)` in a child that shares this memory; this process sleeps
 /// until the child executes a program or ends.
 pub(crate) fn vfork<T>(
-    stack: &mut [u8],
+    stack: &mut [MaybeUninit<u8>],
     entry: extern "C" fn(*mut u8) -> !,
     argument: &mut T,
 ) -> Result<i32, Errno> {
@@ -25,8 +27,8 @@ pub(crate) fn fork_into_new_pid_namespace() -> Result<Option<i32>, Errno> {
 }
 
 /// The first aligned address above a stack.
-fn top(stack: &mut [u8]) -> *mut u8 {
-    let top = stack.as_mut_ptr_range().end;
+fn top(stack: &mut [MaybeUninit<u8>]) -> *mut u8 {
+    let top = stack.as_mut_ptr_range().end.cast::<u8>();
     top.wrapping_sub(top.addr() % 16)
 }
 

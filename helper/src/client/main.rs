@@ -1,0 +1,161 @@
+//! `kennel-exec SOCKET [--] CMD [ARG…]`: has a session run a command, with this process's standard descriptors,
+//! directory and environment; passes signals on, and ends with the command's status.
+//!
+//! Freestanding like the inside, and for the same reason: it is started once for every command. No allocator, no panic,
+//! no library. Every word that it can say is in `words`.
+#![no_std]
+#![no_main]
+#![deny(unsafe_code, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+#![deny(clippy::multiple_unsafe_ops_per_block, clippy::indexing_slicing, clippy::arithmetic_side_effects)]
+
+mod call;
+#[path = "../client_wire.rs"]
+mod client_wire;
+#[path = "../inside"]
+#[expect(dead_code, reason = "shared with the inside, which uses all of it")]
+mod inside {
+    pub(crate) mod arch;
+    pub(crate) mod kernel;
+    pub(crate) mod sys;
+}
+#[path = "../wire.rs"]
+#[expect(dead_code, reason = "shared with the inside, which uses all of it")]
+mod wire;
+mod words;
+
+use core::ffi::CStr;
+
+use client_wire::{Answer, LONGEST_ANSWER};
+use inside::{
+    arch,
+    kernel::{self, POLLERR, POLLHUP, POLLIN, PollFd, SIGCONT, SIGSTOP},
+    sys::{self, Arguments, Errno, Fd, Strings},
+};
+use wire::{Cursor, Field};
+use words::Trouble;
+
+/// The exit status where no command could be run, or its end is unknown.
+const FAILED: i32 = 125;
+
+const SIGTSTP: u32 = 20;
+const EPIPE: i32 = 32;
+const ECONNRESET: i32 = 104;
+
+/// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH.
+const PASSED_ON: u64 = bits([1, 2, 3, 10, 12, 15, SIGCONT, SIGTSTP, 28]);
+
+const fn bits(signals: [u32; 9]) -> u64 {
+    let [a, b, c, d, e, f, g, h, i] = signals;
+    bit(a) | bit(b) | bit(c) | bit(d) | bit(e) | bit(f) | bit(g) | bit(h) | bit(i)
+}
+
+const fn bit(signal: u32) -> u64 {
+    1 << signal.wrapping_sub(1)
+}
+
+/// Where program start arrives, with the stack as execve(2) left it.
+extern "C" fn run(stack: *const usize) -> ! {
+    #[expect(unsafe_code, reason = "the stack of program start has no other type")]
+    // SAFETY: `_start` passes the stack pointer that the kernel gave it.
+    let arguments = unsafe { Arguments::at(stack) };
+    #[expect(unsafe_code, reason = "the stack of program start has no other type")]
+    // SAFETY: as above.
+    let environment = unsafe { Strings::environment(stack) };
+    let code = exec(&arguments, environment).unwrap_or_else(|trouble| {
+        words::say(&trouble, arguments.get(1));
+        FAILED
+    });
+    sys::exit(code)
+}
+
+/// Has the command run and answers its exit status.
+fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
+    let path = arguments.get(1).ok_or(Trouble::Usage)?;
+    let separated = arguments.get(2).is_some_and(|argument| argument == c"--");
+    let first = if separated { 3 } else { 2 };
+    arguments.get(first).ok_or(Trouble::Usage)?;
+    // From now on every signal is the command's.
+    sys::signal_mask(PASSED_ON).map_err(Trouble::Own)?;
+    standard_descriptors().map_err(Trouble::Own)?;
+    let socket = connect(path)?;
+    let command = (first..arguments.count()).map_while(|at| arguments.get(at));
+    match call::send(&socket, command, environment) {
+        Ok(()) => follow(&socket),
+        // It was not wanted; perhaps it was told why.
+        Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => follow(&socket).map_err(|_| trouble),
+        Err(trouble) => Err(trouble),
+    }
+}
+
+/// A standard descriptor that is closed becomes the null device: one that is missing cannot be passed on.
+fn standard_descriptors() -> Result<(), Errno> {
+    (0..=2).try_for_each(|number| sys::keep_across_exec(number).or_else(|_| sys::open_null()))
+}
+
+/// Connects to a session of this user.
+fn connect(path: &CStr) -> Result<Fd, Trouble> {
+    let mut address = [0; 110];
+    let [family, _, ..] = kernel::AF_UNIX.to_le_bytes();
+    let path = path.to_bytes_with_nul();
+    for (to, &from) in address.iter_mut().zip([family, 0].iter().chain(path)) {
+        *to = from;
+    }
+    let used = address.get(..path.len().saturating_add(2)).ok_or(Trouble::TooLong)?;
+    let socket = sys::packets().map_err(Trouble::Own)?;
+    sys::connect(&socket, used).map_err(Trouble::Connect)?;
+    // Whoever listens is about to get this process's descriptors and environment.
+    if sys::peer_user(&socket).map_err(Trouble::Own)? != sys::effective_user() {
+        return Err(Trouble::Stranger);
+    }
+    Ok(socket)
+}
+
+/// Passes signals on until the command has ended.
+fn follow(socket: &Fd) -> Result<i32, Trouble> {
+    let signals = sys::signal_fd(PASSED_ON).map_err(Trouble::Own)?;
+    let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(Trouble::Own)?;
+    loop {
+        let [signalled, spoken] = wait(&signals, socket).map_err(Trouble::Own)?;
+        if spoken {
+            let (count, _) = sys::receive(socket, buffer).map_err(|_| Trouble::Lost)?;
+            let answer = buffer.get(..count).unwrap_or_default();
+            match Answer::take(&mut Cursor::new(answer)) {
+                Some(Answer::Ended { code, message, .. }) => {
+                    words::pass(message);
+                    return Ok(code.cast_signed());
+                }
+                Some(_) => {}
+                None => return Err(Trouble::Lost),
+            }
+        }
+        if signalled {
+            let number = sys::next_signal(&signals).map_err(Trouble::Own)?;
+            pass_on(socket, number);
+        }
+    }
+}
+
+/// Sleeps until a signal has come or the session has spoken or is gone.
+fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
+    let ready = |fd: &Fd| PollFd { fd: fd.number().cast_signed(), events: POLLIN, answered: 0 };
+    let mut fds = [ready(signals), ready(socket)];
+    sys::poll(&mut fds)?;
+    Ok(fds.map(|fd| fd.answered & (POLLIN | POLLHUP | POLLERR) != 0))
+}
+
+/// Passes one signal on. Where nobody is left to receive it, the end is about to be noticed.
+fn pass_on(socket: &Fd, number: u32) {
+    if number != SIGTSTP {
+        let _ = call::signal(socket, number);
+        return;
+    }
+    let _ = call::signal(socket, SIGSTOP);
+    // As the shell expects of us; the SIGCONT that continues us is passed on like any other signal.
+    let _ = sys::stop();
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Unreachable: scripts/inside-is-freestanding proves that nothing refers to it.
+    sys::exit(FAILED)
+}

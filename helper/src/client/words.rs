@@ -1,0 +1,80 @@
+//! Every word that the client says of its own accord, on stderr.
+
+use core::ffi::CStr;
+
+use crate::{
+    kernel::{EACCES, ENOENT},
+    sys::{self, Errno, Fd},
+};
+
+const ECONNREFUSED: i32 = 111;
+
+/// Why there is no command, or no end of it to tell.
+pub(crate) enum Trouble {
+    /// It was not told what to do.
+    Usage,
+    /// The path of the socket, or the call, is longer than can be.
+    TooLong,
+    /// connect(2) was refused.
+    Connect(Errno),
+    /// Somebody else's process listens.
+    Stranger,
+    /// The working directory has no path.
+    Directory(Errno),
+    /// The call could not be sent.
+    Send(Errno),
+    /// The session went away without telling the command's end.
+    Lost,
+    /// A call that is about this process only.
+    Own(Errno),
+}
+
+const START: &[u8] = b"to mend it: start a session there: kennel session start --name NAME\n";
+
+/// Says what went wrong, and what can be done.
+pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
+    let socket = socket.unwrap_or_default().to_bytes();
+    match trouble {
+        Trouble::Usage => write([b"usage: kennel-exec SOCKET [--] CMD [ARG...]\n", b"", b"", b""]),
+        Trouble::TooLong => line(socket, b"the path is longer than a socket's can be"),
+        Trouble::Connect(Errno(ENOENT | ECONNREFUSED)) => {
+            line(socket, b"no session listens here");
+            write([START, b"", b"", b""]);
+        }
+        Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
+        Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
+        Trouble::Stranger => {
+            line(socket, b"belongs to another user, who would get everything that was given")
+        }
+        Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
+        Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),
+        Trouble::Lost => {
+            line(socket, b"the session ended before it told how the command did");
+            write([START, b"", b"", b""]);
+        }
+        Trouble::Own(errno) => numbered(socket, b"out of resources", *errno),
+    }
+}
+
+/// Writes lines that came from the session. That stderr is gone is nothing that could be told.
+pub(crate) fn pass(message: &[u8]) {
+    let _ = sys::write_all(Fd::STDERR, message);
+}
+
+fn line(subject: &[u8], reason: &[u8]) {
+    write([subject, b": ", reason, b"\n"]);
+}
+
+fn numbered(subject: &[u8], reason: &[u8], Errno(errno): Errno) {
+    let errno = errno.unsigned_abs();
+    let digits = [100, 10, 1].map(|place: u32| errno.checked_div(place).unwrap_or(0) % 10);
+    let digits = digits.map(|digit| b'0'.wrapping_add(digit.to_le_bytes()[0]));
+    write([subject, b": ", reason, b": errno "]);
+    pass(&digits);
+    pass(b"\n");
+}
+
+fn write(parts: [&[u8]; 4]) {
+    pass(b"kennel-exec: ");
+    parts.into_iter().for_each(pass);
+}

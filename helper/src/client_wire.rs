@@ -1,0 +1,116 @@
+//! Messages between a client and a session that listens (`SOCK_SEQPACKET`, one message a packet).
+//!
+//! A connection is for one matter: a command with its signals and its end, or a question. The client going away ends
+//! the command.
+
+use core::ffi::CStr;
+
+use crate::wire::{Cursor, Field, List, Sink, records};
+
+/// Longest packet from a client, in bytes; a longer call comes in a memfd.
+pub const LONGEST_ASK: usize = 32 << 10;
+
+/// Longest packet to a client, in bytes.
+pub const LONGEST_ANSWER: usize = 16 << 10;
+
+/// First bytes of a call, so that a client of another build is noticed.
+const MAGIC: u32 = 0x4b4e_4331;
+
+records! { 'w,
+/// What a client tells the session.
+enum Ask {
+    /// Run a command. The call's bytes follow in the packet; stdin, stdout and stderr come with it.
+    1 = Inline { length: u32 },
+    /// As `Inline`, with the call in a memfd, the fourth descriptor.
+    2 = Memfd { length: u32 },
+    /// A signal for the command.
+    3 = Signal { number: u32 },
+    /// How is the session doing?
+    4 = Stats {},
+    /// End the session. The connection is closed when it is gone.
+    5 = Stop {},
+}
+}
+
+records! { 'w,
+/// What the session tells a client.
+enum Answer<'w> {
+    /// The master side of the command's terminal comes with this message.
+    1 = Terminal {},
+    /// The command ended, or could not be started.
+    2 = Ended {
+        /// The exit status that a client ends with.
+        code: u32,
+        /// Length of the report, JSON in a memfd that comes with this message; 0 where none was asked for.
+        report: u32,
+        /// Lines for stderr.
+        message: &'w [u8],
+    },
+    /// How the session is doing.
+    3 = Stats { ready: u32, running: u32, served: u64, refill_us: u64 },
+}
+}
+
+/// What is asked for besides arguments and environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner<'w> {
+    /// Working directory in the sandbox; empty for the session's own.
+    pub cwd: &'w CStr,
+    /// Wall time in milliseconds, 0 for what the session's policy says.
+    pub timeout_ms: u64,
+    /// Nonzero: a new pseudoterminal in place of the standard descriptors.
+    pub terminal: u32,
+    /// Window size of that terminal, rows in the high and columns in the low 16 bits.
+    pub window: u32,
+    /// Nonzero: a report is wanted.
+    pub report: u32,
+}
+
+impl<'w> Field<'w> for Manner<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        (u32::take(cursor)? == MAGIC).then_some(())?;
+        Some(Self {
+            cwd: Field::take(cursor)?,
+            timeout_ms: Field::take(cursor)?,
+            terminal: Field::take(cursor)?,
+            window: Field::take(cursor)?,
+            report: Field::take(cursor)?,
+        })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        MAGIC.put(out);
+        self.cwd.put(out);
+        self.timeout_ms.put(out);
+        self.terminal.put(out);
+        self.window.put(out);
+        self.report.put(out);
+    }
+}
+
+/// A command, as a client asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call<'w> {
+    /// How it is to be run.
+    pub manner: Manner<'w>,
+    /// Program and arguments.
+    pub arguments: List<'w>,
+    /// `NAME=value` strings, which are laid over the session's own.
+    pub environment: List<'w>,
+}
+
+impl<'w> Field<'w> for Call<'w> {
+    fn take(cursor: &mut Cursor<'w>) -> Option<Self> {
+        Some(Self {
+            manner: Field::take(cursor)?,
+            arguments: Field::take(cursor)?,
+            environment: Field::take(cursor)?,
+        })
+    }
+
+    fn put(&self, out: &mut impl Sink) {
+        self.manner.put(out);
+        self.arguments.put(out);
+        self.environment.put(out);
+    }
+}

@@ -1,0 +1,127 @@
+//! What only the client `kennel-exec` calls; not part of the inside.
+
+use super::*;
+
+mod nr {
+    pub(super) const GETPID: usize = 39;
+    pub(super) const GETSOCKOPT: usize = 55;
+    pub(super) const GETCWD: usize = 79;
+    pub(super) const GETEUID: usize = 107;
+    pub(super) const MEMFD_CREATE: usize = 319;
+}
+
+const SOCK_SEQPACKET: usize = 5;
+const SO_PEERCRED: usize = 17;
+
+/// `struct cmsghdr` before its data.
+const RIGHTS_HEAD: usize = 16;
+
+impl Fd {
+    /// Standard error. Never closed through this name.
+    pub(crate) const STDERR: &'static Self = &Self(2);
+}
+
+/// getcwd(2): the path with its NUL, in `buffer`.
+pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&CStr, Errno> {
+    let length = call!(nr::GETCWD, buffer.as_mut_ptr(), buffer.len())?;
+    let path = buffer.get(..length).ok_or(Errno(EPROTO))?;
+    CStr::from_bytes_with_nul(path).map_err(|_| Errno(EPROTO))
+}
+
+/// geteuid(2).
+pub(crate) fn effective_user() -> u32 {
+    // It cannot fail.
+    call!(nr::GETEUID).map_or(u32::MAX, |user| user as u32)
+}
+
+/// socket(2) of Unix packets.
+pub(crate) fn packets() -> Result<Fd, Errno> {
+    call!(super::nr::SOCKET, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0).map(fd)
+}
+
+/// getsockopt(SO_PEERCRED): the user that made the socket at the other end listen.
+pub(crate) fn peer_user(socket: &Fd) -> Result<u32, Errno> {
+    let mut credentials = [u32::MAX; 3];
+    let mut length = size_of_val(&credentials);
+    let address = credentials.as_mut_ptr();
+    call!(nr::GETSOCKOPT, socket.0, SOL_SOCKET, SO_PEERCRED, address, &raw mut length)?;
+    let [_, user, _] = credentials;
+    Ok(user)
+}
+
+/// sendmsg(2) of one packet, with descriptors 0, 1, 2 and, where there is one, a fourth.
+pub(crate) fn send_standard(socket: &Fd, bytes: &mut [u8], fourth: Option<&Fd>) -> Result<(), Errno> {
+    let count = if fourth.is_some() { 4 } else { 3 };
+    let length = size_of::<i32>().wrapping_mul(count).wrapping_add(RIGHTS_HEAD);
+    let descriptors = [0, 1, 2, fourth.map_or(-1, |fd| fd.0)];
+    let mut rights = Rights { length, level: SOL_SOCKET, kind: SCM_RIGHTS, descriptors };
+    let mut vector = IoVec { base: bytes.as_mut_ptr(), length: bytes.len() };
+    let message = MsgHdr {
+        name: 0,
+        name_length: 0,
+        vectors: &raw mut vector,
+        vector_count: 1,
+        control: (&raw mut rights).cast(),
+        control_length: size_of::<Rights>(),
+        flags: 0,
+    };
+    call!(super::nr::SENDMSG, socket.0, &raw const message, MSG_NOSIGNAL).map(drop)
+}
+
+/// memfd_create(2).
+pub(crate) fn memory_file(name: &CStr) -> Result<Fd, Errno> {
+    call!(nr::MEMFD_CREATE, name.as_ptr(), 1).map(fd)
+}
+
+/// kill(2) of this process with SIGSTOP: returns when somebody continues it.
+pub(crate) fn stop() -> Result<(), Errno> {
+    let myself = call!(nr::GETPID)?;
+    call!(super::nr::KILL, myself, SIGSTOP).map(drop)
+}
+
+/// read(2) of one `struct signalfd_siginfo`: the signal's number.
+pub(crate) fn next_signal(from: &Fd) -> Result<u32, Errno> {
+    let mut siginfo = [0u32; 32];
+    call!(super::nr::READ, from.0, siginfo.as_mut_ptr(), size_of_val(&siginfo))?;
+    let [number, ..] = siginfo;
+    Ok(number)
+}
+
+/// open(2) of the null device as the lowest free descriptor, kept open for good.
+pub(crate) fn open_null() -> Result<(), Errno> {
+    call!(super::nr::OPENAT, AT_FDCWD, c"/dev/null".as_ptr(), O_RDWR, 0).map(drop)
+}
+
+/// The strings of a NULL-terminated array of addresses, such as the environment.
+#[derive(Clone, Copy)]
+pub(crate) struct Strings {
+    next: *const usize,
+}
+
+impl Strings {
+    /// The environment.
+    ///
+    /// # Safety
+    /// `stack` must be the stack pointer at program start: a count, that many addresses, zero, then the addresses of
+    /// the environment up to another zero.
+    pub(crate) unsafe fn environment(stack: *const usize) -> Self {
+        // SAFETY: the caller vouches that the stack begins with the count.
+        let count = unsafe { stack.read() };
+        Self { next: stack.wrapping_add(count).wrapping_add(2) }
+    }
+}
+
+impl Iterator for Strings {
+    type Item = &'static CStr;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        // SAFETY: this goes no further than the zero at the end of the array.
+        let address = unsafe { self.next.read() };
+        if address == 0 {
+            return None;
+        }
+        self.next = self.next.wrapping_add(1);
+        // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
+        Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
+    }
+}

@@ -1,0 +1,132 @@
+//! `kennel session`: starts a session in a process of its own, lists those that run, ends one.
+
+use std::{
+    env, fmt,
+    io::{self, Read, Write},
+    process::{Command, ExitCode, Stdio},
+};
+
+use kennel::{Client, Error, ListenError};
+use serde::Serialize;
+
+use crate::{
+    FAILED,
+    args::{SessionAction, Start},
+    host, report,
+};
+
+/// Where `start` is among the arguments: `kennel session start`.
+const ACTION: usize = 2;
+
+/// Runs `kennel session`.
+pub(crate) fn session(action: &SessionAction) -> Result<ExitCode, Error> {
+    match action {
+        SessionAction::Start(start) if !start.foreground => in_background(start),
+        SessionAction::Start(start) => host::foreground(start),
+        SessionAction::Host(start) => host::background(start),
+        SessionAction::List { json } => list(*json),
+        SessionAction::Stop { name } => stop(name),
+    }
+}
+
+/// Starts this program once more with the same arguments, and waits until it takes commands or has said why not.
+fn in_background(start: &Start) -> Result<ExitCode, Error> {
+    // What is there already need not be prepared in vain.
+    match Client::connect(&start.name) {
+        Ok(_) => return Err(ListenError::Running { name: start.name.clone() }.into()),
+        Err(Error::Listen(ListenError::NotRunning { .. })) => {}
+        Err(error) => return Err(error),
+    }
+    let arguments = env::args_os().skip(1).enumerate();
+    let arguments = arguments.map(|(at, argument)| if at + 1 == ACTION { "host".into() } else { argument });
+    let mut host = Command::new("/proc/self/exe")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|source| Error::Io { what: "start a process for the session", source })?;
+    let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
+    let told = io::stderr().write_all(&said).and_then(|()| io::stdout().write_all(&socket));
+    told.map_err(|source| Error::Io { what: "write the path of the socket", source })?;
+    // It has closed both ends: it takes commands, and said where, or it is about to end.
+    if socket.is_empty() {
+        let status = host.wait().map_err(|source| Error::Io { what: "wait for the session", source })?;
+        if said.is_empty() {
+            eprintln!("kennel: session {}: it ended while it started: {status}", start.name);
+        }
+        return Ok(FAILED.into());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn drained(stream: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut stream) = stream {
+        // What came before an error is all there is.
+        let _ = stream.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// A line of `kennel session list`.
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    pid: i32,
+    ready: usize,
+    running: usize,
+    served: u64,
+    socket: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, pid, ready, running, served, socket } = self;
+        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {served:>8}  {socket}")
+    }
+}
+
+fn list(json: bool) -> Result<ExitCode, Error> {
+    let mut lines = Vec::new();
+    for name in Client::sessions()? {
+        // One that has ended is none; what is wrong with another is no reason to hide the rest.
+        match line(&name) {
+            Ok(line) => lines.push(line),
+            Err(Error::Listen(ListenError::NotRunning { .. })) => {}
+            Err(error) => report::error(&error),
+        }
+    }
+    let text = if json {
+        report::json(&lines)
+    } else {
+        let header = format!("{:<20} {:>8} {:>6} {:>8} {:>8}  SOCKET", "NAME", "PID", "READY", "RUNNING", "SERVED");
+        let lines = lines.iter().map(Line::to_string);
+        std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
+    };
+    match writeln!(io::stdout(), "{text}") {
+        // Who reads no further has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { what: "write the list", source: error })
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn line(name: &str) -> Result<Line, Error> {
+    let client = Client::connect(name)?;
+    let (pid, socket) = (client.process(), client.path().display().to_string());
+    let stats = client.stats()?;
+    let (ready, running, served) = (stats.ready, stats.running, stats.served);
+    Ok(Line { name: name.to_owned(), pid, ready, running, served, socket })
+}
+
+fn stop(name: &str) -> Result<ExitCode, Error> {
+    match Client::connect(name).and_then(Client::stop) {
+        Err(Error::Listen(ListenError::NotRunning { .. })) => {
+            eprintln!("kennel: session {name}: no session of that name is running");
+            Ok(ExitCode::SUCCESS)
+        }
+        stopped => stopped.map(|()| ExitCode::SUCCESS),
+    }
+}

@@ -1,0 +1,251 @@
+//! The client of a session that listens, for programs that are not the small `kennel-exec`. Blocking, and without a
+//! runtime: `kennel exec` is started once for every command.
+
+mod call;
+
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kennel_helper::{
+    client_wire::{Answer, Ask, LONGEST_ANSWER, LONGEST_ASK},
+    wire::{Cursor, Field},
+};
+use nix::{
+    sys::{
+        memfd::{MFdFlags, memfd_create},
+        socket::{
+            SockFlag, connect, getsockopt, setsockopt,
+            sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout},
+        },
+        time::TimeVal,
+    },
+    unistd::geteuid,
+};
+
+pub use self::call::Call;
+use crate::{
+    Error, ListenError, Stats,
+    listen::{directory::Directory, name::Name},
+    packet::{self, address, packet_socket},
+};
+
+/// How long a session may take to let us in, or to answer how it is, in seconds.
+const PATIENCE: i64 = 5;
+
+/// A connection to a session that listens, for one matter: a command, or a question.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    name: String,
+    path: PathBuf,
+    process: i32,
+}
+
+/// What a session tells about a command.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event {
+    /// The command's terminal, its master side, not blocking.
+    Terminal(OwnedFd),
+    /// The command has ended, or could not be started.
+    Ended {
+        /// The exit status that stands for it: the command's own, 128 + n after signal n, 124 after a timeout, 125 to
+        /// 127 where nothing ran.
+        code: u8,
+        /// Lines for stderr.
+        message: Vec<u8>,
+        /// The report, if it was asked for: JSON.
+        report: Option<Vec<u8>>,
+    },
+}
+
+impl Client {
+    /// Connects to the session of that name, where [`Session::listen`](crate::Session::listen) puts it.
+    ///
+    /// # Errors
+    /// A name that is none, or that no session of this user has.
+    pub fn connect(name: &str) -> Result<Self, Error> {
+        Self::connect_in(Directory::usual(), name)
+    }
+
+    /// As [`connect`](Self::connect), in another directory.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_in(directory: impl AsRef<Path>, name: &str) -> Result<Self, Error> {
+        let name = Name::new(name)?;
+        let missing = || ListenError::NotRunning { name: name.to_string() };
+        let directory = Directory::open(directory.as_ref())?.ok_or_else(missing)?;
+        let path = directory.socket(&name)?;
+        let socket = match connected(&directory, &name) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ECONNREFUSED)) => {
+                return Err(missing().into());
+            }
+            socket => socket.map_err(ListenError::io("connect to", &path))?,
+        };
+        let peer = getsockopt(&socket, PeerCredentials);
+        let peer = peer.map_err(|errno| ListenError::io("look who listens on", &path)(errno.into()))?;
+        if peer.uid() != geteuid().as_raw() {
+            return Err(ListenError::Stranger { name: name.to_string(), user: peer.uid() }.into());
+        }
+        Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })
+    }
+
+    /// The names of this user's sessions, in order. Some of them may have ended without a word.
+    ///
+    /// # Errors
+    /// A directory for sockets that somebody else can write to.
+    pub fn sessions() -> Result<Vec<String>, Error> {
+        let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
+        let failed = || ListenError::io("list", directory.path());
+        let entries = fs::read_dir(directory.own_path("")).map_err(failed())?;
+        let names = entries.flatten().filter_map(|entry| Name::of_socket(entry.file_name().to_str()?));
+        let mut names: Vec<Name> = names.collect();
+        names.sort();
+        Ok(names.iter().map(Name::to_string).collect())
+    }
+
+    /// The process that the session belongs to.
+    #[must_use]
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How the session is doing.
+    ///
+    /// # Errors
+    /// A session that goes away or does not answer.
+    pub fn stats(self) -> Result<Stats, Error> {
+        setsockopt(&self.socket, ReceiveTimeout, &TimeVal::new(PATIENCE, 0))
+            .map_err(|errno| self.failed(errno))?;
+        self.ask(&Ask::Stats {}, &[])?;
+        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
+        match Answer::take(&mut Cursor::new(&packet.bytes)) {
+            Some(Answer::Stats { ready, running, served, refill_us }) => Ok(Stats {
+                ready: ready as usize,
+                running: running as usize,
+                served,
+                refill: Duration::from_micros(refill_us),
+            }),
+            _ => Err(self.gone()),
+        }
+    }
+
+    /// Ends the session, whatever runs in it, and waits until it is gone.
+    ///
+    /// # Errors
+    /// A connection that breaks.
+    pub fn stop(self) -> Result<(), Error> {
+        self.ask(&Ask::Stop {}, &[])?;
+        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
+        if packet.bytes.is_empty() { Ok(()) } else { Err(self.gone()) }
+    }
+
+    /// Has a command run with these standard descriptors; what comes of it, [`next`](Self::next) tells. Dropping the
+    /// client kills it.
+    ///
+    /// # Errors
+    /// A string that no command can have; a session that goes away.
+    pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+        let bytes = call.encode()?;
+        let length =
+            u32::try_from(bytes.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
+        let mut packet = Vec::with_capacity(bytes.len() + 8);
+        Ask::Inline { length }.put(&mut packet);
+        packet.extend_from_slice(&bytes);
+        if packet.len() <= LONGEST_ASK {
+            return packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error));
+        }
+        let memfd = memory_file(&bytes).map_err(|error| self.failed(error))?;
+        let [input, output, error] = stdio;
+        self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
+    }
+
+    /// Passes a signal on to the command.
+    ///
+    /// # Errors
+    /// A session that has gone away.
+    pub fn signal(&self, number: i32) -> Result<(), Error> {
+        self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[])
+    }
+
+    /// Waits for what the session tells next.
+    ///
+    /// # Errors
+    /// A session that goes away before it has told the command's end.
+    pub fn next(&self) -> Result<Event, Error> {
+        let packet = loop {
+            match packet::receive(&self.socket, LONGEST_ANSWER) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                packet => break packet.map_err(|error| self.failed(error))?,
+            }
+        };
+        let descriptor = packet.descriptors.into_iter().next();
+        match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
+            (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
+            (Some(Answer::Ended { code, report, message }), memfd) => {
+                let report = memfd.filter(|_| report > 0).map(|memfd| content(memfd, report)).transpose();
+                Ok(Event::Ended {
+                    code: u8::try_from(code).unwrap_or(255),
+                    message: message.to_owned(),
+                    report: report.map_err(|error| self.failed(error))?,
+                })
+            }
+            _ => Err(self.gone()),
+        }
+    }
+
+    fn ask(&self, ask: &Ask, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        ask.put(&mut bytes);
+        packet::send(&self.socket, &bytes, descriptors).map_err(|error| self.failed(error))
+    }
+
+    fn failed(&self, error: impl Into<io::Error>) -> Error {
+        ListenError::io("speak with the session on", &self.path)(error.into()).into()
+    }
+
+    fn gone(&self) -> Error {
+        ListenError::Gone { name: self.name.clone() }.into()
+    }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
+    let socket = packet_socket(SockFlag::empty())?;
+    // It limits the wait for being let in, too.
+    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
+    connect(socket.as_raw_fd(), &address(&directory.own_path(format!("{name}.sock")))?)?;
+    Ok(socket)
+}
+
+fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memfd = File::from(memfd_create(c"kennel-call", MFdFlags::MFD_CLOEXEC)?);
+    memfd.write_all_at(bytes, 0)?;
+    Ok(memfd.into())
+}
+
+fn content(memfd: OwnedFd, length: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length as usize];
+    File::from(memfd).read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}

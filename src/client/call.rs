@@ -1,0 +1,134 @@
+//! A command for a session of another process, as its client asks for it.
+
+use std::{
+    ffi::{CString, OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kennel_helper::{
+    client_wire::{self, Manner},
+    wire::{Field, ListBuf},
+};
+
+use crate::Error;
+
+/// A command to be run in a session that listens.
+#[derive(Clone)]
+pub struct Call {
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    directory: PathBuf,
+    timeout: Option<Duration>,
+    terminal: Option<(u16, u16)>,
+    report: bool,
+}
+
+impl Call {
+    /// A `program` without a slash is looked for in the command's PATH, inside.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            arguments: vec![program.as_ref().to_owned()],
+            environment: Vec::new(),
+            directory: PathBuf::new(),
+            timeout: None,
+            terminal: None,
+            report: false,
+        }
+    }
+
+    /// Adds arguments.
+    pub fn args<A: AsRef<OsStr>>(&mut self, arguments: impl IntoIterator<Item = A>) -> &mut Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable, over what the session's commands have anyway.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Where the command starts, an absolute path in the sandbox. Default: where the session's commands do.
+    pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
+        self.directory = directory.as_ref().to_owned();
+        self
+    }
+
+    /// The command's wall time. The policy's own is an upper bound.
+    pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Runs the command on a pseudoterminal of its own; its master side comes as [`Event::Terminal`](crate::Event).
+    pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
+        self.terminal = Some((rows, columns));
+        self
+    }
+
+    /// Whether a [`Report`](crate::Report) is wanted, as JSON.
+    pub fn report(&mut self, report: bool) -> &mut Self {
+        self.report = report;
+        self
+    }
+
+    /// # Errors
+    /// A NUL byte anywhere, a variable without a name.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, Error> {
+        let arguments: Result<ListBuf, Error> =
+            self.arguments.iter().map(|argument| c_string("argument", argument, argument)).collect();
+        let environment: Result<ListBuf, Error> = self.environment.iter().map(variable).collect();
+        let cwd = c_string("working directory", self.directory.as_os_str(), self.directory.as_os_str())?;
+        let (rows, columns) = self.terminal.unwrap_or_default();
+        // Zero stands for none.
+        let timeout =
+            self.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1));
+        let mut bytes = Vec::new();
+        client_wire::Call {
+            manner: Manner {
+                cwd: &cwd,
+                timeout_ms: timeout.unwrap_or(0),
+                terminal: self.terminal.is_some().into(),
+                window: u32::from(rows) << 16 | u32::from(columns),
+                report: self.report.into(),
+            },
+            arguments: arguments?.list(),
+            environment: environment?.list(),
+        }
+        .put(&mut bytes);
+        Ok(bytes)
+    }
+}
+
+/// Names only: values of variables may be secrets.
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call")
+            .field("arguments", &self.arguments)
+            .field("variables", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
+    }
+}
+
+fn variable((name, value): &(OsString, OsString)) -> Result<CString, Error> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("environment variable", name, "is not a name"));
+    }
+    let mut both = name.clone();
+    both.push("=");
+    both.push(value);
+    // The value may be a secret: only the name appears in the message.
+    c_string("environment variable", &both, name)
+}
+
+fn c_string(what: &'static str, value: &OsStr, shown: &OsStr) -> Result<CString, Error> {
+    CString::new(value.as_bytes()).map_err(|_| refused(what, shown, "contains a NUL byte"))
+}
+
+fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
+    let value = value.to_string_lossy().chars().take(80).collect();
+    Error::Command { what, value, reason: reason.to_owned() }
+}

@@ -1,0 +1,94 @@
+//! The loop that lets clients in, and ends everything when one of them asks for it.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use nix::sys::socket::{SockFlag, accept4};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+};
+
+use super::{
+    connection::Connection,
+    peer::Welcome,
+    place::Place,
+    serve::{Wish, serve},
+};
+use crate::{Session, sys};
+
+/// Clients that may be connected and not have said yet what they want.
+const EARLY: usize = 128;
+
+/// How long to wait when no connection can be taken, for want of descriptors or memory.
+const EXHAUSTED: Duration = Duration::from_millis(20);
+
+/// What the loop needs.
+pub(super) struct Door {
+    pub(super) listener: AsyncFd<OwnedFd>,
+    pub(super) place: Arc<Place>,
+    pub(super) session: Session,
+    pub(super) welcome: Welcome,
+    pub(super) stopped: watch::Sender<bool>,
+}
+
+impl Door {
+    /// Lets clients in until one of them wants the session to end, or it has ended. Dropping the future kills what runs.
+    pub(super) async fn keep(self) {
+        let early = Arc::new(Semaphore::new(EARLY));
+        let mut clients = JoinSet::new();
+        let last = loop {
+            tokio::select! {
+                Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
+                client = self.next(&early) => if let Some((connection, permit)) = client {
+                    clients.spawn(serve(connection, self.session.clone(), permit));
+                }
+            }
+        };
+        let Self { listener, place, session, stopped, .. } = self;
+        drop(listener);
+        clients.shutdown().await;
+        session.shutdown().await;
+        place.leave();
+        // The one who asked sees it by the end of the connection.
+        drop(last);
+        let _ = stopped.send(true);
+    }
+
+    /// The next client that is welcome; `None` where one was turned away.
+    async fn next(&self, early: &Arc<Semaphore>) -> Option<(Connection, OwnedSemaphorePermit)> {
+        let permit = Arc::clone(early).acquire_owned().await.ok()?;
+        let socket = match self.listener.async_io(Interest::READABLE, accept).await {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "no connection could be taken");
+                tokio::time::sleep(EXHAUSTED).await;
+                return None;
+            }
+        };
+        let welcome = self.welcome.check(socket.as_fd());
+        let connection = Connection::new(socket).ok()?;
+        if let Err(reason) = welcome {
+            tracing::warn!(%reason, "a client was turned away");
+            connection.turn_away(&reason.to_string());
+            return None;
+        }
+        Some((connection, permit))
+    }
+}
+
+fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    loop {
+        match accept4(listener.as_raw_fd(), flags) {
+            // Gone before it was taken.
+            Err(nix::errno::Errno::ECONNABORTED | nix::errno::Errno::EINTR) => {}
+            number => return Ok(sys::received(number?)),
+        }
+    }
+}

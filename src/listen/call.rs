@@ -1,0 +1,155 @@
+//! What a client asks for, read and owned. Whoever sent it is our user's, but may be wrong or hostile: nothing of it is
+//! believed, and nothing of it can make us wait.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{CStr, OsStr, OsString},
+    fs::File,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::FileExt,
+        },
+    },
+    path::PathBuf,
+    time::Duration,
+};
+
+use kennel_helper::{
+    client_wire::{self, Ask},
+    wire::{Cursor, Field},
+};
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::{Command, Error, Session, packet::Packet};
+
+/// Longest call in a memfd, in bytes: more than execve(2) takes.
+const LONGEST: u32 = 8 << 20;
+
+/// The first packet of a client.
+#[derive(Debug)]
+pub(super) enum First {
+    Call(Box<Call>),
+    Stats,
+    Stop,
+}
+
+/// A command that a client wants to be run.
+#[derive(Debug)]
+pub(super) struct Call {
+    arguments: Vec<OsString>,
+    /// `NAME=value`.
+    environment: Vec<OsString>,
+    directory: Option<PathBuf>,
+    timeout: Option<Duration>,
+    pub(super) terminal: Option<(u16, u16)>,
+    pub(super) wants_report: bool,
+    pub(super) stdio: [OwnedFd; 3],
+}
+
+impl First {
+    /// `None` where the packet makes no sense.
+    pub(super) fn read(packet: Packet) -> Option<Self> {
+        let mut cursor = Cursor::new(&packet.bytes);
+        match Ask::take(&mut cursor)? {
+            Ask::Inline { length } => {
+                let stdio = packet.descriptors.try_into().ok()?;
+                Call::read(cursor.bytes(usize::try_from(length).ok()?)?, stdio)
+            }
+            Ask::Memfd { length } => {
+                let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
+                Call::read(&content(memfd, length)?, [input, output, error])
+            }
+            Ask::Stats {} => Some(Self::Stats),
+            Ask::Stop {} => Some(Self::Stop),
+            Ask::Signal { .. } => None,
+        }
+    }
+}
+
+/// The bytes of a memfd. Of any other file a read could make us wait.
+fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
+    fcntl(&memfd, FcntlArg::F_GET_SEALS).ok()?;
+    let file = File::from(memfd);
+    if length > LONGEST || file.metadata().ok()?.len() < length.into() {
+        return None;
+    }
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
+}
+
+impl Call {
+    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<First> {
+        let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
+        let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();
+        let call = Self {
+            arguments: arguments.iter().map(owned).collect(),
+            environment: environment.iter().map(owned).collect(),
+            directory: (!manner.cwd.is_empty()).then(|| owned(manner.cwd).into()),
+            timeout: (manner.timeout_ms > 0).then(|| Duration::from_millis(manner.timeout_ms)),
+            terminal: (manner.terminal != 0).then(|| window(manner.window)),
+            wants_report: manner.report != 0,
+            stdio,
+        };
+        // A list whose bytes are malformed ends early.
+        let is_whole =
+            call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
+        (is_whole && !call.arguments.is_empty()).then(|| First::Call(Box::new(call)))
+    }
+
+    /// The command, but for its standard descriptors.
+    pub(super) fn command(&mut self, session: &Session) -> Result<Command, Error> {
+        let mut arguments = std::mem::take(&mut self.arguments).into_iter();
+        let mut command = session.command(arguments.next().unwrap_or_default());
+        command.args(arguments);
+        command.replace_environment(self.laid_over(session));
+        if let Some(directory) = &self.directory {
+            if !directory.is_absolute() {
+                return Err(Error::Command {
+                    what: "working directory",
+                    value: directory.display().to_string(),
+                    reason: "is not absolute".to_owned(),
+                });
+            }
+            command.current_dir(directory);
+        }
+        if let Some(timeout) = self.timeout {
+            command.timeout(timeout);
+        }
+        if let Some((rows, columns)) = self.terminal {
+            command.terminal(rows, columns);
+        }
+        Ok(command)
+    }
+
+    /// The client's variables over the session's own, as far as the policy lets them.
+    fn laid_over(&mut self, session: &Session) -> Vec<(OsString, OsString)> {
+        let compiled = session.compiled();
+        let mut variables: BTreeMap<_, _> = compiled.environment.0.iter().cloned().collect();
+        // As getenv(3) does: of two with the same name the first counts.
+        for variable in self.environment.drain(..).rev() {
+            if let Some((name, value)) = split(variable) {
+                if compiled.overlay.allows(&name) {
+                    variables.insert(name, value);
+                }
+            }
+        }
+        variables.into_iter().collect()
+    }
+}
+
+fn split(variable: OsString) -> Option<(OsString, OsString)> {
+    let mut bytes = variable.into_vec();
+    let at = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0)?;
+    let value = bytes.split_off(at + 1);
+    bytes.truncate(at);
+    Some((OsString::from_vec(bytes), OsString::from_vec(value)))
+}
+
+/// Rows and columns.
+fn window(both: u32) -> (u16, u16) {
+    let [low, high] = [both & 0xffff, both >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
+    (high, low)
+}

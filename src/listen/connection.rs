@@ -1,0 +1,112 @@
+//! One connection to a client, under the runtime's watch.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use kennel_helper::{
+    client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK},
+    wire::Field,
+};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{
+    Error, Outcome, Report,
+    packet::{self, Packet},
+    sys,
+};
+
+/// Room for everything of an answer but its message, in bytes.
+const HEAD: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: AsyncFd<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        Ok(Self { socket: sys::watched(socket, Interest::READABLE)? })
+    }
+
+    /// The next packet; `None` when the client is gone, or sends what cannot be received.
+    pub(super) async fn next(&self) -> Option<Packet> {
+        let receive = |socket: &OwnedFd| packet::receive(socket, LONGEST_ASK);
+        // Most often it is there already.
+        let packet = match receive(self.socket.get_ref()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.socket.async_io(Interest::READABLE, receive).await
+            }
+            packet => packet,
+        };
+        packet.ok().filter(|packet| !packet.bytes.is_empty())
+    }
+
+    /// Answers. A client that does not take what it asked for is as good as gone.
+    pub(super) fn answer(&self, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
+        let mut bytes = Vec::new();
+        answer.put(&mut bytes);
+        if let Err(error) = packet::send(self.socket.get_ref(), &bytes, descriptor.as_slice()) {
+            tracing::debug!(%error, "a client did not take its answer");
+        }
+    }
+
+    /// Tells how the command went.
+    pub(super) fn ended(&self, result: &Result<Outcome, Error>, wants_report: bool) {
+        let (code, lines) = match result {
+            Ok(outcome) => (outcome.exit_code(), remarks(outcome)),
+            Err(error) => (error.exit_code(), excuse(error)),
+        };
+        let report = wants_report.then(|| report(result)).and_then(|report| {
+            report.inspect_err(|error| tracing::warn!(%error, "no report could be written")).ok()
+        });
+        let length = report.as_ref().map_or(0, |(_, length)| *length);
+        let message = lines.as_bytes();
+        let message = message.get(..LONGEST_ANSWER - HEAD).unwrap_or(message);
+        let answer = Answer::Ended { code: code.into(), report: length, message };
+        self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
+    }
+
+    /// Tells who must not be served why; to be dropped after that.
+    pub(super) fn turn_away(&self, reason: &str) {
+        // What it said and nobody read would make its end forget the answer.
+        let _ = packet::receive(self.socket.get_ref(), LONGEST_ASK);
+        self.refuse(reason);
+    }
+
+    /// Waits until the client goes away. What it says meanwhile is thrown away.
+    pub(super) async fn gone(&self) {
+        while self.next().await.is_some() {}
+    }
+
+    /// Tells why nothing is done.
+    pub(super) fn refuse(&self, reason: &str) {
+        let message = format!("kennel: the session does not serve this: {reason}\n");
+        let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
+        self.answer(&answer, None);
+    }
+}
+
+/// What is said of an end besides its status. What is degraded was said when the session was prepared.
+fn remarks(outcome: &Outcome) -> String {
+    let denials = outcome.denials.iter().map(|denial| {
+        format!("kennel: denied by {}: {}: {}\n", denial.protection, denial.subject, denial.reason)
+    });
+    let failure = outcome.failure().map(|failure| format!("kennel: {}\n", failure.message));
+    denials.chain(failure).collect()
+}
+
+fn excuse(error: &Error) -> String {
+    let remedy = error.remedy().map(|remedy| format!("kennel: to mend it: {remedy}\n"));
+    format!("kennel: {}\n{}", error.chain(), remedy.unwrap_or_default())
+}
+
+/// The report in a memfd, and its length.
+fn report(result: &Result<Outcome, Error>) -> io::Result<(OwnedFd, u32)> {
+    let text = serde_json::to_vec(&Report::of(result))?;
+    let memfd = memfd_create(c"kennel-report", MFdFlags::MFD_CLOEXEC)?;
+    io::Write::write_all(&mut std::fs::File::from(memfd.try_clone()?), &text)?;
+    Ok((memfd, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
+}

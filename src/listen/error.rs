@@ -1,0 +1,87 @@
+//! Why a session cannot be offered to clients, or not be reached by one.
+
+use std::{io, path::PathBuf};
+
+/// Why a session cannot listen, or a session that listens cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The name is none that a session can have.
+    #[error("session name {name:?}: {reason}")]
+    Name {
+        /// The name, shortened.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The directory for sockets is not one that nobody else can write to.
+    #[error("runtime directory {}: {reason}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// What can be done.
+        remedy: &'static str,
+    },
+    /// Another session of that name is running.
+    #[error("session {name} is running")]
+    Running {
+        /// Its name.
+        name: String,
+    },
+    /// No session of that name is running.
+    #[error("session {name}: no session of that name is running")]
+    NotRunning {
+        /// The name.
+        name: String,
+    },
+    /// Whoever listens on the socket is another user.
+    #[error("session {name}: its socket belongs to user {user}")]
+    Stranger {
+        /// The session's name.
+        name: String,
+        /// Who listens.
+        user: u32,
+    },
+    /// The session went away, or its answer makes no sense.
+    #[error("session {name}: it ended before it answered")]
+    Gone {
+        /// Its name.
+        name: String,
+    },
+    /// A call failed.
+    #[error("{what} {}", path.display())]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Name { .. } => {
+                Some("use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit")
+            }
+            Self::Directory { remedy, .. } => Some(remedy),
+            Self::Running { .. } => {
+                Some("use it with kennel exec, end it with kennel session stop, or take another name")
+            }
+            Self::NotRunning { .. } | Self::Gone { .. } => {
+                Some("start it with kennel session start --name; kennel session list shows those that run")
+            }
+            Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
+            Self::Io { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Puts `kennel-exec` into the runtime directory. A file of that name is used only when it is ours in every respect; else
+//! it is replaced whole.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use kennel_helper::EXEC_IMAGE;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat, renameat},
+    sys::stat::{Mode, SFlag, fchmod, fstat},
+    unistd::{UnlinkatFlags, geteuid, unlinkat},
+};
+
+use super::{directory::Directory, error::ListenError};
+use crate::sys;
+
+const NAME: &str = "kennel-exec";
+
+/// Names that others may have taken.
+const ATTEMPTS: u32 = 1000;
+
+/// How often to look whether a child that is being started elsewhere still holds the new file open for writing.
+const LOOKS: u32 = 200;
+
+/// The path of the client, which is there after this.
+pub(super) fn install(directory: &Directory) -> Result<PathBuf, ListenError> {
+    let path = directory.path().join(NAME);
+    if !is_installed(directory) {
+        put(directory).map_err(ListenError::io("install the client", &path))?;
+    }
+    Ok(path)
+}
+
+/// Whether the very client is there, and nobody else can change it.
+fn is_installed(directory: &Directory) -> bool {
+    let look = || -> io::Result<bool> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+        let file = File::from(openat(directory, NAME, flags, Mode::empty())?);
+        let stat = fstat(&file)?;
+        let is_ours = stat.st_uid == geteuid().as_raw()
+            && SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG
+            && stat.st_mode & 0o7777 == 0o700
+            && stat.st_nlink == 1
+            && u64::try_from(stat.st_size) == Ok(EXEC_IMAGE.len() as u64);
+        let mut bytes = Vec::with_capacity(EXEC_IMAGE.len());
+        Ok(is_ours
+            && file.take(stat.st_size.unsigned_abs()).read_to_end(&mut bytes)? > 0
+            && bytes == EXEC_IMAGE)
+    };
+    look().unwrap_or(false)
+}
+
+/// Writes it under another name, and renames it when it can be executed.
+fn put(directory: &Directory) -> io::Result<()> {
+    let (temporary, file) = create(directory)?;
+    let put = write(directory, &temporary, file)
+        .and_then(|()| renameat(directory, temporary.as_str(), directory, NAME).map_err(io::Error::from));
+    if put.is_err() {
+        let _ = unlinkat(directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    put
+}
+
+/// Creates a file that was not there.
+fn create(directory: &Directory) -> io::Result<(String, File)> {
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    for attempt in 0..ATTEMPTS {
+        let name = format!(".{NAME}.{}.{attempt}", std::process::id());
+        match openat(directory, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Err(Errno::EEXIST) => {}
+            file => return Ok((name, File::from(file?))),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+fn write(directory: &Directory, temporary: &str, mut file: File) -> io::Result<()> {
+    file.write_all(EXEC_IMAGE)?;
+    fchmod(&file, Mode::S_IRWXU)?;
+    drop(file);
+    let readable = openat(directory, temporary, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    settle(&readable);
+    Ok(())
+}
+
+/// A child that another thread is starting has copies of our descriptors until it executes its program; as long as one of
+/// them is open for writing, the file cannot be executed (ETXTBSY).
+fn settle(file: &OwnedFd) {
+    for _ in 0..LOOKS {
+        if sys::has_no_writer(file.as_fd()) {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}

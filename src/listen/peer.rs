@@ -1,0 +1,90 @@
+//! Who is at the other end of a connection: a process of our own user, in our own user namespace. What runs in a sandbox
+//! is in another one, however it came by the path of the socket.
+
+use std::{
+    fmt, fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::socket::{
+        getsockopt,
+        sockopt::{PeerCredentials, PeerPidfd},
+    },
+    unistd::geteuid,
+};
+
+/// Device and inode of a namespace.
+type Namespace = (u64, u64);
+
+/// Whom a session serves.
+#[derive(Debug)]
+pub(super) struct Welcome {
+    user: u32,
+    namespace: Namespace,
+}
+
+/// Why a connection is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    User,
+    Namespace,
+    Unknown,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::User => "it serves its own user only",
+            Self::Namespace => "it serves nobody who is in a sandbox or another user namespace",
+            Self::Unknown => "it cannot tell who asks",
+        })
+    }
+}
+
+impl Welcome {
+    /// Processes like this one.
+    pub(super) fn ours() -> io::Result<Self> {
+        Ok(Self { user: geteuid().as_raw(), namespace: namespace("self")? })
+    }
+
+    /// Whether whoever connected is welcome.
+    pub(super) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), Refused> {
+        let credentials = getsockopt(&connection, PeerCredentials).map_err(|_| Refused::Unknown)?;
+        if credentials.uid() != self.user {
+            return Err(Refused::User);
+        }
+        // A process of a foreign pid namespace has no number here.
+        let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(Refused::Unknown)?;
+        let process = process(&connection, pid).map_err(|_| Refused::Unknown)?;
+        let there = namespace(&pid.to_string()).map_err(|_| Refused::Namespace)?;
+        // Only while it lives is the number its own, and what was read with it about it.
+        if !is_alive(&process) {
+            return Err(Refused::Unknown);
+        }
+        if there == self.namespace { Ok(()) } else { Err(Refused::Namespace) }
+    }
+}
+
+/// A hold on the process that connected. Before Linux 6.5 by its number.
+fn process(connection: &BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
+    match getsockopt(connection, PeerPidfd) {
+        Err(Errno::ENOPROTOOPT | Errno::EINVAL) => crate::sys::open_process(pid),
+        process => process,
+    }
+}
+
+fn is_alive(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut ended, PollTimeout::ZERO) == Ok(0)
+}
+
+fn namespace(process: &str) -> io::Result<Namespace> {
+    let namespace = fs::metadata(format!("/proc/{process}/ns/user"))?;
+    Ok((namespace.dev(), namespace.ino()))
+}

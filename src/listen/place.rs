@@ -1,0 +1,131 @@
+//! A session's place in the runtime directory: its lock and its socket. Whoever holds the lock is the session.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, Flock, FlockArg, OFlag, openat},
+    sys::{
+        socket::{Backlog, SockFlag, bind, connect, listen},
+        stat::{Mode, fchmod, fstat, fstatat},
+    },
+    unistd::{UnlinkatFlags, unlinkat},
+};
+
+use super::{directory::Directory, error::ListenError, name::Name};
+use crate::packet::{address, packet_socket};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 512;
+
+/// The place of a session, from the moment that it is taken.
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: Directory,
+    name: Name,
+    path: PathBuf,
+    /// Released last, after the socket has been removed.
+    lock: Mutex<Option<Flock<OwnedFd>>>,
+}
+
+impl Place {
+    /// Takes a name. What a session left behind that is gone is removed.
+    pub(super) fn take(directory: Directory, name: Name) -> Result<(Self, OwnedFd), ListenError> {
+        let path = directory.socket(&name)?;
+        let lock = lock(&directory, &name)?;
+        let place = Self { directory, name, path, lock: Mutex::new(Some(lock)) };
+        place.clean()?;
+        let listener = place.bind().map_err(ListenError::io("listen on", &place.path))?;
+        Ok((place, listener))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Removes the socket of a session that is gone. One that answers although its lock is free is left alone.
+    fn clean(&self) -> Result<(), ListenError> {
+        let failed = || ListenError::io("remove stale socket", &self.path);
+        match self.knock() {
+            Ok(()) => Err(ListenError::Running { name: self.name.to_string() }),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                Err(ListenError::Running { name: self.name.to_string() })
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            Err(_) => self.unlink(&self.name.socket()).map_err(|errno| failed()(errno.into())),
+        }
+    }
+
+    /// Connects, to see whether anybody is there.
+    fn knock(&self) -> std::io::Result<()> {
+        let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
+        connect(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
+        Ok(())
+    }
+
+    fn bind(&self) -> std::io::Result<OwnedFd> {
+        let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
+        // The file gets the mode of the socket, less the umask, which is not ours to change.
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        bind(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
+        listen(&socket, Backlog::new(BACKLOG)?)?;
+        Ok(socket)
+    }
+
+    /// Gives the name back. To do it again is nothing.
+    pub(super) fn leave(&self) {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = lock.take() {
+            for file in [self.name.socket(), self.name.lock()] {
+                if let Err(error) = self.unlink(&file) {
+                    tracing::debug!(%file, %error, "not removed");
+                }
+            }
+            drop(lock);
+        }
+    }
+
+    fn unlink(&self, file: &str) -> Result<(), Errno> {
+        match unlinkat(&self.directory, file, UnlinkatFlags::NoRemoveDir) {
+            Err(Errno::ENOENT) => Ok(()),
+            unlinked => unlinked,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Locks the name. The kernel lets go of the lock however the session ends.
+fn lock(directory: &Directory, name: &Name) -> Result<Flock<OwnedFd>, ListenError> {
+    let file = name.lock();
+    let failed = |errno: Errno| ListenError::io("lock", directory.path().join(name.lock()))(errno.into());
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+    loop {
+        let opened =
+            openat(directory, file.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
+        let lock = match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => return Err(ListenError::Running { name: name.to_string() }),
+            lock => lock.map_err(|(_, errno)| failed(errno))?,
+        };
+        // The session before may have removed the file between our opening and our locking it: then this lock is one
+        // that nobody else will look at.
+        let ours = fstat(lock.as_fd()).map_err(failed)?;
+        match fstatat(directory, file.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => return Ok(lock),
+            Ok(_) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+    }
+}

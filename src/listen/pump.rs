@@ -1,0 +1,89 @@
+//! Output that must be counted or cut passes through here, from the command's pipe to the descriptor that the client
+//! gave. That may be anything and may make its writer wait, so a thread of its own writes to it.
+
+use std::{fs::File, io::Write, os::fd::OwnedFd, thread, time::Duration};
+
+use tokio::{
+    io::AsyncReadExt,
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{Child, ChildOutput, Command, Ended, Outcome, Stdio};
+
+/// Bytes that are read at once.
+const PIECE: usize = 16 << 10;
+
+/// How long output that nobody reads may hold up the answer after a timeout.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Gives the command its descriptors, and pipes in place of those whose output passes through us; answers those.
+pub(super) fn pipes(
+    command: &mut Command,
+    [input, output, error]: [OwnedFd; 3],
+    passes_through: impl Fn(&OwnedFd) -> bool,
+) -> [Option<OwnedFd>; 2] {
+    let split = |fd: OwnedFd| {
+        if passes_through(&fd) { (Stdio::piped(), Some(fd)) } else { (Stdio::from(fd), None) }
+    };
+    let ((stdout, out), (stderr, err)) = (split(output), split(error));
+    command.stdin(input).stdout(stdout).stderr(stderr);
+    [out, err]
+}
+
+/// What copies the output of one command.
+pub(super) struct Pumps([Option<JoinHandle<ChildOutput>>; 2]);
+
+impl Pumps {
+    pub(super) fn start(child: &mut Child, [out, err]: [Option<OwnedFd>; 2]) -> Self {
+        let start = |(from, to)| tokio::spawn(pump(from, to));
+        Self([child.stdout.take().zip(out).map(start), child.stderr.take().zip(err).map(start)])
+    }
+
+    /// Waits until everything is written, and enters how much it was.
+    pub(super) async fn finish(self, outcome: &mut Outcome) {
+        let Self([stdout, stderr]) = self;
+        let all = async { (drained(stdout).await, drained(stderr).await) };
+        let patience = if outcome.ended == Ended::TimedOut { PATIENCE } else { Duration::MAX };
+        if let Ok((stdout, stderr)) = timeout(patience, all).await {
+            outcome.count(stdout.as_ref(), stderr.as_ref());
+        }
+    }
+}
+
+async fn drained(pump: Option<JoinHandle<ChildOutput>>) -> Option<ChildOutput> {
+    match pump {
+        Some(pump) => pump.await.ok(),
+        None => None,
+    }
+}
+
+/// Copies all of `from` to `to`; answers `from`, which has counted, when everything is written. When `to` is closed, what
+/// the command says is lost, as it would have been, but goes on being read.
+async fn pump(mut from: ChildOutput, to: OwnedFd) -> ChildOutput {
+    let (sender, receiver) = mpsc::channel(4);
+    let (done, written) = oneshot::channel();
+    thread::spawn(move || {
+        write(receiver, &mut File::from(to));
+        let _ = done.send(());
+    });
+    let mut is_open = true;
+    let mut piece = vec![0; PIECE];
+    while let Ok(count @ 1..) = from.read(&mut piece).await {
+        let bytes = piece.get(..count).unwrap_or_default().to_vec();
+        is_open = is_open && sender.send(bytes).await.is_ok();
+    }
+    drop(sender);
+    // It is gone without a word when its descriptor was closed.
+    let _ = written.await;
+    from
+}
+
+fn write(mut pieces: mpsc::Receiver<Vec<u8>>, to: &mut File) {
+    while let Some(piece) = pieces.blocking_recv() {
+        if to.write_all(&piece).is_err() {
+            return;
+        }
+    }
+}

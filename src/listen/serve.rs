@@ -1,0 +1,167 @@
+//! One client, from its first word to the end of its command. When the client goes away, so does the command.
+
+use std::{
+    io::IsTerminal,
+    os::fd::{AsFd, OwnedFd},
+    time::Duration,
+};
+
+use kennel_helper::{
+    client_wire::{Answer, Ask},
+    wire::{Cursor, Field},
+};
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+
+use super::{
+    call::{Call, First},
+    connection::Connection,
+    pump::{Pumps, pipes},
+};
+use crate::{Child, Command, Error, Outcome, Session, Stdio, packet::Packet};
+
+/// How long a client may take for its first word.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// How long a client may take to go away once it was told the end.
+const LAST: Duration = Duration::from_secs(2);
+
+/// Signals that may come before the command has started.
+const EARLY: usize = 64;
+
+/// What a client leaves to be done.
+#[derive(Debug)]
+pub(super) enum Wish {
+    Nothing,
+    /// The session shall end; the connection is closed when it has.
+    Stop(Option<Connection>),
+}
+
+/// Serves one client. The permit is held until it has said what it wants.
+pub(super) async fn serve(connection: Connection, session: Session, permit: OwnedSemaphorePermit) -> Wish {
+    let Ok(Some(packet)) = timeout(FIRST, connection.next()).await else { return Wish::Nothing };
+    drop(permit);
+    let wish = match First::read(packet) {
+        Some(First::Call(call)) => run(&connection, &session, *call).await,
+        Some(First::Stats) => {
+            stats(&connection, &session);
+            Wish::Nothing
+        }
+        Some(First::Stop) => return Wish::Stop(Some(connection)),
+        None => {
+            connection.refuse("the request is malformed, or from another version of Kennel");
+            Wish::Nothing
+        }
+    };
+    // A signal that crosses the answer must be read: closing a socket with something unread in it makes the other end
+    // forget what it was told.
+    let _ = timeout(LAST, connection.gone()).await;
+    wish
+}
+
+fn stats(connection: &Connection, session: &Session) {
+    let stats = session.stats();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let answer = Answer::Stats {
+        ready: number(stats.ready),
+        running: number(stats.running),
+        served: stats.served,
+        refill_us: u64::try_from(stats.refill.as_micros()).unwrap_or(u64::MAX),
+    };
+    connection.answer(&answer, None);
+}
+
+async fn run(connection: &Connection, session: &Session, mut call: Call) -> Wish {
+    let wants_report = call.wants_report;
+    let result = match call.command(session) {
+        Ok(command) => to_its_end(connection, session, call, command).await,
+        Err(error) => Some(Err(error)),
+    };
+    // Else the client is gone, and the command with it.
+    let Some(result) = result else { return Wish::Nothing };
+    connection.ended(&result, wants_report);
+    match result {
+        // The zygote was killed: nothing will ever run here again.
+        Err(Error::SessionEnded) => Wish::Stop(None),
+        _ => Wish::Nothing,
+    }
+}
+
+/// Runs the command; `None` when the client goes away meanwhile.
+async fn to_its_end(
+    connection: &Connection,
+    session: &Session,
+    Call { stdio, terminal, wants_report, .. }: Call,
+    mut command: Command,
+) -> Option<Result<Outcome, Error>> {
+    let outputs = if terminal.is_some() {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        [None, None]
+    } else {
+        let is_cut = session.compiled().limits.output.is_some();
+        // A report is no reason to take a terminal from a command that would notice.
+        pipes(&mut command, stdio, |fd: &OwnedFd| is_cut || (wants_report && !fd.is_terminal()))
+    };
+    let mut child = match start(connection, &mut command).await? {
+        Ok(child) => child,
+        Err(error) => return Some(Err(error)),
+    };
+    if let Some(terminal) = child.terminal.take() {
+        connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
+    }
+    let pumps = Pumps::start(&mut child, outputs);
+    let mut result = follow(connection, &mut child).await?;
+    if let Ok(outcome) = &mut result {
+        tokio::select! {
+            () = pumps.finish(outcome) => {}
+            () = connection.gone() => return None,
+        }
+    }
+    Some(result)
+}
+
+/// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs.
+async fn start(connection: &Connection, command: &mut Command) -> Option<Result<Child, Error>> {
+    let mut early = Vec::new();
+    let mut spawn = std::pin::pin!(command.spawn());
+    let child = loop {
+        tokio::select! {
+            biased;
+            child = &mut spawn => break child,
+            packet = connection.next() => early.push(signal(&packet?)?),
+        }
+        if early.len() > EARLY {
+            return None;
+        }
+    };
+    if let Ok(child) = &child {
+        early.into_iter().for_each(|number| pass_on(child, number));
+    }
+    Some(child)
+}
+
+/// Waits for the end, passing signals on meanwhile; `None` when the client goes away.
+async fn follow(connection: &Connection, child: &mut Child) -> Option<Result<Outcome, Error>> {
+    loop {
+        let packet = tokio::select! {
+            biased;
+            outcome = child.wait() => return Some(outcome),
+            packet = connection.next() => packet,
+        };
+        pass_on(child, signal(&packet?)?);
+    }
+}
+
+/// The signal that a packet is about; `None` where it is about anything else.
+fn signal(packet: &Packet) -> Option<i32> {
+    match Ask::take(&mut Cursor::new(&packet.bytes))? {
+        Ask::Signal { number } => i32::try_from(number).ok().filter(|number| (1..=64).contains(number)),
+        _ => None,
+    }
+}
+
+/// A command that has ended gets no more signals; that is no error.
+fn pass_on(child: &Child, number: i32) {
+    if let Err(error) = child.signal(number) {
+        tracing::debug!(%error, number, "a signal was not passed on");
+    }
+}

@@ -1,0 +1,58 @@
+//! Packets between a session that listens and its clients: bytes, and the descriptors that come with them. Both ends
+//! use it; neither trusts what it reads.
+
+use std::{
+    io::{self, IoSlice},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    path::Path,
+};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket,
+};
+
+use crate::sys;
+
+/// One packet as it came.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    /// Empty when the other end is gone.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// A new socket for packets.
+pub(crate) fn packet_socket(flags: SockFlag) -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)?)
+}
+
+/// The address of a path, which must be shorter than 108 bytes.
+pub(crate) fn address(path: &Path) -> io::Result<UnixAddr> {
+    Ok(UnixAddr::new(path)?)
+}
+
+/// Sends one packet.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
+    let socket = socket.as_fd().as_raw_fd();
+    sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(())
+}
+
+/// Receives one packet of at most `longest` bytes. One that was cut, in bytes or descriptors, is an error.
+pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
+    let mut bytes = vec![0; longest];
+    let received = match sys::receive(socket.as_fd(), &mut bytes) {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => {
+            return Ok(Packet { bytes: Vec::new(), descriptors: Vec::new() });
+        }
+        received => received?,
+    };
+    if received.cut {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    bytes.truncate(received.count);
+    Ok(Packet { bytes, descriptors: received.descriptors })
+}

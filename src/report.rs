@@ -1,0 +1,92 @@
+//! How a command ended, as one plain object: what `--json` writes.
+
+use std::os::unix::process::ExitStatusExt;
+
+use serde::Serialize;
+
+use crate::{Denial, Ended, Enforcement, Error, Failure, Limit, Outcome, Usage};
+
+/// The object that `kennel run --json` and `kennel exec --json` write.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// What ended it; serialised as `failed` where it could not be started.
+    #[serde(serialize_with = "ended")]
+    pub ended: Option<Ended>,
+    /// The status a shell would report.
+    pub exit_code: u8,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// The limit that ended it.
+    pub limit: Option<Limit>,
+    /// From the start to the end, in milliseconds.
+    pub duration_ms: u128,
+    /// What it used.
+    pub usage: Option<Usage>,
+    /// Bytes it wrote to stdout, where Kennel collected them.
+    pub stdout_bytes: Option<u64>,
+    /// As `stdout_bytes`, for stderr.
+    pub stderr_bytes: Option<u64>,
+    /// Whether output beyond the cap was dropped.
+    pub truncated: bool,
+    /// What was enforced.
+    pub enforcement: Option<Enforcement>,
+    /// What was refused.
+    pub denials: Vec<Denial>,
+    /// What went wrong, where Kennel or a limit ended it or it could not be started.
+    pub failure: Option<Failure>,
+}
+
+impl Report {
+    /// The report of a command, however it went.
+    #[must_use]
+    pub fn of(result: &Result<Outcome, Error>) -> Self {
+        match result {
+            Ok(outcome) => Self::of_outcome(outcome),
+            Err(error) => Self::failed(error),
+        }
+    }
+
+    fn of_outcome(outcome: &Outcome) -> Self {
+        Self {
+            ended: Some(outcome.ended),
+            exit_code: outcome.exit_code(),
+            signal: outcome.status.signal(),
+            limit: outcome.limit,
+            duration_ms: outcome.duration.as_millis(),
+            usage: Some(outcome.usage),
+            stdout_bytes: outcome.stdout_bytes,
+            stderr_bytes: outcome.stderr_bytes,
+            truncated: outcome.truncated,
+            enforcement: Some(outcome.enforcement.clone()),
+            denials: outcome.denials.clone(),
+            failure: outcome.failure(),
+        }
+    }
+
+    /// The report of a command that could not be started.
+    #[must_use]
+    pub fn failed(error: &Error) -> Self {
+        Self {
+            ended: None,
+            exit_code: error.exit_code(),
+            signal: None,
+            limit: None,
+            duration_ms: 0,
+            usage: None,
+            stdout_bytes: None,
+            stderr_bytes: None,
+            truncated: false,
+            enforcement: None,
+            denials: Vec::new(),
+            failure: Some(error.failure()),
+        }
+    }
+}
+
+fn ended<S: serde::Serializer>(ended: &Option<Ended>, serializer: S) -> Result<S::Ok, S::Error> {
+    match ended {
+        Some(ended) => ended.serialize(serializer),
+        None => serializer.serialize_str("failed"),
+    }
+}

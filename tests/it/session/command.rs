@@ -1,0 +1,203 @@
+//! Arguments, variables, directory, and what cannot be run: as in a one-shot, and the session goes on.
+
+use std::{
+    ffi::OsStr,
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::ExitStatusExt},
+};
+
+use kennel::{Ended, Error, Session};
+
+use super::{in_time, policy, said, session, shell};
+use crate::support::workspace;
+
+/// It still runs commands, and none is left running.
+async fn goes_on(session: &Session) {
+    assert_eq!(shell(session, "echo on").await, "on\n");
+    assert_eq!(session.stats().running, 0);
+}
+
+#[tokio::test]
+async fn arguments_arrive_as_they_are() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut command = session.command("printf");
+    command.args(["%s|", "", " a  b", "*", "$HOME", "-n", "ü\n"]).arg(OsStr::from_bytes(b"\xff"));
+    let out = in_time(command.output()).await.unwrap();
+    assert_eq!(out.stdout, b"| a  b|*|$HOME|-n|\xc3\xbc\n|\xff|");
+}
+
+#[tokio::test]
+async fn variables_of_a_command_are_its_own() {
+    let dir = workspace();
+    let policy = policy(dir.path()).set_env("A", "policy").set_env("B", "policy");
+    let session = Session::prepare(&policy).await.unwrap();
+    let script = "echo \"$A $B $C ${PATH:+path}\"";
+    let mut changed = session.command("/bin/sh");
+    changed.args(["-c", script]).env("A", "mine").env("C", "new").env_remove("B").env_remove("none");
+    assert_eq!(said(&mut changed).await, "mine  new path\n");
+    assert_eq!(shell(&session, script).await, "policy policy  path\n", "the next has the policy's");
+    let mut cleared = session.command("/usr/bin/env");
+    assert_eq!(said(cleared.env_clear().env("ONLY", "this")).await, "ONLY=this\n");
+    assert_eq!(said(session.command("/usr/bin/env").env_clear()).await, "");
+}
+
+#[tokio::test]
+async fn path_of_the_command_is_searched() {
+    let dir = workspace();
+    let tool = dir.path().join("bin/tool");
+    std::fs::create_dir(dir.path().join("bin")).unwrap();
+    std::fs::write(&tool, "#!/bin/sh\necho mine\n").unwrap();
+    std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let session = session(dir.path()).await;
+    let path = format!("/absent:{}", dir.path().join("bin").display());
+    assert_eq!(said(session.command("tool").env("PATH", path)).await, "mine\n");
+    assert_eq!(said(&mut session.command("bin/tool")).await, "mine\n", "relative to the workspace");
+    let error = in_time(session.command("tool").output()).await.unwrap_err();
+    assert!(matches!(&error, Error::NotFound { program } if program == "tool"), "{error:?}");
+}
+
+#[tokio::test]
+async fn directory_of_a_command_is_its_own() {
+    let dir = workspace();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    let session = session(dir.path()).await;
+    let here = format!("{}\n", dir.path().display());
+    for _ in 0..3 {
+        assert_eq!(said(session.command("pwd").current_dir("/tmp")).await, "/tmp\n");
+        assert_eq!(
+            said(session.command("pwd").current_dir("sub")).await,
+            format!("{}/sub\n", dir.path().display())
+        );
+        assert_eq!(said(&mut session.command("pwd")).await, here);
+    }
+}
+
+#[tokio::test]
+async fn a_mebibyte_of_arguments_arrives_whole() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    for _ in 0..2 {
+        let mut command = session.command("printf");
+        command.arg("%s\n").args((0..1024).map(|number| format!("{number:01016}")));
+        let text = said(&mut command).await;
+        assert_eq!(text.len(), 1024 * 1017);
+        let numbers = text.lines().map(|line| line.parse::<usize>().unwrap());
+        assert!(numbers.eq(0..1024), "in order");
+    }
+    // Around the longest request that fits in a message: 32 KiB, and 8 KiB of pointers.
+    for count in [29, 30, 31, 32, 33, 34, 35] {
+        let mut command = session.command("printf");
+        let text = said(command.arg("%s").args((0..count).map(|_| "x".repeat(1000)))).await;
+        assert_eq!(text.len(), count * 1000);
+    }
+    for count in [900, 1000, 1020, 1023, 1024, 1025, 1100] {
+        let mut command = session.command("printf");
+        assert_eq!(said(command.arg("%s").args((0..count).map(|_| "x"))).await.len(), count);
+    }
+    let mut command = session.command("sh");
+    command.args(["-c", "printf %s \"$BIG\" | wc -c"]).env("BIG", "x".repeat(100 << 10));
+    assert_eq!(said(&mut command).await.trim(), (100 << 10).to_string());
+    goes_on(&session).await;
+}
+
+#[tokio::test]
+async fn arguments_that_are_too_long_are_not_executable() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut one = session.command("true");
+    one.arg("x".repeat(2 << 20));
+    let mut many = session.command("true");
+    many.args((0..400).map(|_| "x".repeat(10 << 10)));
+    for command in [&mut one, &mut many] {
+        let error = in_time(command.output()).await.unwrap_err();
+        let too_long = matches!(&error, Error::NotExecutable { source, .. } if source.raw_os_error() == Some(libc::E2BIG));
+        assert!(too_long, "{error:?}");
+        goes_on(&session).await;
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_executed_is_named_and_the_session_goes_on() {
+    let dir = workspace();
+    std::fs::write(dir.path().join("text"), "no program").unwrap();
+    let text = dir.path().join("garbage");
+    std::fs::write(&text, "\0\0\0\0").unwrap();
+    std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let session = session(dir.path()).await;
+    for (program, errno) in [("/tmp", libc::EACCES), ("./text", libc::EACCES), ("./garbage", libc::ENOEXEC)] {
+        let error = in_time(session.command(program).output()).await.unwrap_err();
+        let Error::NotExecutable { program: named, source } = &error else { panic!("{error:?}") };
+        assert_eq!((&**named, source.raw_os_error()), (program, Some(errno)));
+        goes_on(&session).await;
+    }
+    for program in ["absent-program", "/absent/program", "./absent"] {
+        let error = in_time(session.command(program).spawn()).await.unwrap_err();
+        assert!(matches!(&error, Error::NotFound { program: named } if named == program), "{error:?}");
+        goes_on(&session).await;
+    }
+}
+
+#[tokio::test]
+async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() {
+    let dir = workspace();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let outside = workspace();
+    let session = session(dir.path()).await;
+    let file = dir.path().join("file");
+    for (path, errno) in
+        [(outside.path(), libc::ENOENT), ("/absent".as_ref(), libc::ENOENT), (&file, libc::ENOTDIR)]
+    {
+        let error = in_time(session.command("true").current_dir(path).output()).await.unwrap_err();
+        let Error::Command { what, value, reason } = &error else { panic!("{error:?}") };
+        assert_eq!((*what, &**value), ("working directory", path.to_str().unwrap()));
+        let cause = std::io::Error::from_raw_os_error(errno);
+        assert_eq!(reason, &format!("cannot be entered in the sandbox: {cause}"));
+        goes_on(&session).await;
+    }
+}
+
+#[tokio::test]
+async fn nul_bytes_are_refused_before_a_worker_is_used() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let refused = [
+        in_time(session.command("a\0b").output()).await,
+        in_time(session.command("true").arg("a\0b").output()).await,
+        in_time(session.command("true").env("A", "hidden\0").output()).await,
+        in_time(session.command("true").current_dir("a\0b").output()).await,
+    ];
+    for (result, what) in refused.into_iter().zip(["program", "argument", "environment", "working"]) {
+        let chain = result.unwrap_err().chain();
+        assert!(chain.starts_with(what) && chain.ends_with("contains a NUL byte"), "{chain}");
+        assert!(!chain.contains("hidden"), "{chain}");
+    }
+    let error = in_time(session.command("").output()).await.unwrap_err();
+    assert_eq!(error.chain(), "program \"\": is empty");
+    assert_eq!(session.stats().served, 0);
+    goes_on(&session).await;
+}
+
+#[tokio::test]
+async fn a_command_that_fails_is_no_error_and_the_session_goes_on() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let endings = [("exit 3", 3, Ended::Exited), ("kill -9 $$", 137, Ended::Signaled)];
+    for (script, code, ended) in endings.into_iter().chain([("kill -SEGV $$", 139, Ended::Signaled)]) {
+        let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
+        assert_eq!((out.exit_code(), out.ended, out.limit), (code, ended, None), "{script}");
+        assert_eq!(out.status.signal(), (code > 128).then(|| i32::from(code) - 128));
+        assert!(out.failure().is_none() && out.denials.is_empty());
+        goes_on(&session).await;
+    }
+}
+
+#[tokio::test]
+async fn a_command_can_be_started_again() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut command = session.command("echo");
+    command.arg("again");
+    for _ in 0..3 {
+        assert_eq!(said(&mut command).await, "again\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! Many commands and many sessions leave no descriptor, process, mount or thread behind in their program.
+
+use std::fs;
+
+use kennel::Session;
+
+use super::{alone, eventually, in_time, policy, session, shell, tree::descendants};
+use crate::support::workspace;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Counts {
+    descriptors: usize,
+    processes: usize,
+    mounts: usize,
+    threads: usize,
+    /// Of the whole machine: a mount namespace of a worker that lives on would hold it.
+    memory_files: usize,
+}
+
+impl Counts {
+    fn now() -> Self {
+        let entries = |path: &str| fs::read_dir(path).unwrap().count();
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: entries("/proc/self/fd"),
+            processes: descendants(std::process::id()).len(),
+            mounts: fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count(),
+            threads: entries("/proc/self/task"),
+            memory_files: maps.matches("memfd").count(),
+        }
+    }
+}
+
+/// Commands that end in every way there is.
+async fn every_ending(session: &Session, rounds: usize) {
+    for round in 0..rounds {
+        let mut command = session.command("sh");
+        match round % 8 {
+            0 => drop(in_time(session.command("absent-program").output()).await.unwrap_err()),
+            1 => drop(in_time(session.command("true").current_dir("/absent").output()).await.unwrap_err()),
+            2 => drop(in_time(command.args(["-c", "sleep 60 & exit 3"]).output()).await.unwrap()),
+            3 => drop(in_time(session.command("sleep").arg("60").terminal(9, 9).spawn()).await.unwrap()),
+            4 => drop(in_time(session.command("true").no_network().output()).await.unwrap()),
+            5 => drop(in_time(session.command("true").background(true).status()).await.unwrap()),
+            6 => drop(in_time(session.command("true").arg("x".repeat(60_000)).output()).await.unwrap()),
+            _ => drop(in_time(session.command("true").output()).await.unwrap()),
+        }
+    }
+}
+
+async fn settled(session: &Session) {
+    eventually("ready workers", || session.stats().ready == 2 && session.stats().running == 0).await;
+}
+
+#[test]
+fn five_hundred_commands_leave_nothing() {
+    alone("counts::five_hundred_commands_leave_nothing", async || {
+        let dir = workspace();
+        let session = session(dir.path()).await;
+        // What the runtime and the first use of anything open for good.
+        every_ending(&session, 8).await;
+        settled(&session).await;
+        eventually("the zygote and two workers", || Counts::now().processes == 5).await;
+        let before = Counts::now();
+        every_ending(&session, 500).await;
+        // Of what has run in the background, the last is let go with the next.
+        in_time(session.command("true").background(true).status()).await.unwrap();
+        settled(&session).await;
+        eventually("as before", || {
+            Counts::now() == before || {
+                let _ = session.stats();
+                false
+            }
+        })
+        .await;
+        assert_eq!(session.stats().served, 508 + 1);
+    });
+}
+
+#[test]
+fn fifty_sessions_leave_nothing() {
+    alone("counts::fifty_sessions_leave_nothing", async || {
+        let dir = workspace();
+        let policy = policy(dir.path());
+        let cycle = async |round: usize| {
+            let session = Session::prepare(&policy).await.unwrap();
+            every_ending(&session, round % 10).await;
+            if round.is_multiple_of(3) {
+                in_time(session.shutdown()).await;
+            }
+        };
+        for round in 0..3 {
+            cycle(round).await;
+        }
+        eventually("no process", || Counts::now().processes == 0).await;
+        let before = Counts::now();
+        for round in 0..50 {
+            cycle(round).await;
+        }
+        eventually("as before", || Counts::now() == before).await;
+    });
+}
+
+#[test]
+fn twenty_sessions_at_once_leave_nothing() {
+    alone("counts::twenty_sessions_at_once_leave_nothing", async || {
+        let dir = workspace();
+        shell(&session(dir.path()).await, "true").await;
+        eventually("no process", || Counts::now().processes == 0).await;
+        let before = Counts::now();
+        let mut all = Vec::new();
+        for number in 0..20 {
+            let session =
+                Session::prepare(&policy(dir.path()).hostname(format!("host-{number}"))).await.unwrap();
+            all.push(session);
+        }
+        for (number, session) in all.iter().enumerate() {
+            assert_eq!(shell(session, "uname -n").await, format!("host-{number}\n"));
+        }
+        all.truncate(10);
+        shell(&all[9], "true").await;
+        drop(all);
+        eventually("as before", || Counts::now() == before).await;
+    });
+}

@@ -1,0 +1,147 @@
+//! Many commands at once, and who does not want to wait.
+
+use std::time::{Duration, Instant};
+
+use kennel::{Error, Session};
+use tokio::{task::JoinSet, time::timeout};
+
+use super::{PATIENCE, eventually, in_time, policy, ready, said, session, shell};
+use crate::support::workspace;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_hundred_commands_at_once_all_succeed() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut all = JoinSet::new();
+    for number in 0..200u8 {
+        let mut command = session.command("sh");
+        command.args(["-c", &format!("echo {number}; exit {number}")]);
+        all.spawn(async move { (number, command.output().await) });
+    }
+    let ended = timeout(PATIENCE * 3, async {
+        while let Some(ended) = all.join_next().await {
+            let (number, out) = ended.unwrap();
+            let out = out.unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
+            assert_eq!((out.exit_code(), out.stdout), (number, format!("{number}\n").into_bytes()));
+        }
+    });
+    ended.await.expect("it hangs");
+    let stats = session.stats();
+    assert_eq!((stats.running, stats.served), (0, 200));
+}
+
+#[tokio::test]
+async fn commands_run_side_by_side() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let start = Instant::now();
+    let mut all = JoinSet::new();
+    for _ in 0..20 {
+        let mut command = session.command("sleep");
+        command.arg("0.5");
+        all.spawn(async move { command.status().await.unwrap().status });
+    }
+    while let Some(ended) = in_time(all.join_next()).await {
+        assert!(ended.unwrap().success());
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn commands_one_after_the_other_see_what_was_done_before() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    for number in 0..30 {
+        shell(
+            &session,
+            &format!("[ \"$(tail -n1 log 2>/dev/null)\" = \"$1{}\" ]; echo {number} >> log", number - 1),
+        )
+        .await;
+    }
+    let log = std::fs::read_to_string(dir.path().join("log")).unwrap();
+    assert!(log.lines().map(|line| line.parse::<i32>().unwrap()).eq(0..30));
+}
+
+#[tokio::test]
+async fn without_ready_workers_each_command_waits_for_its_own() {
+    let dir = workspace();
+    let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+    for number in 0..10 {
+        assert_eq!(session.stats().ready, 0);
+        assert_eq!(shell(&session, &format!("echo {number}")).await, format!("{number}\n"));
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_want_to_wait_is_told_that_no_worker_is_ready() {
+    let dir = workspace();
+    let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+    for _ in 0..3 {
+        let error = in_time(session.command("true").fail_fast(true).output()).await.unwrap_err();
+        assert!(matches!(error, Error::Busy), "{error:?}");
+        assert!(error.remedy().is_some());
+        shell(&session, "true").await;
+    }
+    let stats = session.stats();
+    assert_eq!((stats.running, stats.served), (0, 3));
+}
+
+#[tokio::test]
+async fn who_does_not_want_to_wait_gets_a_worker_that_is_ready() {
+    let dir = workspace();
+    let session = Session::builder(&policy(dir.path())).ready_workers(1).prepare().await.unwrap();
+    for number in 0..5 {
+        eventually("a ready worker", || session.stats().ready == 1).await;
+        let mut command = session.command("echo");
+        assert_eq!(said(command.arg(number.to_string()).fail_fast(true)).await, format!("{number}\n"));
+    }
+}
+
+#[tokio::test]
+async fn who_is_busy_now_succeeds_soon() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut running = Vec::new();
+    let mut busy = 0;
+    let start = Instant::now();
+    while running.len() < 20 {
+        let mut command = session.command("sh");
+        command.args(["-c", "echo ready; sleep 60"]).fail_fast(true);
+        command.stdin(kennel::Stdio::null()).stdout(kennel::Stdio::null());
+        match in_time(command.spawn()).await {
+            Ok(child) => running.push(child),
+            Err(Error::Busy) => {
+                busy += 1;
+                tokio::task::yield_now().await;
+            }
+            Err(error) => panic!("{}", error.chain()),
+        }
+        assert!(start.elapsed() < PATIENCE, "never ready again: {} run, {busy} times busy", running.len());
+    }
+    assert_eq!(session.stats().running, 20);
+}
+
+#[tokio::test]
+async fn many_ready_workers_serve_a_burst() {
+    let dir = workspace();
+    let session = Session::builder(&policy(dir.path())).ready_workers(30).prepare().await.unwrap();
+    eventually("thirty ready", || session.stats().ready == 30).await;
+    let mut running = Vec::new();
+    for _ in 0..30 {
+        running.push(ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await);
+    }
+    drop(running);
+    eventually("none runs", || session.stats().running == 0).await;
+    eventually("thirty ready again", || session.stats().ready == 30).await;
+}
+
+/// The workers that wait are no processes of the command's: they do not use its limit up.
+#[tokio::test]
+async fn a_limit_of_processes_leaves_room_for_the_workers_that_wait() {
+    let dir = workspace();
+    let mut policy = policy(dir.path());
+    policy.limits.pids = Some(20);
+    let session = Session::builder(&policy).ready_workers(40).prepare().await.unwrap();
+    eventually("forty ready", || session.stats().ready >= 39).await;
+    assert_eq!(shell(&session, "echo x | cat | cat").await, "x\n");
+}

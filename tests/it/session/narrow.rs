@@ -1,0 +1,197 @@
+//! A command may do less than its policy lets it: fewer grants, read-only, no network. Nothing of it sticks.
+
+use std::{fs, path::Path};
+
+use kennel::{Command, Error, Mount, Policy, Sandbox, Session};
+
+use super::{attempt, in_time, probing, ready, said, sharing::server, with_payload};
+use crate::support::workspace;
+
+/// What creating, and overwriting, a file at each path answers.
+async fn writes(command: &mut Command, paths: &[&Path]) -> Vec<String> {
+    let calls: Vec<String> =
+        paths.iter().map(|path| format!("open s:{} 0x41 0x1b6", path.display())).collect();
+    said(command.args(calls.join(" + ").split(' '))).await.lines().map(str::to_owned).collect()
+}
+
+fn call(session: &Session) -> Command {
+    attempt(session, "call")
+}
+
+#[tokio::test]
+async fn a_read_only_workspace_is_so_for_one_command() {
+    let dir = workspace();
+    fs::write(dir.path().join("old"), "kept").unwrap();
+    let session = probing(dir.path()).await;
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    for _ in 0..3 {
+        assert_eq!(writes(call(&session).read_only(dir.path()), &[&old, &new]).await, ["EROFS", "EROFS"]);
+        assert!(!new.exists());
+        let mut reads = attempt(&session, &format!("read {}", old.display()));
+        assert_eq!(said(reads.read_only(dir.path())).await, "[kept]\n");
+        assert_eq!(writes(&mut call(&session), &[&old, &new]).await, ["ok", "ok"], "the next may write");
+        fs::remove_file(&new).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_command_beside_a_narrowed_one_may_write() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    let mut narrowed = session.command("sh");
+    let script = "echo ready; until [ -e go ]; do sleep 0.01; done; touch new";
+    let mut narrowed =
+        ready(narrowed.args(["-c", script]).read_only(dir.path()).stderr(kennel::Stdio::null()), 1).await;
+    assert_eq!(writes(&mut call(&session), &[&dir.path().join("go")]).await, ["ok"]);
+    assert_eq!(in_time(narrowed.wait()).await.unwrap().exit_code(), 1);
+    assert!(!dir.path().join("new").exists());
+}
+
+/// A policy with grants within each other: `rw` in the workspace, at two places, and a file.
+fn grants(workspace: &Path, other: &Path) -> Policy {
+    let mount = |target: &str| Mount::ReadWrite { source: other.to_owned(), target: Some(target.into()) };
+    let file = Mount::ReadOnly { source: other.join("file"), target: Some("/etc/granted".into()) };
+    fs::create_dir(workspace.join("sub")).unwrap();
+    fs::create_dir_all(workspace.join(".git/hooks")).unwrap();
+    let below = Mount::ReadWrite { source: other.to_owned(), target: Some(workspace.join("sub")) };
+    with_payload(workspace).mount(mount("/data")).mount(mount("/tmp/data")).mount(below).mount(file)
+}
+
+#[tokio::test]
+async fn read_only_reaches_what_lies_below_and_nothing_beside() {
+    let (dir, other) = (workspace(), workspace());
+    fs::write(other.path().join("file"), "text").unwrap();
+    let session = Session::prepare(&grants(dir.path(), other.path())).await.unwrap();
+    let paths = [
+        "/data/x".into(),
+        "/tmp/data/x".into(),
+        dir.path().join("sub/x"),
+        dir.path().join("x"),
+        "/tmp/x".into(),
+    ];
+    let paths: Vec<&Path> = paths.iter().map(|path: &std::path::PathBuf| path.as_path()).collect();
+    let (ok, no) = ("ok", "EROFS");
+    assert_eq!(writes(call(&session).read_only("/data"), &paths).await, [no, ok, ok, ok, ok]);
+    assert_eq!(writes(call(&session).read_only("/tmp/data/"), &paths).await, [ok, no, ok, ok, ok]);
+    assert_eq!(writes(call(&session).read_only(dir.path()), &paths).await, [ok, ok, no, no, ok]);
+    assert_eq!(writes(call(&session).read_only(dir.path().join("sub")), &paths).await, [ok, ok, no, ok, ok]);
+    let mut all = call(&session);
+    all.read_only(dir.path()).read_only("/data").read_only("/tmp/data");
+    assert_eq!(writes(&mut all, &paths).await, [no, no, no, no, ok]);
+    assert_eq!(writes(&mut call(&session), &paths).await, [ok; 5]);
+}
+
+#[tokio::test]
+async fn a_hidden_grant_is_empty_for_one_command() {
+    let (dir, other) = (workspace(), workspace());
+    fs::write(other.path().join("file"), "text").unwrap();
+    fs::write(dir.path().join("source"), "text").unwrap();
+    let session = Session::prepare(&grants(dir.path(), other.path())).await.unwrap();
+    let list = format!("list {} /data /tmp/data", dir.path().display());
+    let list = || attempt(&session, &list);
+    let whole = said(&mut list()).await;
+    assert_eq!(whole, "[.git source sub]\n[file]\n[file]\n");
+    assert_eq!(said(list().hide(dir.path())).await, "[]\n[file]\n[file]\n");
+    assert_eq!(said(list().hide("/data")).await, "[.git source sub]\n[]\n[file]\n");
+    assert_eq!(said(list().hide("/tmp/data").hide("/data").hide(dir.path())).await, "[]\n[]\n[]\n");
+    assert_eq!(said(&mut list()).await, whole, "nothing sticks");
+    let hidden =
+        writes(call(&session).hide(dir.path()), &[&dir.path().join("x"), &dir.path().join("sub/x")]).await;
+    assert_eq!(hidden, ["EROFS", "ENOENT"]);
+    let mut file = attempt(&session, "read /etc/granted");
+    assert_ne!(said(file.hide("/etc/granted")).await, "[text]\n");
+    assert_eq!(said(&mut attempt(&session, "read /etc/granted")).await, "[text]\n");
+    let mut system = attempt(&session, "list /usr");
+    assert_eq!(said(system.hide("/usr")).await, "[]\n", "what the profile grants can be hidden too");
+}
+
+#[tokio::test]
+async fn a_hidden_program_cannot_be_executed() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    let error = in_time(attempt(&session, "descriptors").hide("/payload").output()).await.unwrap_err();
+    let Error::NotExecutable { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(source.raw_os_error(), Some(libc::EACCES));
+    said(&mut attempt(&session, "descriptors")).await;
+}
+
+#[tokio::test]
+async fn no_network_is_out_of_reach_of_the_session_s_loopback() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    let _server = ready(&mut attempt(&session, &server(7003)), 3).await;
+    let connect = || attempt(&session, "connect 127.0.0.1:7003");
+    for _ in 0..3 {
+        assert_eq!(said(connect().no_network()).await, "ECONNREFUSED\n");
+        assert_eq!(said(&mut connect()).await, "ok\n");
+    }
+    let own = said(attempt(&session, "loopback").no_network()).await;
+    assert_eq!(own.lines().next(), Some("ok"), "it has a loopback of its own");
+    let mut both = attempt(&session, &format!("call open s:{}/x 0x41 0x1b6", dir.path().display()));
+    assert_eq!(said(both.no_network().read_only(dir.path())).await, "EROFS\n");
+}
+
+#[tokio::test]
+async fn what_is_no_grant_cannot_be_named() {
+    let dir = workspace();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    let session = probing(dir.path()).await;
+    let sub = dir.path().join("sub");
+    for path in [Path::new("/absent"), Path::new("/"), Path::new("relative"), Path::new(""), &sub] {
+        let narrowed: [fn(&mut Command, &Path); 2] =
+            [|command, path| _ = command.hide(path), |command, path| _ = command.read_only(path)];
+        for narrow in narrowed {
+            let mut command = attempt(&session, "descriptors");
+            narrow(&mut command, path);
+            let error = in_time(command.output()).await.unwrap_err();
+            let Error::Command { what: "grant", value, reason } = &error else { panic!("{error:?}") };
+            assert_eq!(value, &path.display().to_string());
+            assert_eq!(reason, "the policy has no such grant: name it by its path in the sandbox");
+        }
+    }
+    let stats = session.stats();
+    assert_eq!((stats.running, stats.served), (0, 0), "no worker was used up");
+}
+
+/// `Policy::tmpfs` grants as well as `read_write` does.
+#[tokio::test]
+async fn a_tmpfs_of_the_policy_can_be_narrowed() {
+    let dir = workspace();
+    let session = Session::prepare(&with_payload(dir.path()).tmpfs("/data", None)).await.unwrap();
+    assert_eq!(writes(call(&session).read_only("/data"), &[Path::new("/data/x")]).await, ["EROFS"]);
+    assert_eq!(writes(&mut call(&session), &[Path::new("/data/x")]).await, ["ok"]);
+}
+
+#[tokio::test]
+async fn who_is_narrowed_and_in_a_hurry_leaves_nothing_to_the_next() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    let new = dir.path().join("new");
+    for _ in 0..5 {
+        let mut hurried = call(&session);
+        hurried.args(["open", &format!("s:{}", new.display()), "0x41", "0x1b6"]);
+        // Nobody keeps narrowed workers ready; either answer will do.
+        match in_time(hurried.read_only(dir.path()).fail_fast(true).output()).await {
+            Ok(out) => assert_eq!(out.stdout, b"EROFS\n"),
+            Err(error) => assert!(matches!(error, Error::Busy), "{error:?}"),
+        }
+        for _ in 0..3 {
+            assert_eq!(writes(&mut call(&session), &[&new]).await, ["ok"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_one_shot_can_be_narrowed_too() {
+    let dir = workspace();
+    let sandbox = Sandbox::new(&with_payload(dir.path())).unwrap();
+    let call = || {
+        let mut command = sandbox.command("/payload");
+        command.arg("call");
+        command
+    };
+    let new = dir.path().join("new");
+    assert_eq!(writes(call().read_only(dir.path()), &[&new]).await, ["EROFS"]);
+    assert_eq!(writes(call().hide(dir.path()), &[&new]).await, ["EROFS"]);
+    assert_eq!(writes(call().no_network(), &[&new]).await, ["ok"]);
+}

@@ -1,0 +1,165 @@
+//! What the commands of a session share: the workspace and other grants, loopback, and private places if the policy
+//! says so.
+
+use std::fs;
+
+use kennel::{Session, TmpLife};
+
+use super::{attempt, check, fails, policy, probing, ready, said, session, shell, with_payload};
+use crate::support::workspace;
+
+/// What a listening TCP server is made of, as system calls: its address is 127.0.0.1:`port`.
+pub fn server(port: u16) -> String {
+    let address = format!("0200{port:04x}7f0000010000000000000000");
+    // pause(2) has no name there.
+    format!("call socket 2 1 0 + bind $ x:{address} 16 + listen $ 5 + {}", libc::SYS_pause)
+}
+
+#[tokio::test]
+async fn the_workspace_is_shared_by_all_commands() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let script = "echo ready; until [ -e there ]; do sleep 0.01; done; echo seen > answer";
+    let mut waiting = ready(session.command("sh").args(["-c", script]), 1).await;
+    shell(&session, "echo x > there").await;
+    assert!(super::in_time(waiting.wait()).await.unwrap().status.success());
+    assert_eq!(shell(&session, "cat there answer").await, "x\nseen\n");
+    assert_eq!(fs::read_to_string(dir.path().join("answer")).unwrap(), "seen\n");
+    fs::write(dir.path().join("from outside"), "new\n").unwrap();
+    assert_eq!(shell(&session, "cat 'from outside'").await, "new\n", "also to workers that waited already");
+}
+
+#[tokio::test]
+async fn loopback_is_shared_by_all_commands() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    assert_eq!(said(&mut attempt(&session, "connect 127.0.0.1:7001")).await, "ECONNREFUSED\n");
+    let server = ready(&mut attempt(&session, &server(7001)), 3).await;
+    for _ in 0..3 {
+        assert_eq!(said(&mut attempt(&session, "connect 127.0.0.1:7001")).await, "ok\n");
+    }
+    drop(server);
+    let mut client = attempt(&session, "connect 127.0.0.1:7001");
+    for _ in 0..100 {
+        if said(&mut client).await == "ECONNREFUSED\n" {
+            return;
+        }
+    }
+    panic!("the server outlives its command");
+}
+
+#[tokio::test]
+async fn loopback_of_two_sessions_is_not_the_same() {
+    let dir = workspace();
+    let (one, other) = (probing(dir.path()).await, probing(dir.path()).await);
+    let _server = ready(&mut attempt(&one, &server(7002)), 3).await;
+    assert_eq!(said(&mut attempt(&one, "connect 127.0.0.1:7002")).await, "ok\n");
+    assert_eq!(said(&mut attempt(&other, "connect 127.0.0.1:7002")).await, "ECONNREFUSED\n");
+    let outside = std::net::TcpStream::connect("127.0.0.1:7002").unwrap_err();
+    assert_eq!(outside.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+const LEAVE: &str = "for d in /tmp /var/tmp /dev/shm ~ /data; do echo x > $d/left || exit; done";
+const LOOK: &str = "for d in /tmp /var/tmp /dev/shm ~ /data; do [ -e $d/left ] && echo $d; done; true";
+
+#[tokio::test]
+async fn private_places_are_each_command_s_own() {
+    let dir = workspace();
+    let session = Session::prepare(&policy(dir.path()).tmpfs("/data", None)).await.unwrap();
+    for _ in 0..4 {
+        shell(&session, LEAVE).await;
+        assert_eq!(shell(&session, LOOK).await, "");
+    }
+    let script = format!("{LEAVE}; echo ready; sleep 60");
+    let _holding = ready(session.command("sh").args(["-c", &script]), 1).await;
+    assert_eq!(shell(&session, LOOK).await, "", "nor while the other one runs");
+}
+
+#[tokio::test]
+async fn private_places_are_shared_where_the_policy_says_so() {
+    let dir = workspace();
+    let policy = policy(dir.path()).tmpfs("/data", None).tmp(TmpLife::Session);
+    let session = Session::prepare(&policy).await.unwrap();
+    shell(&session, LEAVE).await;
+    let home = std::env::var("HOME").unwrap();
+    for _ in 0..4 {
+        let seen = shell(&session, LOOK).await;
+        assert_eq!(seen, format!("/tmp\n/var/tmp\n{home}\n/data\n"), "all but shared memory");
+    }
+    let other = Session::prepare(&policy).await.unwrap();
+    assert_eq!(shell(&other, LOOK).await, "", "another session has its own");
+    drop(session);
+    let next = Session::prepare(&policy).await.unwrap();
+    assert_eq!(shell(&next, LOOK).await, "");
+}
+
+#[tokio::test]
+async fn a_shared_place_is_there_while_both_commands_run() {
+    let dir = workspace();
+    let session = Session::prepare(&policy(dir.path()).tmp(TmpLife::Session)).await.unwrap();
+    let script = "mkfifo /tmp/pipe; echo ready; cat /tmp/pipe > got";
+    let mut reader = ready(session.command("sh").args(["-c", script]), 1).await;
+    shell(&session, "echo through > /tmp/pipe").await;
+    assert!(super::in_time(reader.wait()).await.unwrap().status.success());
+    assert_eq!(fs::read_to_string(dir.path().join("got")).unwrap(), "through\n");
+}
+
+#[tokio::test]
+async fn private_places_have_the_modes_of_a_one_shot() {
+    let dir = workspace();
+    for life in [TmpLife::Exec, TmpLife::Session] {
+        let session = Session::prepare(&policy(dir.path()).tmp(life)).await.unwrap();
+        for _ in 0..2 {
+            let modes = shell(&session, "stat -c %a /tmp /var/tmp /dev/shm ~").await;
+            assert_eq!(modes, "1777\n1777\n1777\n700\n", "{life}");
+            // What a command does to one of its own places stays with it.
+            if life == TmpLife::Exec {
+                shell(&session, "chmod 0 ~ /tmp /dev/shm").await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn size_of_private_places_holds_for_each_command() {
+    let dir = workspace();
+    let mut policy = with_payload(dir.path());
+    policy.limits.tmp_size = Some(kennel::Size::from_bytes(1 << 20));
+    for life in [TmpLife::Exec, TmpLife::Session] {
+        let session = Session::prepare(&policy.clone().tmp(life)).await.unwrap();
+        for place in ["/tmp", "/dev/shm", "/var/tmp"] {
+            let script = format!("head -c 2M /dev/zero > {place}/large");
+            let said = fails(&mut session.command("sh"), &script).await;
+            assert!(said.ends_with("No space left on device"), "{life} {place}: {said}");
+            shell(
+                &session,
+                &format!("rm -f {place}/large; head -c 512K /dev/zero > {place}/x; rm {place}/x"),
+            )
+            .await;
+        }
+        shell(&session, "head -c 2M /dev/zero > large; rm large").await;
+    }
+    let session = Session::prepare(&policy).await.unwrap();
+    let full = "head -c 900K /dev/zero > /tmp/x; echo ready; sleep 60";
+    let _full = ready(session.command("sh").args(["-c", full]), 1).await;
+    shell(&session, "head -c 900K /dev/zero > /tmp/x").await;
+}
+
+#[tokio::test]
+async fn the_host_name_is_shared_and_cannot_be_changed() {
+    let dir = workspace();
+    let session = Session::prepare(&with_payload(dir.path()).hostname("here")).await.unwrap();
+    check(&session, &[("sethostname s:other 5", "EPERM"), ("setdomainname s:other 5", "EPERM")]).await;
+    assert_eq!(shell(&session, "uname -n; cat /etc/hostname").await, "here\nhere\n");
+}
+
+#[tokio::test]
+async fn the_shared_loopback_cannot_be_taken_down() {
+    let dir = workspace();
+    let session = probing(dir.path()).await;
+    // SIOCSIFFLAGS of `lo` without IFF_UP; SIOCSIFADDR.
+    let down = format!("ioctl $ 0x8914 x:6c6f{}", "00".repeat(38));
+    let address = format!("ioctl $ 0x8916 x:6c6f{}0200{}", "00".repeat(14), "00".repeat(22));
+    check(&session, &[("socket 2 2 0", "ok"), (&down, "EPERM"), (&address, "EPERM")]).await;
+    assert_eq!(said(&mut attempt(&session, "loopback")).await.lines().next(), Some("ok"));
+}
