@@ -3,7 +3,7 @@
 use std::{
     ffi::{OsStr, OsString},
     fmt, io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -19,10 +19,9 @@ use crate::{
         request::{RequestBuf, Wanted},
     },
     exec,
-    inside::Inside,
-    prepared::{Bytes, Prepared},
+    prepared::Prepared,
     running::{Asked, Running},
-    session::{Guard, Live},
+    session::{Guard, Live, Taken},
     start,
     stdio::{self, Connected, Kind},
 };
@@ -280,9 +279,11 @@ impl Command {
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
         // Not entered across an await; what is told of the command names it as its parent.
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
-        let (worker, guard) = self.hand_over(&asked, &request, theirs).await?;
+        let (taken, guard) = self.hand_over(&asked, &request, theirs).await?;
         tracing::debug!(parent: &span, "handed over");
-        let running = Running::new(worker, prepared, asked, (guard, span))?;
+        let asked = Asked { narrow: taken.steps(), ..asked };
+        let mut running = Running::new(taken.inside, prepared, asked, (guard, span))?;
+        taken.said.iter().for_each(|report| running.note(report));
         let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
         Ok(child)
@@ -328,23 +329,22 @@ impl Command {
         &self,
         asked: &Asked,
         request: &RequestBuf,
-        stdio: [std::os::fd::BorrowedFd<'_>; 3],
-    ) -> Result<(Inside, Option<Guard>), Error> {
-        let narrow = asked.narrow.as_ref().map(|section| Bytes::new(&section.bytes)).transpose();
-        let narrow = narrow.map_err(Error::io("write the steps of the command to a memfd"))?;
+        stdio: [BorrowedFd<'_>; 3],
+    ) -> Result<(Taken, Option<Guard>), Error> {
         let failed = || Error::io("hand the command over");
         match &self.source {
             Source::Alone(prepared) => {
-                let inside = start::start_alone(prepared, narrow.as_ref())?;
-                start::unless_gone(exec::hand_over(&inside, request, stdio)).map_err(failed())?;
-                Ok((inside, None))
+                let taken = Taken::alone(prepared, asked.narrow.clone())?;
+                start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
+                Ok((taken, None))
             }
             Source::Session(live) => loop {
-                let worker = live.worker(narrow.as_ref(), self.fail_fast).await?;
-                match exec::hand_over(&worker, request, stdio) {
+                let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
+                match exec::hand_over(&taken.inside, request, stdio) {
                     Ok(()) => {
+                        let guard = live.guard();
                         live.refill();
-                        return Ok((worker, Some(live.guard())));
+                        return Ok((taken, Some(guard)));
                     }
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !live.has_ended() => {}
                     Err(error) => return Err(failed()(error)),

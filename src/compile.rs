@@ -5,6 +5,7 @@
 
 mod emit;
 mod environment;
+pub(crate) mod footing;
 mod git;
 mod grants;
 mod home;
@@ -30,7 +31,7 @@ use kennel_helper::plan::Step;
 
 pub(crate) use self::{environment::Overlay, section::Section};
 
-use self::{narrow::Grants, protect::Protected, view::View};
+use self::{emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View};
 use crate::{
     Enforcement, Error,
     caller::Caller,
@@ -48,8 +49,14 @@ const DEFAULT_TMPFS: u64 = 2 << 30;
 pub(crate) enum Shape {
     /// One command: PID 1 is the zygote and its only worker.
     OneShot,
-    /// Many commands, each in a worker of its own.
-    Session,
+    /// Many commands, each in a worker of its own; that many are kept ready.
+    Session { ready: usize },
+}
+
+impl Shape {
+    fn is_session(self) -> bool {
+        matches!(self, Self::Session { .. })
+    }
 }
 
 /// What one compilation looks at.
@@ -107,6 +114,10 @@ pub(crate) struct Compiled {
     pub(crate) overlay: Overlay,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
+    /// What walls stand on that lie in directories of the host's.
+    pub(crate) footing: Footing,
+    /// Steps of a worker of a session that puts up again what its zygote has lost of them.
+    pub(crate) again: Section,
     /// What a command can go without.
     pub(crate) grants: Grants,
     /// Paths to look at after a command.
@@ -163,7 +174,9 @@ pub(crate) fn compile(
     let parts = Parts { policy, host, caller, names: &names, shape };
     let workspace = grants::workspace(&parts)?;
     let (view, protected) = view_of(&parts, &workspace)?;
-    let setup = setup_steps(&parts, &view, &mut enforcement)?;
+    let (setup, on_host) = setup_steps(&parts, &view, &mut enforcement)?;
+    let mut again = Section::default();
+    footing::again(&view, &on_host, &mut again);
     let worker = worker_steps(&parts, &view, &mut enforcement);
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
@@ -174,6 +187,8 @@ pub(crate) fn compile(
         worker,
         walls,
         payload,
+        footing: Footing::of(&on_host, &protected.watches),
+        again,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts)),
         overlay: environment::overlay(policy),
@@ -226,24 +241,28 @@ fn report_protected(
 }
 
 /// Steps of PID 1 once its namespaces are made: the view.
-fn setup_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
+fn setup_steps(
+    parts: &Parts<'_>,
+    view: &View,
+    enforcement: &mut Enforcement,
+) -> Result<(Section, Vec<OnHost>), Error> {
     let mut setup = Section::default();
-    emit::emit(parts, view, &mut setup)?;
+    let on_host = emit::emit(parts, view, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    if parts.shape == Shape::Session {
+    if parts.shape.is_session() {
         identity::without_comeback(&mut setup);
         if parts.host.seccomp {
             let program = &seccomp::bytes(seccomp::of_zygote());
             setup.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program });
         }
     }
-    Ok(setup)
+    Ok((setup, on_host))
 }
 
 /// Steps of each worker of a session: what its command shares with no other.
 fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
     let mut worker = Section::default();
-    if parts.shape == Shape::Session {
+    if parts.shape.is_session() {
         identity::worker_namespaces(parts, &mut worker, enforcement);
         renew::renew(parts, view, &mut worker);
     }
@@ -276,7 +295,7 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
     }
     let program = match parts.shape {
         Shape::OneShot => seccomp::whole(),
-        Shape::Session => seccomp::of_worker(),
+        Shape::Session { .. } => seccomp::of_worker(),
     };
     let program = seccomp::bytes(program);
     walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });

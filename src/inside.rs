@@ -74,9 +74,10 @@ impl Inside {
         self.pidfd = Some(pidfd);
     }
 
-    /// Everything inside has ended, and it said so.
+    /// Everything inside has ended, it said so, and watched paths were looked at.
     pub(crate) fn is_over(&mut self) {
         self.over = true;
+        self.watches = Arc::default();
     }
 
     /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
@@ -93,8 +94,8 @@ impl Inside {
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
-    pub(crate) fn undo(&mut self) -> Vec<Denial> {
-        watch::undo(&std::mem::take(&mut self.watches))
+    pub(crate) fn undo(&self) -> Vec<Denial> {
+        watch::undo(&self.watches)
     }
 
     /// Sends a message and descriptors with it. `EPIPE` where nobody is left to receive it.

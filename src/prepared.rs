@@ -16,7 +16,7 @@ use kennel_helper::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
-    Error, Protection,
+    Enforcement, Error, Protection, State,
     compile::{Compiled, Section},
     describe::describe,
     host::remedy::remedy,
@@ -64,6 +64,22 @@ impl Prepared {
                 remedy: None,
             },
             None => Error::Io { what: "carry out the plan inside", source },
+        }
+    }
+
+    /// Enters into `enforcement` that a step was skipped which may be.
+    pub(crate) fn step_skipped(
+        &self,
+        narrow: Option<&Section>,
+        place: (u32, u32),
+        errno: i32,
+        enforcement: &mut Enforcement,
+    ) {
+        if let Some((protection, step)) = self.step(narrow, place) {
+            let error = io::Error::from_raw_os_error(errno);
+            let detail = format!("{}: {error}", describe(&step));
+            tracing::warn!(%protection, %detail, "a protection is off");
+            enforcement.set(protection, State::Off, detail);
         }
     }
 

@@ -18,9 +18,8 @@ use tokio::{
 };
 
 use crate::{
-    Ended, Enforcement, Error, Limit, Limits, Outcome, State, Usage,
+    Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
     compile::Section,
-    describe::describe,
     inside::{Arrival, Inside},
     prepared::Prepared,
     session::Guard,
@@ -68,12 +67,16 @@ impl Running {
         asked: Asked,
         (guard, span): (Option<Guard>, tracing::Span),
     ) -> Result<Self, Error> {
+        let enforcement = match &guard {
+            Some(guard) => guard.enforcement().clone(),
+            None => prepared.compiled.enforcement.clone(),
+        };
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
         Ok(Self {
             inside,
             asked,
-            enforcement: prepared.compiled.enforcement.clone(),
+            enforcement,
             prepared,
             born: Instant::now(),
             has_started: false,
@@ -147,7 +150,14 @@ impl Running {
             self.killed = Some(reason);
             self.last = Some(Deadline::now() + GRACE);
         }
-        self.inside.get_ref().order(&Order::Kill {})
+        match self.inside.get_ref().order(&Order::Kill {}) {
+            // Init is not read from any more, or too slowly.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.inside.get_ref().kill();
+                Ok(())
+            }
+            ordered => ordered,
+        }
     }
 
     /// A report that does not end anything.
@@ -161,12 +171,7 @@ impl Running {
             }
             Report::Skipped { section, index, errno } => {
                 let narrow = self.asked.narrow.as_ref();
-                if let Some((protection, step)) = self.prepared.step(narrow, (section, index)) {
-                    let error = io::Error::from_raw_os_error(errno);
-                    let detail = format!("{}: {error}", describe(&step));
-                    tracing::warn!(parent: &self.span, %protection, %detail, "a protection is off");
-                    self.enforcement.set(protection, State::Off, detail);
-                }
+                self.prepared.step_skipped(narrow, (section, index), errno, &mut self.enforcement);
             }
             _ => {}
         }
@@ -196,9 +201,9 @@ impl Running {
     /// Lets go once init has told the end. What the command may leave behind lives on as long as its session.
     pub(crate) fn release(self) {
         let mut inside = self.inside.into_inner();
-        inside.is_over();
-        if let (true, Some(guard)) = (self.asked.background, &self.guard) {
-            guard.keep(inside);
+        match &self.guard {
+            Some(guard) if self.asked.background => guard.keep(inside),
+            _ => inside.is_over(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! The zygote inside forks workers ahead of need; each waits, fully confined, for one command and is gone with it.
 //! There is no task and no thread on this side: whoever takes a worker orders the next one.
 
+mod ground;
 mod live;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -15,7 +16,7 @@ use std::{ffi::OsStr, sync::Arc};
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
-pub(crate) use self::{live::Live, stats::Guard};
+pub(crate) use self::{live::Live, stats::Guard, worker::Taken};
 use crate::{Command, Enforcement, Error, Policy, command::Source, compile::Compiled};
 
 /// Workers that are kept ready where nobody says how many.
@@ -90,7 +91,7 @@ impl Session {
     /// What is in force for its commands.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
-        &self.owner.live.prepared().compiled.enforcement
+        self.owner.live.enforcement()
     }
 
     /// Whether it takes no more commands: it was shut down, or its zygote was killed.

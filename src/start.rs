@@ -95,7 +95,7 @@ pub(crate) fn start(images: &Images, shape: Shape, namespaces: &Section) -> Resu
     let namespaces = &*namespaces.bytes;
     let role = match shape {
         Shape::OneShot => Role::Alone { namespaces },
-        Shape::Session => Role::Zygote { namespaces },
+        Shape::Session { .. } => Role::Zygote { namespaces },
     };
     let mut message = Vec::new();
     role.put(&mut message);

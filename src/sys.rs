@@ -239,11 +239,11 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
         if (here.cmsg_level, here.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // SAFETY: arithmetic on a length only.
             let head = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = (here.cmsg_len - head) / size_of::<RawFd>();
+            let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
             // SAFETY: the data of a header begins right behind it.
             let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
             // SAFETY: the kernel wrote that many descriptors there; the control buffer is not written to any more.
-            numbers.extend((0..count).map(|at| unsafe { data.add(at).read_unaligned() }));
+            numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
         }
         // SAFETY: `header` lies in the message's control buffer.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };

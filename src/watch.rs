@@ -52,6 +52,14 @@ impl Watch {
         Self { base: base.to_owned(), path: path.to_owned(), first: first.to_owned(), expected }
     }
 
+    /// The path on the host whose state it is about: the link, or the first part that is missing.
+    pub(crate) fn stands_on(&self) -> PathBuf {
+        match self.expected {
+            Expected::Link(_) => self.on_host(),
+            Expected::Absent | Expected::NoRepository => self.base.join(&self.first),
+        }
+    }
+
     fn on_host(&self) -> PathBuf {
         self.base.join(&self.path)
     }

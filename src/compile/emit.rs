@@ -21,7 +21,7 @@ use crate::{
     policy::{Protection, TmpLife},
 };
 
-const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub(super) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 
@@ -42,13 +42,23 @@ pub(super) const NULL: &CStr = c"dev/null";
 /// Room in a cover for the mount points of what is granted in it.
 const COVER_SIZE: u64 = 64 << 10;
 
+/// A mount that lies in a directory of the host's.
+#[derive(Clone, Debug)]
+pub(super) struct OnHost {
+    /// Its place in the sandbox.
+    pub(super) target: PathBuf,
+    /// Its mount point on the host.
+    pub(super) path: PathBuf,
+}
+
 /// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
-/// themselves gets a mount point only.
-pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<(), Error> {
+/// themselves gets a mount point only. Answers what it mounts on the host's directories.
+pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<Vec<OnHost>, Error> {
     setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, parts.tmpfs_size()) });
     let empty = empty_directory(view);
     let by_worker = |target: &Path, node: &Node| renew::is_mounted_by_worker(parts, view, target, node);
-    let mut emitter = Emitter { view, setup, made: BTreeSet::new(), empty, by_worker: &by_worker };
+    let (made, on_host) = (BTreeSet::new(), Vec::new());
+    let mut emitter = Emitter { view, setup, made, empty, by_worker: &by_worker, on_host };
     // Before everything else, because covers may lie anywhere.
     let above: Vec<&Path> = empty.ancestors().collect();
     for path in above.into_iter().rev().skip(1) {
@@ -59,19 +69,27 @@ pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Resul
     for (target, place) in rest.into_iter().chain(covers) {
         emitter.place(target, place)?;
     }
+    let on_host = emitter.on_host;
     setup.push(Protection::Root, &Step::PivotRoot {});
     for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
         setup.push(Protection::Root, &read_only(&relative(target), false));
     }
     setup.push(Protection::Root, &read_only(c".", false));
-    Ok(())
+    Ok(on_host)
 }
 
 /// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
 /// them.
 pub(super) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
     let empty = empty_directory(view);
-    let mut emitter = Emitter { view, setup: worker, made: BTreeSet::new(), empty, by_worker: &|_, _| false };
+    let mut emitter = Emitter {
+        view,
+        setup: worker,
+        made: BTreeSet::new(),
+        empty,
+        by_worker: &|_, _| false,
+        on_host: Vec::new(),
+    };
     let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
     for (target, place) in view.iter() {
         let above = view.mount_above(target).map(|(_, above)| &above.node);
@@ -134,6 +152,7 @@ struct Emitter<'e> {
     made: BTreeSet<PathBuf>,
     empty: &'e Path,
     by_worker: &'e dyn Fn(&Path, &Node) -> bool,
+    on_host: Vec<OnHost>,
 }
 
 impl Emitter<'_> {
@@ -164,6 +183,10 @@ impl Emitter<'_> {
         match there {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
                 self.mount(target, place, Within::Granted);
+                // What each worker mounts by itself is there anyway.
+                if !matches!(place.node, Node::Proc | Node::DevPts) {
+                    self.on_host.push(OnHost { target: target.to_owned(), path });
+                }
                 Ok(())
             }
             // What the profile would put there gives way to what the policy shows.
@@ -269,7 +292,7 @@ impl Emitter<'_> {
     }
 }
 
-fn attributes(access: Access) -> u64 {
+pub(super) fn attributes(access: Access) -> u64 {
     match access {
         Access::Read => RDONLY | NOSUID | NODEV,
         Access::Write => NOSUID | NODEV,

@@ -14,9 +14,6 @@ use crate::{
 /// (fs/coredump.c), and too small for a file.
 const NO_CORE: u64 = 1;
 
-/// The zygote, and the init and payload of workers that wait, are processes of the same user too.
-const ROOM_FOR_WORKERS: u64 = 32;
-
 /// From here on RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
 
@@ -45,7 +42,7 @@ pub(super) fn limits(
         } else {
             let (own, state, how) = pids_kept(parts);
             limit.set(Protection::Pids, libc::RLIMIT_NPROC, pids.saturating_add(own));
-            limit.say(Protection::Pids, state, how)?;
+            limit.say(Protection::Pids, state, &how)?;
         }
     }
     if wanted.cpus.is_some() {
@@ -55,8 +52,8 @@ pub(super) fn limits(
         limit.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
         limit.say(Protection::CpuTime, State::Degraded, "RLIMIT_CPU: of each process, in whole seconds")?;
     }
-    if let Some(files) = wanted.open_files {
-        limit.set(Protection::OpenFiles, libc::RLIMIT_NOFILE, files);
+    if wanted.open_files.is_some() {
+        // Set with the limits of the command, when all its descriptors have come.
         limit.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
     }
     if let Some(size) = wanted.file_size {
@@ -67,15 +64,18 @@ pub(super) fn limits(
 }
 
 /// How well RLIMIT_NPROC keeps the number of processes, and how many of ours it counts too.
-fn pids_kept(parts: &Parts<'_>) -> (u64, State, &'static str) {
+fn pids_kept(parts: &Parts<'_>) -> (u64, State, String) {
     if parts.host.kernel < COUNTS_BY_NAMESPACE {
-        return (1, State::Degraded, "RLIMIT_NPROC, counted over all processes of the user");
+        return (1, State::Degraded, "RLIMIT_NPROC, counted over all processes of the user".to_owned());
     }
     match parts.shape {
         // Init is a process of the same user in the same namespace.
-        Shape::OneShot => (1, State::Enforced, "RLIMIT_NPROC, counted in this user namespace"),
-        Shape::Session => {
-            (ROOM_FOR_WORKERS, State::Degraded, "RLIMIT_NPROC, counted over all commands of the session")
+        Shape::OneShot => (1, State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned()),
+        // The zygote, init and payload of each worker that waits or is just being made, and the command's own init.
+        Shape::Session { ready } => {
+            let own = 2 * (ready as u64 + 1) + 2;
+            let how = format!("RLIMIT_NPROC, counted over all commands of the session and {own} of its own");
+            (own, State::Degraded, how)
         }
     }
 }
@@ -136,9 +136,8 @@ pub(crate) struct Tightened {
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
 pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tightened, Error> {
-    let Some(wanted) = wanted else {
-        return Ok(Tightened { steps: Vec::new(), limits: session.clone() });
-    };
+    let none = Limits::default();
+    let wanted = wanted.unwrap_or(&none);
     wanted.check()?;
     let for_all = [
         ("pids", wanted.pids.is_some()),
@@ -163,7 +162,7 @@ pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tig
     };
     limit(Protection::Memory, libc::RLIMIT_DATA, wanted.memory.map(Size::bytes));
     limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
-    limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, wanted.open_files);
+    limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, limits.open_files);
     limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(seconds));
     Ok(Tightened { steps: steps.bytes, limits })
 }

@@ -68,12 +68,18 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
         match narrowing {
             Narrowing::ReadOnly(grant) => {
                 grants.is_dir(grant)?;
-                section.push(Protection::Root, &emit::read_only(&relative(grant), true));
+                let grant = &relative(grant);
+                section.push(Protection::Root, &emit::read_only(grant, true));
+                // Nor by a descriptor of it that comes from another command.
+                section.push(Protection::Landlock, &Step::Forgo { path: grant });
             }
             Narrowing::Hide(grant) => {
                 let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
                 let (target, within) = (&*relative(grant), Within::Granted);
+                // Where it still is what is granted, and not something put in its place.
+                section.push(Protection::Root, &emit::read_only(target, true));
                 section.push(Protection::Root, &Step::Cover { empty, target, within });
+                section.push(Protection::Landlock, &Step::Forgo { path: target });
             }
             Narrowing::NoNetwork => identity::own_network(&mut section),
         }

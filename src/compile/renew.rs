@@ -11,7 +11,7 @@ use std::{
 use kennel_helper::plan::{Step, Within};
 
 use super::{
-    Parts, Shape,
+    Parts,
     emit::{self, empty_directory, relative, tmpfs_options},
     section::Section,
     view::{Node, Place, View},
@@ -54,7 +54,7 @@ fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
 /// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
 pub(super) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path, node: &Node) -> bool {
     let in_proc = || matches!(view.mount_above(target), Some((_, Place { node: Node::Proc, .. })));
-    parts.shape == Shape::Session
+    parts.shape.is_session()
         && match node {
             Node::DevPts => true,
             Node::Private { .. } => is_renewed(parts, target, node),

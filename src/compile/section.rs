@@ -32,6 +32,14 @@ impl Section {
         self.protections.push(protection);
     }
 
+    /// Both in order.
+    pub(crate) fn followed_by(&self, other: &Self) -> Self {
+        Self {
+            bytes: [&*self.bytes, &other.bytes].concat(),
+            protections: [&*self.protections, &other.protections].concat(),
+        }
+    }
+
     /// The step at `index` and the protection it belongs to.
     pub(crate) fn step(&self, index: u32) -> Option<(Protection, Step<'_>)> {
         let index = usize::try_from(index).ok()?;

@@ -130,10 +130,10 @@ impl Call {
         let mut variables: BTreeMap<_, _> = compiled.environment.0.iter().cloned().collect();
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
-            if let Some((name, value)) = split(variable) {
-                if compiled.overlay.allows(&name) {
-                    variables.insert(name, value);
-                }
+            if let Some((name, value)) = split(variable)
+                && compiled.overlay.allows(&name)
+            {
+                variables.insert(name, value);
             }
         }
         variables.into_iter().collect()

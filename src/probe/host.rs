@@ -23,6 +23,7 @@ use crate::{
     Enforcement, Error, Limits, Protection,
     compile::{
         Compiled, Overlay, Section, Variables,
+        footing::Footing,
         narrow::Grants,
         request::{RequestBuf, Wanted},
     },
@@ -123,6 +124,8 @@ fn overlay_plan() -> (Compiled, u32) {
         worker: Section::default(),
         walls: Section::default(),
         payload: Section::default(),
+        footing: Footing::default(),
+        again: Section::default(),
         grants: Grants::default(),
         enforcement: Enforcement::default(),
         environment: Variables::default(),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    fmt, io,
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,16 +17,17 @@ use kennel_helper::{
 };
 
 use super::{
+    ground::Ground,
     pressure::Depth,
     stats::{Counts, Guard, Stats},
-    worker::Worker,
+    worker::{Taken, Worker},
 };
 use crate::{
     Enforcement, Error, Host, Policy,
     caller::Caller,
-    compile::{self, Shape},
+    compile::{self, Section, Shape},
     inside::{Arrival, Inside},
-    prepared::{Bytes, Prepared},
+    prepared::Prepared,
     start::{self, Images, socket_pair},
     watch,
 };
@@ -34,11 +35,13 @@ use crate::{
 /// How long to leave a zygote alone that has more orders than its socket holds.
 const FULL: Duration = Duration::from_millis(1);
 
-/// A session that is not shared out yet.
-#[derive(Debug)]
+/// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
     prepared: Arc<Prepared>,
     zygote: Inside,
+    /// What is in force, as far as all commands share it.
+    enforcement: Enforcement,
+    ground: Ground,
     /// Workers that were ordered and have no command yet, oldest first.
     waiting: Mutex<VecDeque<Worker>>,
     /// What commands left running behind them.
@@ -49,21 +52,36 @@ pub(crate) struct Live {
     span: tracing::Span,
 }
 
+/// Numbers only: a policy and the environment of whoever prepared it may hold secrets, and a plan is long.
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live")
+            .field("zygote", &self.zygote)
+            .field("counts", &self.counts)
+            .field("variables", &self.prepared.compiled.environment)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Live {
-    pub(crate) async fn prepare(policy: &Policy, depth: usize) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session);
+    pub(crate) async fn prepare(policy: &Policy, ready: usize) -> Result<Self, Error> {
+        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session { ready });
         let first = compile::begin(policy, &host, &caller, shape, &mut Enforcement::default())?;
         let images = Images::new()?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let mut zygote = start::start(&images, shape, &first)?;
-        let prepared = Prepared::new(compile::compile(policy, &host, &caller, shape)?, images);
+        let compiled = compile::compile(policy, &host, &caller, shape)?;
+        let ground = Ground::of(&compiled, (policy, host, caller, shape));
+        let prepared = Prepared::new(compiled, images);
         start::hand_over(&mut zygote, &prepared, None)?;
-        let live = Self {
+        let mut live = Self {
+            enforcement: prepared.compiled.enforcement.clone(),
             prepared: Arc::new(prepared),
             zygote,
+            ground,
             waiting: Mutex::default(),
             background: Mutex::default(),
-            depth: Depth::of(depth),
+            depth: Depth::of(ready),
             ended: AtomicBool::new(false),
             counts: Arc::default(),
             span: tracing::info_span!("session", workspace = %policy.workspace.display()),
@@ -76,12 +94,15 @@ impl Live {
     }
 
     /// Waits until the zygote has carried out the session's steps.
-    async fn set_up(&self) -> Result<(), Error> {
+    async fn set_up(&mut self) -> Result<(), Error> {
         loop {
             match self.zygote.next().await.map_err(Error::io("read the control socket"))? {
                 Arrival::Report(Report::Ready { .. }) => return Ok(()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, (section, index), errno));
+                }
+                Arrival::Report(Report::Skipped { section, index, errno }) => {
+                    self.prepared.step_skipped(None, (section, index), errno, &mut self.enforcement);
                 }
                 Arrival::Closed => return Err(Error::SessionEnded),
                 _ => {}
@@ -93,13 +114,22 @@ impl Live {
         &self.prepared
     }
 
+    pub(crate) fn enforcement(&self) -> &Enforcement {
+        &self.enforcement
+    }
+
     /// What the session's commands are told under.
     pub(crate) fn span(&self) -> &tracing::Span {
         &self.span
     }
 
-    /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it.
-    pub(crate) async fn worker(&self, narrow: Option<&Bytes>, fail_fast: bool) -> Result<Inside, Error> {
+    /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
+    /// steps of it alone.
+    pub(crate) async fn worker(&self, narrow: Option<&Section>, fail_fast: bool) -> Result<Taken, Error> {
+        if self.ground.look(self.is_idle())? {
+            // Those that wait were made when something else was there.
+            self.lock().clear();
+        }
         loop {
             // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
             let waiting = if narrow.is_none() { self.lock().pop_front() } else { None };
@@ -114,7 +144,7 @@ impl Live {
                     self.lock().push_front(worker);
                     return Err(Error::Busy);
                 }
-                Ok(()) => return Ok(worker.into_inside()),
+                Ok(()) => return Ok(worker.taken()),
                 // Killed while it waited, or made when something was short: that is not this command's affair.
                 Err(_) if !is_new && !self.has_ended() => {}
                 Err(Error::Lost) => return Err(self.lost()),
@@ -123,8 +153,13 @@ impl Live {
         }
     }
 
+    /// Whether no command runs, and nothing that one left behind.
+    fn is_idle(&self) -> bool {
+        self.counts.running() == 0 && self.background().is_empty()
+    }
+
     /// Orders a worker; waits while the zygote has its hands full.
-    async fn order(&self, narrow: Option<&Bytes>) -> Result<Worker, Error> {
+    async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
         loop {
             match self.try_order(narrow) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
@@ -134,15 +169,17 @@ impl Live {
         }
     }
 
-    fn try_order(&self, narrow: Option<&Bytes>) -> io::Result<Worker> {
+    fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
+        let (own, watches) = self.ground.steps(narrow)?;
         let (ours, theirs) = socket_pair()?;
         let mut message = Vec::new();
-        ZygoteOrder::Worker { narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
-        let descriptors = std::iter::once(theirs.as_fd()).chain(narrow.map(AsFd::as_fd));
+        let steps = own.as_ref().map(|own| &own.bytes);
+        ZygoteOrder::Worker { narrow: steps.map_or(0, |steps| steps.length) }.put(&mut message);
+        let descriptors = std::iter::once(theirs.as_fd()).chain(steps.map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
-        worker.watch(&self.prepared.compiled.watches);
-        Ok(Worker::ordered(worker))
+        worker.watch(&watches);
+        Ok(Worker::ordered(worker, own))
     }
 
     /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
@@ -166,13 +203,13 @@ impl Live {
         }
         self.zygote.kill();
         self.lock().clear();
-        self.background().clear();
+        self.background.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
-        watch::log(&watch::undo(&self.prepared.compiled.watches));
+        watch::log(&watch::undo(&self.ground.watches()));
     }
 
     /// Whether it was ended from this side.
@@ -199,13 +236,13 @@ impl Live {
     /// Keeps what a command left behind, as long as the session lives. What has ended meanwhile is let go.
     pub(crate) fn keep(&self, inside: Inside) {
         let mut kept = self.background();
-        kept.retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
         if !self.has_ended() {
             kept.push(inside);
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
+        drop(self.background());
         let mut waiting = self.lock();
         let is_ready = |worker: &mut Worker| {
             // One that failed tells it to the command that gets it.
@@ -220,7 +257,10 @@ impl Live {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What lives on in the background. What has ended meanwhile is let go.
     fn background(&self) -> MutexGuard<'_, Vec<Inside>> {
-        self.background.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut kept = self.background.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
+        kept
     }
 }

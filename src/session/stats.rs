@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::live::Live;
-use crate::inside::Inside;
+use crate::{Enforcement, inside::Inside};
 
 /// How a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +39,10 @@ impl Counts {
         self.refill_us.fetch_add(took_us, Relaxed);
     }
 
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Relaxed)
+    }
+
     pub(super) fn stats(&self, ready: usize) -> Stats {
         let refills = self.refills.load(Relaxed).max(1);
         Stats {
@@ -61,6 +65,11 @@ impl Guard {
     pub(super) fn new(live: Arc<Live>, counts: Arc<Counts>) -> Self {
         counts.running.fetch_add(1, Relaxed);
         Self { live, counts }
+    }
+
+    /// What is in force in the session.
+    pub(crate) fn enforcement(&self) -> &Enforcement {
+        self.live.enforcement()
     }
 
     /// Counts how long its worker took, where that came after the command.

@@ -1,22 +1,51 @@
 //! A worker that has no command yet, as far as it was heard of.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use kennel_helper::control::Report;
 use nix::errno::Errno;
 
-use super::stats::Counts;
+use super::{ground::Own, stats::Counts};
 use crate::{
     Error,
+    compile::Section,
     inside::{Arrival, Inside},
     prepared::Prepared,
+    start,
 };
+
+/// A worker for a command.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) inside: Inside,
+    /// What it said that its command has to know.
+    pub(crate) said: Vec<Report>,
+    own: Option<Arc<Own>>,
+}
+
+impl Taken {
+    /// The only worker of a one-shot.
+    pub(crate) fn alone(prepared: &Prepared, steps: Option<Section>) -> Result<Self, Error> {
+        let own = steps.map(Own::of).transpose();
+        let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
+        let inside = start::start_alone(prepared, own.as_ref().map(|own| &own.bytes))?;
+        Ok(Self { inside, said: Vec::new(), own })
+    }
+
+    /// Its steps that are not in the plan.
+    pub(crate) fn steps(&self) -> Option<Section> {
+        self.own.as_ref().map(|own| own.section.clone())
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Worker {
     inside: Inside,
+    own: Option<Arc<Own>>,
     is_born: bool,
     is_ready: bool,
+    /// Steps that it went on without.
+    skipped: Vec<Report>,
     /// What kept it from getting ready, told to the command that gets it.
     failed: Option<(u32, u32, i32)>,
     /// Whether its pidfd came when there was no room for it.
@@ -25,8 +54,16 @@ pub(super) struct Worker {
 
 impl Worker {
     /// One that the zygote has yet to fork.
-    pub(super) fn ordered(inside: Inside) -> Self {
-        Self { inside, is_born: false, is_ready: false, failed: None, is_out_of_hold: false }
+    pub(super) fn ordered(inside: Inside, own: Option<Arc<Own>>) -> Self {
+        Self {
+            inside,
+            own,
+            is_born: false,
+            is_ready: false,
+            skipped: Vec::new(),
+            failed: None,
+            is_out_of_hold: false,
+        }
     }
 
     /// Whether it waits for its command, as far as was heard.
@@ -34,8 +71,8 @@ impl Worker {
         self.is_ready
     }
 
-    pub(super) fn into_inside(self) -> Inside {
-        self.inside
+    pub(super) fn taken(self) -> Taken {
+        Taken { inside: self.inside, said: self.skipped, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
@@ -85,8 +122,10 @@ impl Worker {
             }
             Arrival::Closed => {
                 let Some((section, index, errno)) = self.failed else { return Err(Error::Lost) };
-                return Err(prepared.step_failed(None, (section, index), errno));
+                let own = self.own.as_ref().map(|own| &own.section);
+                return Err(prepared.step_failed(own, (section, index), errno));
             }
+            Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) => {}
         }

@@ -1,6 +1,7 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
 mod report;
+mod session;
 
 use std::{
     fs,

@@ -13,6 +13,7 @@
 //! | `enforcement` | the report is true |
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
+//! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
@@ -32,6 +33,7 @@ mod escape;
 mod filesystem;
 mod identity;
 mod limits;
+mod listen;
 mod probe;
 mod process;
 mod second_pass;

@@ -83,6 +83,10 @@ fn reap(pid: i32, usage: &mut Usage) -> Reaping {
     loop {
         match sys::reap(false) {
             Ok(Some(reaped)) => {
+                // A command that asks its parent to trace it stops, which is no end.
+                if is_stop(reaped.status) {
+                    continue;
+                }
                 usage.add(&reaped);
                 if reaped.pid == pid {
                     status = Some(reaped.status);
@@ -93,6 +97,11 @@ fn reap(pid: i32, usage: &mut Usage) -> Reaping {
             Err(_) => return Reaping { status, nobody_left: true },
         }
     }
+}
+
+/// WIFSTOPPED of wait(2).
+fn is_stop(status: i32) -> bool {
+    status & 0xff == 0x7f
 }
 
 /// A signal whose receiver is already gone is no error: its end is about to be reported.
@@ -113,6 +122,9 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
     while sys::kill(EVERYONE, SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
+            if is_stop(reaped.status) {
+                continue;
+            }
             usage.add(&reaped);
             killed = killed.saturating_add(u32::from(reaped.status & 0x7f == SIGKILL.cast_signed()));
             wait = false;

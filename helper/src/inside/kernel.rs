@@ -98,6 +98,7 @@ pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
 pub(crate) const STATX_TYPE: usize = 1;
+pub(crate) const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 pub(crate) const S_IFMT: u32 = 0o170_000;
 pub(crate) const S_IFCHR: u32 = 0o020_000;
 

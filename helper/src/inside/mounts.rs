@@ -74,6 +74,20 @@ pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) ->
     }
 }
 
+/// Mounts `from` at the target, both of the view, unless the target is the root of a mount.
+pub(crate) fn mount_again(root: &Fd, (from, target): (&CStr, &CStr), attributes: u64) -> Result<(), Errno> {
+    let place = sys::open_path(Some(root), target)?;
+    if sys::is_mount_root(&place)? {
+        return Ok(());
+    }
+    if from.is_empty() {
+        return Err(Errno(ESTALE));
+    }
+    let tree = sys::clone_tree_of(&sys::open_path(Some(root), from)?)?;
+    sys::set_attributes(&tree, attributes, true)?;
+    sys::attach(&tree, &place)
+}
+
 /// Mounts a file system of the kernel's at the target.
 pub(crate) fn mount(
     root: &Fd,

@@ -19,8 +19,8 @@ use crate::{
 const STACK: usize = 16 * 1024;
 
 /// What the payload is born with.
-pub(crate) struct Payload {
-    pub(crate) state: State,
+pub(crate) struct Payload<'p> {
+    pub(crate) state: State<'p>,
     pub(crate) file_mask: usize,
     /// When its worker began, where somebody wants to know that it waits for its command.
     pub(crate) begun: Option<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Running {
 struct Task<'t> {
     steps: &'t [u8],
     channel: &'t Channel,
-    payload: Payload,
+    payload: Payload<'t>,
     background: bool,
     end: Option<End>,
 }
@@ -52,7 +52,11 @@ enum End {
 }
 
 /// Starts the payload. Answers once it has become its command; `None` when there was none.
-pub(crate) fn start(steps: &[u8], payload: Payload, channel: &Channel) -> Result<Option<Running>, Fault> {
+pub(crate) fn start<'p>(
+    steps: &'p [u8],
+    payload: Payload<'p>,
+    channel: &'p Channel,
+) -> Result<Option<Running>, Fault> {
     let mut task = Task { steps, channel, payload, background: false, end: Some(End::Unused) };
     // Not zeroed: that would touch pages that few frames ever reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
@@ -98,8 +102,9 @@ fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'sta
     task.background = request.background != 0;
     let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
         .map_err(|errno| Fault::request(request::EXEC, errno))?;
-    steps::carry_out(request.limits, section::LIMITS, &mut task.payload.state, task.channel)?;
     connect(&request, task.channel)?;
+    // Not before: one of them may be on descriptors, of which it takes some to get here.
+    steps::carry_out(request.limits, section::LIMITS, &mut task.payload.state, task.channel)?;
     sys::close_range(3, u32::MAX).map_err(Fault::init)?;
     sys::change_dir(request.cwd).map_err(|errno| Fault::request(request::CWD, errno))?;
     sys::file_mask(task.payload.file_mask);

@@ -1,10 +1,12 @@
 //! The interpreter: a loop and a match. What a step does is in `mounts` or one call in `sys`.
 
+use core::ffi::CStr;
+
 use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{EINVAL, ENOENT, EPROTO, MS_BIND, RulesetAttr},
+    kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
     plan::{self, Step},
     sys::{self, Errno, Fd},
@@ -12,12 +14,32 @@ use crate::{
 
 /// What earlier steps made for later ones.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct State<'p> {
     root: Option<Fd>,
     ruleset: Option<Fd>,
+    /// Places whose Landlock rules are left out.
+    forgone: [Option<&'p CStr>; MOST_FORGONE],
 }
 
-impl State {
+/// More places than that no command goes without.
+const MOST_FORGONE: usize = 32;
+
+impl<'p> State<'p> {
+    fn forgo(&mut self, path: &'p CStr) -> Result<(), Errno> {
+        let free = self.forgone.iter_mut().find(|slot| slot.is_none()).ok_or(Errno(E2BIG))?;
+        *free = Some(path);
+        Ok(())
+    }
+
+    /// Whether `path` is a place that the command goes without, or lies below one.
+    fn forgoes(&self, path: &CStr) -> bool {
+        let is_below = |place: &&CStr| match path.to_bytes().strip_prefix(place.to_bytes()) {
+            Some(rest) => matches!(rest.first(), None | Some(b'/')),
+            None => false,
+        };
+        self.forgone.iter().flatten().any(is_below)
+    }
+
     fn root(&self) -> Result<&Fd, Errno> {
         self.root.as_ref().ok_or(Errno(EINVAL))
     }
@@ -29,10 +51,10 @@ impl State {
 
 /// Carries out every step of a section, in order. A failing step ends it, unless it is optional: then the
 /// outside is told which protection is missing.
-pub(crate) fn carry_out(
-    bytes: &[u8],
+pub(crate) fn carry_out<'p>(
+    bytes: &'p [u8],
     section: u32,
-    state: &mut State,
+    state: &mut State<'p>,
     channel: &Channel,
 ) -> Result<(), Fault> {
     for (index, entry) in (0u32..).zip(plan::entries(bytes)) {
@@ -50,7 +72,7 @@ pub(crate) fn carry_out(
     Ok(())
 }
 
-fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
+fn step<'p>(step: &Step<'p>, state: &mut State<'p>) -> Result<(), Errno> {
     match *step {
         Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
         Step::Unshare { flags } => sys::unshare(flags),
@@ -83,11 +105,10 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
             Ok(())
         }
         Step::LandlockRule { path, access } => {
-            match sys::open_path(Some(state.root()?), path) {
-                // This command goes without the place, and so without the right.
-                Err(Errno(ENOENT)) => Ok(()),
-                place => sys::landlock_rule(state.ruleset()?, &place?, access),
+            if state.forgoes(path) {
+                return Ok(());
             }
+            sys::landlock_rule(state.ruleset()?, &sys::open_path(Some(state.root()?), path)?, access)
         }
         Step::LandlockRestrict {} => sys::landlock_restrict(state.ruleset()?),
         Step::Prctl { option, argument } => sys::prctl(option, argument),
@@ -97,6 +118,10 @@ fn step(step: &Step<'_>, state: &mut State) -> Result<(), Errno> {
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
         Step::Seccomp { program } => sys::seccomp(program),
         Step::NewSession {} => sys::new_session(),
+        Step::MountAgain { from, target, attributes } => {
+            mounts::mount_again(state.root()?, (from, target), attributes)
+        }
+        Step::Forgo { path } => state.forgo(path),
         Step::EnterRoot {} => {
             state.root = Some(mounts::enter_root()?);
             Ok(())

@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// A worker that the zygote forked, in a pid namespace of its own: PID 1 of it.
-pub(crate) fn forked(
-    channel: &Channel,
-    plan: &Plan<'_>,
-    narrow: &[u8],
+pub(crate) fn forked<'p>(
+    channel: &'p Channel,
+    plan: &Plan<'p>,
+    narrow: &'p [u8],
     (begun, file_mask): (u64, usize),
 ) -> Result<(), Fault> {
     born(channel).map_err(Fault::init)?;
@@ -26,18 +26,18 @@ pub(crate) fn forked(
 }
 
 /// PID 1 of a one-shot, which is its own worker: its namespaces and mounts are fresh as they are.
-pub(crate) fn serve(
-    channel: &Channel,
-    plan: &Plan<'_>,
-    narrow: &[u8],
-    (mut state, file_mask): (State, usize),
+pub(crate) fn serve<'p>(
+    channel: &'p Channel,
+    plan: &Plan<'p>,
+    narrow: &'p [u8],
+    (mut state, file_mask): (State<'p>, usize),
 ) -> Result<(), Fault> {
     steps::carry_out(narrow, section::NARROW, &mut state, channel)?;
     confined(channel, plan, Payload { state, file_mask, begun: None })
 }
 
 /// Puts the walls up, starts the payload, and sees it to its end.
-fn confined(channel: &Channel, plan: &Plan<'_>, mut payload: Payload) -> Result<(), Fault> {
+fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>) -> Result<(), Fault> {
     steps::carry_out(plan.walls, section::WALLS, &mut payload.state, channel)?;
     let Some(running) = payload::start(plan.payload, payload, channel)? else { return Ok(()) };
     channel.report(&Report::Started {}).map_err(Fault::init)?;

@@ -70,7 +70,8 @@ fn run(exec: &Exec) -> Result<End, Error> {
     let mut window = None;
     loop {
         let woken = wait(&client, &signals, window.as_mut());
-        let [spoken, signalled] = woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
+        let [spoken, signalled] =
+            woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
         if spoken {
             match client.next()? {
                 Event::Terminal(master) => window = Some(Window::open(master).map_err(no_terminal)?),
@@ -95,7 +96,8 @@ fn no_terminal(source: io::Error) -> Error {
 
 /// What was typed, as a call. Of our own environment nothing goes along: the session has its own.
 fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
-    let (program, arguments) = exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
+    let (program, arguments) =
+        exec.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut call = Call::new(program);
     call.args(arguments).report(exec.json.is_some());
     if let Some((rows, columns)) = size {
@@ -110,7 +112,9 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
     }
     if let Some(directory) = &exec.cwd {
         let absolute = std::path::absolute(directory);
-        call.current_dir(absolute.map_err(|source| Error::Io { what: "find the working directory", source })?);
+        call.current_dir(
+            absolute.map_err(|source| Error::Io { what: "find the working directory", source })?,
+        );
     }
     if let Some(timeout) = exec.timeout {
         call.timeout(timeout.duration());

@@ -100,7 +100,8 @@ fn list(json: bool) -> Result<ExitCode, Error> {
     let text = if json {
         report::json(&lines)
     } else {
-        let header = format!("{:<20} {:>8} {:>6} {:>8} {:>8}  SOCKET", "NAME", "PID", "READY", "RUNNING", "SERVED");
+        let header =
+            format!("{:<20} {:>8} {:>6} {:>8} {:>8}  SOCKET", "NAME", "PID", "READY", "RUNNING", "SERVED");
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
     };

@@ -33,8 +33,9 @@ fn room_for(more: usize) -> u64 {
         .filter(|(_, to)| !to.starts_with("/proc"))
         .filter_map(|(name, _)| name.to_str()?.parse().ok())
         .collect();
-    let free = (0..).filter(|number| !open.contains(number));
-    setrlimit(Resource::RLIMIT_NOFILE, free.take(more).last().map_or(0, |last| last + 1), hard).unwrap();
+    // All below the next gap: `more` of them are free.
+    let limit = (0..).filter(|number| !open.contains(number)).nth(more).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
     before
 }
 
@@ -65,6 +66,28 @@ fn commands_without_descriptors_are_errors_and_the_session_goes_on() {
             assert!(!ran[0] && ran[23], "{ran:?}");
             assert_eq!(session.stats().running, 0);
         }
+    });
+}
+
+/// A terminal that there was no room for is not silently missing.
+#[test]
+fn terminals_without_descriptors_are_errors() {
+    alone("shortage::terminals_without_descriptors_are_errors", async || {
+        let dir = workspace();
+        let session = session(dir.path()).await;
+        let mut ran = Vec::new();
+        for more in 0..24 {
+            shell(&session, "true").await;
+            let mut command = session.command("sleep");
+            command.arg("60").terminal(24, 80);
+            let before = room_for(more);
+            let result = in_time(command.spawn()).await;
+            restore(before);
+            assert!(!result.as_ref().is_ok_and(|child| child.terminal.is_none()), "{more}");
+            ran.push(worked(result, libc::EMFILE));
+        }
+        assert!(!ran[0] && ran[23], "{ran:?}");
+        assert_eq!(session.stats().running, 0);
     });
 }
 

@@ -87,6 +87,14 @@ pub(crate) fn identity(of: &Fd) -> Result<(u64, u64), Errno> {
     Ok((device, stat.inode))
 }
 
+/// statx(2): whether it is the root of a mount. Linux 5.8.
+pub(crate) fn is_mount_root(of: &Fd) -> Result<bool, Errno> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut stat: Statx = unsafe { mem::zeroed() };
+    call!(nr::STATX, of.0, c"".as_ptr(), AT_EMPTY_PATH, STATX_TYPE, &raw mut stat)?;
+    Ok(stat.attributes & STATX_ATTR_MOUNT_ROOT != 0)
+}
+
 /// statx(2): whether a standard descriptor is the null device, character device 1:3.
 pub(crate) fn is_null_device(number: u32) -> Result<bool, Errno> {
     // SAFETY: all-zero bytes are a valid value of this plain record.

@@ -21,6 +21,12 @@ pub(crate) fn clone_tree(root: Option<&Fd>, source: &CStr) -> Result<Fd, Errno> 
     call!(nr::OPEN_TREE, at, source.as_ptr(), flags).map(fd)
 }
 
+/// open_tree(2) of an opened place.
+pub(crate) fn clone_tree_of(place: &Fd) -> Result<Fd, Errno> {
+    let flags = OPEN_TREE_CLONE | O_CLOEXEC | AT_RECURSIVE | AT_EMPTY_PATH;
+    call!(nr::OPEN_TREE, place.0, c"".as_ptr(), flags).map(fd)
+}
+
 /// mount_setattr(2) with `attributes` added, and private: what the host mounts later does not appear. Linux 5.12.
 pub(crate) fn set_attributes(mount: &Fd, attributes: u64, recursive: bool) -> Result<(), Errno> {
     let attr = MountAttr { set: attributes, clear: 0, propagation: MS_PRIVATE, userns: 0 };

@@ -1,0 +1,88 @@
+//! What the walls of a session stand on in the host's directories, looked at before each command: somebody outside may
+//! have replaced a protected file, and its mount with it, or made a repository where none was.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    Error, Host, Policy,
+    caller::Caller,
+    compile::{self, Compiled, Section, Shape, footing::Footing},
+    prepared::Bytes,
+    watch::Watch,
+};
+
+/// What compile needs to do its work again.
+type Question = (Policy, Host, Caller, Shape);
+
+pub(super) struct Ground {
+    question: Question,
+    now: Mutex<Now>,
+}
+
+struct Now {
+    footing: Footing,
+    watches: Arc<[Watch]>,
+    /// Steps of every worker, once the zygote may have lost mounts.
+    again: Option<Arc<Own>>,
+}
+
+/// Steps of a worker that are not in the plan.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) section: Section,
+    pub(super) bytes: Bytes,
+}
+
+impl Own {
+    pub(super) fn of(section: Section) -> io::Result<Self> {
+        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
+    }
+}
+
+impl Ground {
+    pub(super) fn of(compiled: &Compiled, (policy, host, caller, shape): (&Policy, Host, Caller, Shape)) -> Self {
+        let (footing, watches) = (compiled.footing.clone(), Arc::clone(&compiled.watches));
+        let now = Now { footing, watches, again: None };
+        Self { question: (policy.clone(), host, caller, shape), now: Mutex::new(now) }
+    }
+
+    /// Looks whether something has changed; if so, workers get walls that fit what is there now. Answers whether those
+    /// that wait are out of date.
+    ///
+    /// # Errors
+    /// Those of compile, where what is there now cannot be protected.
+    pub(super) fn look(&self, is_idle: bool) -> Result<bool, Error> {
+        let mut now = self.lock();
+        if !now.footing.has_changed(is_idle) {
+            return Ok(false);
+        }
+        let (policy, host, caller, shape) = &self.question;
+        let compiled = compile::compile(policy, host, caller, *shape)?;
+        tracing::info!("something that walls stand on was replaced outside: workers are made anew");
+        let again = Own::of(compiled.again).map_err(Error::io("write the steps of a worker to a memfd"))?;
+        *now = Now { footing: compiled.footing, watches: compiled.watches, again: Some(Arc::new(again)) };
+        Ok(true)
+    }
+
+    /// The steps of a worker that are not in the plan, with `narrow` at their end; and what to watch for it.
+    pub(super) fn steps(&self, narrow: Option<&Section>) -> io::Result<(Option<Arc<Own>>, Arc<[Watch]>)> {
+        let now = self.lock();
+        let own = match (&now.again, narrow) {
+            (again, None) => again.clone(),
+            (None, Some(narrow)) => Some(Arc::new(Own::of(narrow.clone())?)),
+            (Some(again), Some(narrow)) => Some(Arc::new(Own::of(again.section.followed_by(narrow))?)),
+        };
+        Ok((own, Arc::clone(&now.watches)))
+    }
+
+    pub(super) fn watches(&self) -> Arc<[Watch]> {
+        Arc::clone(&self.lock().watches)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

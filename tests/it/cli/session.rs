@@ -1,0 +1,322 @@
+//! `kennel session` and `kennel exec`.
+
+use std::{
+    fs::{self, File},
+    io::{Read, Write},
+    os::fd::AsFd,
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::Instant,
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    pty::{Winsize, openpty},
+    sys::signal::Signal,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    listen::{at, runtime, signal},
+    support::{HEARTBEAT, beats, has, is_silent, kennel_path, require, stderr, stdout, until, workspace},
+};
+
+/// A session in the background, stopped at the end of the test.
+struct Background {
+    workspace: TempDir,
+    runtime: TempDir,
+}
+
+impl Background {
+    fn start(flags: &[&str]) -> Self {
+        let background = Self { workspace: workspace(), runtime: runtime() };
+        let output = background.session(&[&["start", "--name", "s"], flags].concat());
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(stdout(&output), background.runtime.path().join("kennel/s.sock").display().to_string());
+        background
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = at(self.runtime.path(), self.workspace.path());
+        command.args(arguments);
+        command
+    }
+
+    fn session(&self, arguments: &[&str]) -> Output {
+        self.command(&[&["session"], arguments].concat()).output().unwrap()
+    }
+
+    fn exec(&self, flags: &[&str], command: &[&str]) -> Output {
+        self.command(&[&["exec", "s"], flags, &["--"], command].concat()).output().unwrap()
+    }
+
+    fn pid(&self) -> i32 {
+        let list: Value = serde_json::from_slice(&self.session(&["list", "--json"]).stdout).unwrap();
+        list[0]["pid"].as_i64().unwrap().try_into().unwrap()
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.session(&["stop", "s"]);
+    }
+}
+
+#[test]
+fn session_is_started_listed_used_and_stopped() {
+    let session = Background::start(&[]);
+    let output = session.exec(&[], &["sh", "-c", "pwd; echo x > here; exit 5"]);
+    assert_eq!(
+        (output.status.code(), stdout(&output)),
+        (Some(5), session.workspace.path().display().to_string())
+    );
+    assert_eq!(fs::read_to_string(session.workspace.path().join("here")).unwrap(), "x\n");
+    let list: Value = serde_json::from_slice(&session.session(&["list", "--json"]).stdout).unwrap();
+    assert_eq!(
+        (&list[0]["name"], &list[0]["running"], &list[0]["served"]),
+        (&"s".into(), &0.into(), &1.into())
+    );
+    let table = stdout(&session.session(&["list"]));
+    assert!(table.starts_with("NAME ") && table.contains("/kennel/s.sock"), "{table}");
+    let pid = session.pid();
+    let output = session.session(&["stop", "s"]);
+    assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
+    until("the process is gone", || !Path::new(&format!("/proc/{pid}")).exists());
+    let left: Vec<_> = fs::read_dir(session.runtime.path().join("kennel")).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "the client: {left:?}");
+    assert_eq!(session.session(&["list", "--json"]).stdout, b"[]\n");
+    let output = session.session(&["stop", "s"]);
+    assert!(output.status.success() && stderr(&output).contains("no session of that name is running"));
+    let output = session.exec(&[], &["true"]);
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("to mend it: start it with kennel session start"), "{output:?}");
+}
+
+#[test]
+fn stop_ends_what_runs() {
+    let session = Background::start(&[]);
+    let mut child =
+        session.command(&["exec", "s", "--", "sh", "-c", HEARTBEAT]).stderr(Stdio::null()).spawn().unwrap();
+    until("the heart beats", || beats(session.workspace.path()) > 2);
+    assert!(session.session(&["stop", "s"]).status.success());
+    assert!(is_silent(session.workspace.path()), "when stop returns, nothing runs");
+    assert_eq!(child.wait().unwrap().code(), Some(125));
+}
+
+#[test]
+fn start_that_fails_says_why_and_leaves_nothing() {
+    let (dir, runtime) = (workspace(), runtime());
+    let start = |arguments: &[&str]| {
+        let output =
+            at(runtime.path(), dir.path()).args(["session", "start"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(output.stdout.is_empty());
+        stderr(&output)
+    };
+    assert!(start(&["--name", "s", "--ro", "/absent"]).contains("/absent"));
+    assert!(start(&["--name", "../x"]).contains("session name \"../x\""));
+    assert!(start(&["--name", ""]).contains("is empty"));
+    assert!(start(&[]).contains("--name"));
+    let _session = Background { workspace: dir, runtime };
+}
+
+#[test]
+fn background_session_holds_nothing_of_its_starter() {
+    let session = Background { workspace: workspace(), runtime: runtime() };
+    // A pipe as descriptor 9: its end comes when nobody holds it any more.
+    let line = "exec 9>&1; \"$@\" >/dev/null 2>&1";
+    let output = Command::new("sh")
+        .args(["-c", line, "sh"])
+        .arg(kennel_path())
+        .args(["session", "start", "--name", "s"])
+        .env("XDG_RUNTIME_DIR", session.runtime.path())
+        .current_dir(&session.workspace)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let pid = session.pid();
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let links: Vec<_> = links.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+    let standard =
+        (0..3).all(|fd| fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap() == Path::new("/dev/null"));
+    assert!(standard, "{links:?}");
+    assert!(!links.iter().any(|link| link.to_string_lossy().starts_with("pipe:")), "{links:?}");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    assert_eq!(fields[3], pid.to_string(), "a session of its own");
+}
+
+#[test]
+fn host_that_is_terminated_cleans_up() {
+    let session = Background::start(&[]);
+    let pid = session.pid();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    until("the process is gone", || !Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!session.runtime.path().join("kennel/s.sock").exists());
+}
+
+#[test]
+fn exec_has_flags_of_its_own() {
+    let session = Background::start(&["--setenv", "A=session"]);
+    fs::create_dir(session.workspace.path().join("sub")).unwrap();
+    let output = session
+        .exec(&["--cwd", "sub", "--setenv", "A=exec", "--setenv", "B=2"], &["sh", "-c", "pwd; echo $A $B"]);
+    let sub = session.workspace.path().join("sub");
+    assert_eq!(stdout(&output), format!("{}\nexec 2", sub.display()));
+    let output = session.exec(&["--timeout", "100ms"], &["sleep", "60"]);
+    assert_eq!(output.status.code(), Some(124));
+    assert!(stderr(&output).starts_with("kennel: command timed out after "), "{output:?}");
+    let output = session.exec(&["--cwd", "/root-of-nobody"], &["true"]);
+    assert!(output.status.code() == Some(125) && stderr(&output).contains("working directory"), "{output:?}");
+    for (command, code) in [("kennel-absent", 127), ("/etc/passwd", 126)] {
+        assert_eq!(session.exec(&[], &[command]).status.code(), Some(code), "{command}");
+    }
+}
+
+#[test]
+fn environment_of_exec_s_caller_does_not_pass() {
+    let session = Background::start(&[]);
+    let mut command = session.command(&["exec", "s", "--", "sh", "-c", "echo secret:$SECRET"]);
+    assert_eq!(stdout(&command.env("SECRET", "hunter2").output().unwrap()), "secret:");
+}
+
+#[test]
+fn report_of_exec_is_that_of_run() {
+    let session = Background::start(&[]);
+    let file = session.runtime.path().join("report");
+    let path = file.display().to_string();
+    let read = || -> Value { serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap() };
+    let output = session.exec(&["--json", &path], &["sh", "-c", "printf 12345; printf 123 >&2; exit 4"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(4), "12345"));
+    let report = read();
+    assert_eq!((&report["ended"], &report["exit_code"]), (&"exited".into(), &4.into()));
+    assert_eq!((&report["stdout_bytes"], &report["stderr_bytes"]), (&5.into(), &3.into()));
+    assert_eq!(report["enforcement"]["protections"][0]["name"], "user_namespace");
+    let (_, of_run) = crate::support::report(session.workspace.path(), &[], &["true"]);
+    let keys = |report: &Value| report.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&report), keys(&of_run));
+    session.exec(&["--json", &path, "--timeout", "50ms"], &["sleep", "60"]);
+    assert_eq!((&read()["ended"], &read()["failure"]["class"]), (&"timed_out".into(), &"timeout".into()));
+    session.exec(&["--json", &path], &["kennel-absent"]);
+    assert_eq!((&read()["ended"], &read()["exit_code"]), (&"failed".into(), &127.into()));
+    session.session(&["stop", "s"]);
+    session.exec(&["--json", &path], &["true"]);
+    assert_eq!((&read()["ended"], &read()["exit_code"]), (&"failed".into(), &125.into()));
+}
+
+#[test]
+fn signals_to_exec_reach_the_command() {
+    let session = Background::start(&[]);
+    let dir = session.workspace.path();
+    let start = |script: &str| session.command(&["exec", "s", "--", "sh", "-c", script]).spawn().unwrap();
+    for (number, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGUSR1, "USR1")] {
+        let _ = fs::remove_file(dir.join("ready"));
+        let mut child = start(&format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.02; done"));
+        until("the command runs", || dir.join("ready").exists());
+        signal(&child, number);
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+    }
+    let mut child = start(HEARTBEAT);
+    until("the heart beats", || beats(dir) > 2);
+    signal(&child, Signal::SIGTSTP);
+    until("the heart stands still", || is_silent(dir));
+    signal(&child, Signal::SIGCONT);
+    let before = beats(dir);
+    until("the heart beats again", || beats(dir) > before + 2);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    until("the heart stands still for good", || is_silent(dir));
+}
+
+/// Runs `kennel exec s --tty -- sh -c SCRIPT` on a terminal; answers the status and what was shown. `talk` is called with
+/// what was seen so far, and answers what to type.
+fn on_terminal(
+    session: &Background,
+    script: &str,
+    mut talk: impl FnMut(&str) -> Option<&'static str>,
+) -> (Option<i32>, String) {
+    let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
+    let pty = openpty(Some(&size), None).unwrap();
+    let peer = File::from(pty.slave);
+    let end = || Stdio::from(peer.try_clone().unwrap());
+    let mut child = Command::new("setsid")
+        .arg("--ctty")
+        .arg(kennel_path())
+        .args(["exec", "s", "--tty", "--", "sh", "-c", script])
+        .current_dir(&session.workspace)
+        .env("XDG_RUNTIME_DIR", session.runtime.path())
+        .env("TERM", "vt52")
+        .stdin(end())
+        .stdout(end())
+        .stderr(end())
+        .spawn()
+        .unwrap();
+    let (mut master, mut seen, start) = (File::from(pty.master), String::new(), Instant::now());
+    let mut status = None;
+    loop {
+        assert!(start.elapsed().as_secs() < 15, "still running: {seen:?}");
+        let mut more = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut more, PollTimeout::from(50u8)).unwrap() > 0 {
+            let mut bytes = [0; 4096];
+            let count = master.read(&mut bytes).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        } else if status.is_some() {
+            break;
+        }
+        if let Some(text) = talk(&seen) {
+            master.write_all(text.as_bytes()).unwrap();
+        }
+        status = child.try_wait().unwrap();
+    }
+    (child.wait().unwrap().code(), seen.replace("\r\n", "\n"))
+}
+
+#[test]
+fn exec_on_a_terminal_is_a_window_onto_it() {
+    require!(has("setsid"), "setsid of util-linux");
+    let session = Background::start(&[]);
+    let script = "stty size; test -t 0 -a -t 1 -a -t 2 && echo all; echo $TERM; exit 7";
+    let (status, seen) = on_terminal(&session, script, |_| None);
+    assert_eq!((status, seen.as_str()), (Some(7), "33 77\nall\nvt52\n"));
+    let mut typed = 0;
+    let (status, seen) = on_terminal(&session, "echo ready; read x; echo got:$x; exec sleep 60", |seen| {
+        let next = match typed {
+            0 if seen.contains("ready") => "hello\n",
+            1 if seen.contains("got:hello") => "\x03",
+            _ => return None,
+        };
+        typed += 1;
+        Some(next)
+    });
+    assert_eq!(status, Some(130), "{seen}");
+    let (status, seen) = on_terminal(&session, "seq 1 5000; echo last", |_| None);
+    assert!(status == Some(0) && seen.ends_with("4999\n5000\nlast\n") && seen.lines().count() == 5001);
+}
+
+#[test]
+fn exec_without_a_terminal_cannot_have_one() {
+    let session = Background::start(&[]);
+    let mut command = session.command(&["exec", "s", "--tty", "--", "true"]);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("--tty needs a terminal"), "{output:?}");
+}
+
+#[test]
+fn help_is_enough_to_succeed() {
+    for (arguments, words) in [
+        (&["session", "--help"][..], &["start", "list", "stop", "kennel session start --name a1"][..]),
+        (&["session", "start", "--help"], &["--name", "--foreground", "--profile", "--rw"]),
+        (
+            &["exec", "--help"],
+            &["--cwd", "--setenv", "--timeout", "--tty", "--json", "Exit status", "-- make"],
+        ),
+        (&["--help"], &["session", "exec"]),
+    ] {
+        let output = Command::new(kennel_path()).args(arguments).output().unwrap();
+        let text = stdout(&output);
+        assert!(output.status.success() && words.iter().all(|word| text.contains(word)), "{text}");
+        assert!(!text.contains("What `start` starts"), "{text}");
+    }
+}

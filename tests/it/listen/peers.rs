@@ -1,0 +1,118 @@
+//! Who is served: our own user, outside of every sandbox.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use kennel_helper::client_wire::Ask;
+
+use super::{Hosted, hostile, runtime};
+use crate::support::{has, only_as_root, require, stderr, stdout};
+
+#[test]
+fn payload_of_any_session_cannot_use_the_socket() {
+    for profile in ["full-dev", "repo-write"] {
+        let runtime = runtime();
+        let place = runtime.path().display().to_string();
+        for grant in ["--ro", "--rw"] {
+            let target = super::runtime();
+            let victim = Hosted::start_in(target, &[]);
+            let shown = victim.runtime.path().display().to_string();
+            let attacker = Hosted::start(&["--profile", profile, grant, &shown, "--rw", &place]);
+            let client = victim.client().display().to_string();
+            let socket = victim.socket.display().to_string();
+            let output =
+                attacker.exec(&[&client, &socket, "--", "sh", "-c", "echo got in"]).output().unwrap();
+            assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
+            let said = stderr(&output);
+            assert!(said.contains("in a sandbox") || said.contains("permission denied"), "{said}");
+            assert!(victim.is_well(), "and who may is served");
+        }
+    }
+}
+
+#[test]
+fn payload_cannot_use_the_socket_of_its_own_session() {
+    let runtime = runtime();
+    let shown = runtime.path().display().to_string();
+    let session = Hosted::start_in(runtime, &["--rw", &shown]);
+    let (client, socket) = (session.client().display().to_string(), session.socket.display().to_string());
+    let output = session.exec(&[&client, &socket, "--", "echo", "got in"]).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
+    assert!(session.is_well());
+}
+
+#[test]
+fn many_that_are_turned_away_keep_nobody_waiting() {
+    let runtime = runtime();
+    let shown = runtime.path().display().to_string();
+    let session = Hosted::start_in(runtime, &["--rw", &shown]);
+    let script = format!(
+        "while :; do for i in 1 2 3 4 5 6 7 8; do {} {} -- true 2>/dev/null & done; wait; done",
+        session.client().display(),
+        session.socket.display()
+    );
+    let mut flood = session.exec(&["sh", "-c", &script]).stderr(Stdio::null()).spawn().unwrap();
+    for _ in 0..10 {
+        assert!(session.is_well());
+    }
+    flood.kill().unwrap();
+    flood.wait().unwrap();
+}
+
+/// Connects, asks for numbers, and answers the first byte and the text of what comes.
+fn ask(socket: &str) -> String {
+    let answer = hostile::ask(socket.as_ref(), &Ask::Stats {});
+    format!("answer {:?} {}", answer.first(), String::from_utf8_lossy(&answer).replace('\0', ""))
+}
+
+#[test]
+fn another_user_is_turned_away_even_when_the_door_is_open() {
+    // In the copy below that has become another user.
+    if let Ok(socket) = env::var("KENNEL_ASK") {
+        return eprintln!("{}", ask(&socket));
+    }
+    only_as_root!();
+    require!(has("setpriv"), "setpriv of util-linux");
+    let session = Hosted::start(&[]);
+    let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    open(session.runtime.path(), 0o755);
+    open(session.socket.parent().unwrap(), 0o755);
+    open(&session.socket, 0o666);
+    let copy = session.workspace.path().join("it");
+    fs::copy("/proc/self/exe", &copy).unwrap();
+    open(&copy, 0o755);
+    let ask = |user: &str| {
+        let output = Command::new("setpriv")
+            .args(["--reuid", user, "--clear-groups", "--"])
+            .arg(&copy)
+            .args([
+                "--exact",
+                "listen::peers::another_user_is_turned_away_even_when_the_door_is_open",
+                "--nocapture",
+            ])
+            .env("KENNEL_ASK", &session.socket)
+            .output()
+            .unwrap();
+        stderr(&output)
+    };
+    assert!(ask("0").contains("answer Some(3)"), "numbers");
+    let said = ask("1000");
+    assert!(said.contains("own user only") || said.contains("answer None"), "{said}");
+    // The client looks who listens before it gives anything away.
+    let copy = session.workspace.path().join("client");
+    fs::copy(session.client(), &copy).unwrap();
+    open(&copy, 0o755);
+    let output = Command::new("setpriv")
+        .args(["--reuid", "1000", "--clear-groups", "--"])
+        .arg(&copy)
+        .arg(&session.socket)
+        .args(["--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("belongs to another user"), "{output:?}");
+}

@@ -1,0 +1,127 @@
+//! Signals to the client are signals to the command.
+
+use std::{
+    io::{BufRead, BufReader, Lines},
+    process::{Child, ChildStdout, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::signal::Signal;
+
+use super::{Hosted, signal};
+use crate::support::{HEARTBEAT, beats, is_silent, until};
+
+/// Starts a script that says `ready` first.
+pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut child = session.exec(&["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    (child, lines)
+}
+
+fn state(child: &Child) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+const SIGNALS: [(Signal, &str); 6] = [
+    (Signal::SIGINT, "INT"),
+    (Signal::SIGTERM, "TERM"),
+    (Signal::SIGHUP, "HUP"),
+    (Signal::SIGQUIT, "QUIT"),
+    (Signal::SIGUSR1, "USR1"),
+    (Signal::SIGUSR2, "USR2"),
+];
+
+#[test]
+fn signals_reach_the_command() {
+    let session = Hosted::start(&[]);
+    for (number, name) in SIGNALS {
+        let script =
+            format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 0.02; done");
+        let (mut child, mut lines) = ready(&session, &script);
+        signal(&child, number);
+        assert_eq!(lines.next().unwrap().unwrap(), format!("got {name}"));
+        assert_eq!(child.wait().unwrap().code(), Some(9));
+    }
+}
+
+#[test]
+fn signals_end_a_command_that_does_not_catch_them() {
+    let session = Hosted::start(&[]);
+    for (number, name) in SIGNALS {
+        let (mut child, _lines) = ready(&session, "echo ready; exec sleep 60");
+        signal(&child, number);
+        assert_eq!(child.wait().unwrap().code(), Some(128 + number as i32), "{name}");
+    }
+}
+
+#[test]
+fn stop_and_continue_reach_everything() {
+    let session = Hosted::start(&[]);
+    let dir = session.workspace.path();
+    let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
+    until("the heart beats", || beats(dir) > 2);
+    signal(&child, Signal::SIGTSTP);
+    until("the client is stopped", || state(&child) == Some('T'));
+    thread::sleep(Duration::from_millis(50));
+    assert!(is_silent(dir), "the command is stopped too");
+    signal(&child, Signal::SIGCONT);
+    let before = beats(dir);
+    until("the heart beats again", || beats(dir) > before + 2);
+    // Stopped and continued a second time.
+    signal(&child, Signal::SIGTSTP);
+    until("the client is stopped again", || state(&child) == Some('T'));
+    signal(&child, Signal::SIGCONT);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    until("the heart stands still", || is_silent(dir));
+}
+
+#[test]
+fn signal_before_the_command_runs_does_not_leave_it_behind() {
+    let session = Hosted::start(&[]);
+    for delay in [0, 1, 2, 4, 8, 16] {
+        let mut child = session.exec(&["sh", "-c", HEARTBEAT]).spawn().unwrap();
+        thread::sleep(Duration::from_millis(delay));
+        signal(&child, Signal::SIGTERM);
+        child.wait().unwrap();
+        until("the heart stands still", || is_silent(session.workspace.path()));
+    }
+}
+
+#[test]
+fn signal_storm_loses_no_status() {
+    let session = Hosted::start(&[]);
+    let script =
+        "trap : USR1 USR2 HUP; echo ready; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done; exit 6";
+    for _ in 0..5 {
+        let (mut child, _lines) = ready(&session, script);
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            for number in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGHUP] {
+                signal(&child, number);
+            }
+            thread::sleep(Duration::from_micros(200));
+        };
+        assert_eq!(status.code(), Some(6));
+    }
+}
+
+#[test]
+fn ignored_and_blocked_signals_of_the_client_are_not_inherited() {
+    let session = Hosted::start(&[]);
+    let line = "trap '' INT TERM USR1 PIPE; exec \"$@\"";
+    let output = std::process::Command::new("sh")
+        .current_dir(&session.workspace)
+        .args(["-c", line, "sh"])
+        .arg(session.client())
+        .arg(&session.socket)
+        .args(["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"])
+        .output()
+        .unwrap();
+    assert_eq!(crate::support::stdout(&output), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000");
+}
