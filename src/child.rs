@@ -3,6 +3,7 @@
 use std::{
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    pin::pin,
     process::ExitStatus,
 };
 
@@ -10,8 +11,8 @@ use kennel_helper::control::Report;
 use tokio::runtime::Handle;
 
 use crate::{
-    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, command::collect,
-    inside::Arrival, running::Running,
+    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, inside::Arrival, running::Running,
+    stdio::Collected,
 };
 
 /// A command that runs. Dropping it ends it, with every process that it started,
@@ -77,17 +78,29 @@ impl Child {
         }
     }
 
-    /// Waits for the end and collects what the command writes to its pipes.
+    /// Waits for the end and collects what the command writes to its pipes until then.
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait).
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
-        let (mut stdout, mut stderr) = (self.stdout.take(), self.stderr.take());
-        let (outcome, kept_out, kept_err) =
-            tokio::join!(self.wait(), collect(stdout.as_mut()), collect(stderr.as_mut()));
-        let mut outcome = outcome?;
+        let mut stdout = Collected::of(self.stdout.take());
+        let mut stderr = Collected::of(self.stderr.take());
+        let mut outcome = {
+            let mut end = pin!(self.wait());
+            loop {
+                tokio::select! {
+                    outcome = &mut end => break outcome?,
+                    read = stdout.read(), if stdout.is_open() => read?,
+                    read = stderr.read(), if stderr.is_open() => read?,
+                }
+            }
+        };
+        // Somebody may hold the pipes still: what lives on in the background, or another command of the session that
+        // was given them. What comes after the end is not the command's.
+        let (stdout, kept_out) = stdout.rest()?;
+        let (stderr, kept_err) = stderr.rest()?;
         outcome.count(stdout.as_ref(), stderr.as_ref());
-        Ok(Output { outcome, stdout: kept_out?, stderr: kept_err? })
+        Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
     }
 
     /// Sends a signal to the command's process group. SIGSTOP and SIGCONT reach every process of the sandbox.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 
 use crate::{
     Child, Error, Limits, Outcome, Output, Stdio,
@@ -360,13 +360,4 @@ impl Command {
             stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false)?,
         ])
     }
-}
-
-/// Reads a stream to its end.
-pub(crate) async fn collect(stream: Option<&mut crate::ChildOutput>) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    if let Some(stream) = stream {
-        stream.read_to_end(&mut bytes).await.map_err(Error::io("read the command's output"))?;
-    }
-    Ok(bytes)
 }

@@ -37,7 +37,7 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Limits, NetworkMode, Policy, Profile, Protection, Requirement},
+    policy::{Limits, NetworkMode, Policy, Profile, Protection, Requirement, TmpLife},
     watch::Watch,
 };
 
@@ -212,6 +212,9 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Prote
     toolchains::show(&mut view, parts);
     secrets::mask(&mut view, parts)?;
     let protected = protect::protect(&mut view, parts, workspace)?;
+    if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
+        pin::in_shared_places(&mut view);
+    }
     Ok((view, protected))
 }
 

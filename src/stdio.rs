@@ -15,9 +15,11 @@ use nix::{
     sys::stat::{SFlag, fstat},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::unix::pipe,
 };
+
+use crate::Error;
 
 /// What a standard descriptor of a command is.
 #[derive(Debug)]
@@ -164,6 +166,36 @@ impl ChildOutput {
         Poll::Ready(Ok(()))
     }
 
+    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Past the runtime, which may not
+    /// have heard of it yet.
+    fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
+        let mut scratch = [0u8; 8192];
+        loop {
+            let count = match nix::unistd::read(&self.pipe, &mut scratch) {
+                Ok(0) | Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => continue,
+                count => count?,
+            };
+            let fits = self.room.map_or(count, |room| count.min(usize::try_from(room).unwrap_or(count)));
+            kept.extend(scratch.iter().take(fits));
+            self.room = self.room.map(|room| room - fits as u64);
+            self.seen += count as u64;
+            self.dropped += (count - fits) as u64;
+        }
+        let text = self.cut_marker();
+        let mut marker = self.marker.take().unwrap_or_else(|| io::Cursor::new(text));
+        io::Read::read_to_end(&mut marker, kept)?;
+        Ok(())
+    }
+
+    /// What follows a stream that was cut.
+    fn cut_marker(&self) -> Vec<u8> {
+        match self.dropped {
+            0 => Vec::new(),
+            bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes(),
+        }
+    }
+
     /// Reads and throws away until the stream ends.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -192,12 +224,47 @@ impl AsyncRead for ChildOutput {
         }
         if this.marker.is_none() {
             ready!(this.poll_drain(cx))?;
-            let text = match this.dropped {
-                0 => String::new(),
-                bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n"),
-            };
-            this.marker = Some(io::Cursor::new(text.into_bytes()));
+            this.marker = Some(io::Cursor::new(this.cut_marker()));
         }
         this.marker.as_mut().map_or(Poll::Ready(Ok(())), |marker| Pin::new(marker).poll_read(cx, buffer))
     }
+}
+
+/// A stream of a command, collected as long as the command runs.
+pub(crate) struct Collected {
+    stream: Option<ChildOutput>,
+    is_open: bool,
+    kept: Vec<u8>,
+}
+
+impl Collected {
+    pub(crate) fn of(stream: Option<ChildOutput>) -> Self {
+        Self { is_open: stream.is_some(), stream, kept: Vec::new() }
+    }
+
+    /// Whether more can come.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Takes in some of it.
+    pub(crate) async fn read(&mut self) -> Result<(), Error> {
+        if let Some(stream) = &mut self.stream {
+            let count = stream.read_buf(&mut self.kept).await.map_err(unread())?;
+            self.is_open = count > 0;
+        }
+        Ok(())
+    }
+
+    /// Takes in what is in the pipe now, and no more.
+    pub(crate) fn rest(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.is_open) {
+            stream.drain(&mut self.kept).map_err(unread())?;
+        }
+        Ok((self.stream, self.kept))
+    }
+}
+
+fn unread() -> impl FnOnce(io::Error) -> Error {
+    Error::io("read the command's output")
 }

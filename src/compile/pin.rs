@@ -8,7 +8,8 @@ use std::{
 
 use super::{
     source::Source,
-    view::{Access, Node, View},
+    renew::SHARED_MEMORY,
+    view::{Access, Node, Place, View},
 };
 use crate::{Error, policy::Protection};
 
@@ -48,6 +49,26 @@ pub(super) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), E
     match view.host_path_of_mount_point(target) {
         Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => way_to(view, target),
         _ => Ok(()),
+    }
+}
+
+/// Where the commands of a session share private places, what is mounted in one stays where it is: every directory on the
+/// way to it is bound over itself, as on the host.
+pub(super) fn in_shared_places(view: &mut View) {
+    let is_shared = |place: &Place| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
+    let mut ways: Vec<PathBuf> = Vec::new();
+    for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {
+        if let Some((above, around)) = view.mount_above(target)
+            && is_shared(around)
+            && above != Path::new(SHARED_MEMORY)
+        {
+            let between = target.ancestors().skip(1).take_while(|path| *path != above);
+            ways.extend(between.map(Path::to_owned));
+        }
+    }
+    for way in ways {
+        let node = Node::Private { mode: 0o755 };
+        view.wall("directory on the way to a wall", &way, node, Protection::Root);
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
 use crate::policy::{Protection, TmpLife};
 
 /// Shared memory by name is IPC: it never passes from one command to another.
-const SHARED_MEMORY: &str = "/dev/shm";
+pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Appends the steps of a worker that give its command places of its own.
 pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {

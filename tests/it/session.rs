@@ -18,6 +18,7 @@
 //! | `killed` | the embedding program is killed: nothing is left |
 //! | `counts` | many commands and many sessions leave no trace in the program |
 //! | `report` | enforcement and numbers are true |
+//! | `outside` | what is done outside meanwhile: walls hold, and what is the user's stays |
 //! | `shortage` | out of descriptors or processes: errors, and then it goes on |
 
 mod basics;
@@ -31,6 +32,7 @@ mod killed;
 mod limits;
 mod narrow;
 mod neighbours;
+mod outside;
 mod places;
 mod report;
 mod sharing;
@@ -140,6 +142,19 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "not in time: {what}");
         sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Runs a test in a process of its own, in a user namespace, after a script there has set what the kernel allows.
+fn in_a_user_namespace(test: &str, script: &str, what: impl AsyncFnOnce()) {
+    // From in there the link in /proc cannot be followed.
+    let exe = std::env::current_exe().expect("this program");
+    let enter = format!(
+        "shift; exec unshare --user --map-current-user sh -c '{script}; exec \"$@\"' sh {} \"$@\"",
+        exe.display()
+    );
+    if is_alone(&format!("session::{test}"), &enter) {
+        Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(what());
     }
 }
 

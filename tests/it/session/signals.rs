@@ -9,7 +9,7 @@ use kennel::{Class, Command, Ended, Limit, Limits, Session, Stdio};
 use tokio::time::{sleep, timeout};
 
 use super::{eventually, in_time, policy, ready, session, shell};
-use crate::support::{HEARTBEAT, beats, is_silent, workspace};
+use crate::support::{HEARTBEAT, beats, has, is_silent, require, workspace};
 
 /// A command whose heart beats in two processes that ignore signals.
 fn heart(session: &Session) -> Command {
@@ -164,4 +164,16 @@ async fn wait_can_be_cancelled_and_taken_up_again() {
         }
     };
     assert!(outcome.status.code() == Some(5) && (3..100).contains(&rounds), "{rounds}: {outcome:?}");
+}
+
+/// A stop that its parent is told of, because it asked to be traced, is no end.
+#[tokio::test]
+async fn a_command_that_stops_for_its_tracer_has_not_ended() {
+    require!(has("python3"), "python3");
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let script = "import ctypes,os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 10)";
+    let mut command = session.command("python3");
+    let out = in_time(command.args(["-c", script]).timeout(Duration::from_millis(700)).output()).await.unwrap();
+    assert_eq!((out.ended, out.exit_code()), (Ended::TimedOut, 124), "{:?}", out.status);
 }

@@ -1,0 +1,166 @@
+//! What is done outside while a session lives: its walls hold all the same, and what is the user's stays.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use kennel::{Mount, Session, TmpLife};
+
+use super::{in_time, policy, said, session, shell};
+use crate::support::{has, require, workspace};
+
+/// A repository as git makes one, by a git of the user's.
+fn git(workspace: &Path, arguments: &[&str]) {
+    let status = Command::new("git").args(arguments).current_dir(workspace).env("HOME", workspace).status();
+    assert!(status.unwrap().success(), "git {arguments:?}");
+}
+
+async fn refused(session: &Session, script: &str) {
+    let out = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && text.contains("Read-only file system"), "{script}: {text}");
+}
+
+#[tokio::test]
+async fn what_git_obeys_is_protected_after_git_replaced_it_outside() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    git(dir.path(), &["init", "-q"]);
+    let session = session(dir.path()).await;
+    refused(&session, "echo x >> .git/config").await;
+    for name in ["one", "two"] {
+        git(dir.path(), &["config", "user.name", name]);
+        refused(&session, "echo x >> .git/config").await;
+        refused(&session, "echo x > .git/hooks/pre-commit").await;
+    }
+    fs::rename(dir.path().join(".git/hooks"), dir.path().join(".git/hooks.old")).unwrap();
+    fs::create_dir(dir.path().join(".git/hooks")).unwrap();
+    refused(&session, "echo x > .git/hooks/pre-commit").await;
+    shell(&session, "git config user.name && echo ok > file && git add file").await;
+}
+
+#[tokio::test]
+async fn what_is_masked_stays_so_when_it_is_replaced_outside() {
+    let dir = workspace();
+    let file = dir.path().join(".env");
+    fs::write(&file, "SECRET=1").unwrap();
+    fs::create_dir(dir.path().join("keys")).unwrap();
+    fs::write(dir.path().join("keys/one"), "SECRET=2").unwrap();
+    let policy = policy(dir.path()).mask(&file).mask(dir.path().join("keys"));
+    let session = Session::prepare(&policy).await.unwrap();
+    for round in 0..3 {
+        assert_eq!(shell(&session, "cat .env; ls keys").await, "", "{round}");
+        fs::write(dir.path().join("new"), format!("SECRET={round}")).unwrap();
+        fs::rename(dir.path().join("new"), &file).unwrap();
+        fs::rename(dir.path().join("keys"), dir.path().join(format!("keys{round}"))).unwrap();
+        fs::create_dir(dir.path().join("keys")).unwrap();
+        fs::write(dir.path().join("keys/one"), "SECRET=3").unwrap();
+    }
+    assert_eq!(shell(&session, "cat .env; ls keys").await, "");
+}
+
+/// Its source cannot be shown again from inside, so nothing runs without it.
+#[tokio::test]
+async fn a_grant_whose_mount_point_was_replaced_is_an_error() {
+    let (dir, other) = (workspace(), workspace());
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let mount =
+        Mount::ReadOnly { source: other.path().to_owned(), target: Some(dir.path().join("data")) };
+    let session = Session::prepare(&policy(dir.path()).mount(mount)).await.unwrap();
+    shell(&session, "true").await;
+    fs::rename(dir.path().join("data"), dir.path().join("old")).unwrap();
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let error = in_time(session.command("true").output()).await.unwrap_err();
+    assert!(error.chain().contains("again, which was replaced outside"), "{}", error.chain());
+}
+
+#[tokio::test]
+async fn a_repository_made_outside_between_commands_is_the_user_s() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "true").await;
+    git(dir.path(), &["init", "-q"]);
+    let hook = dir.path().join(".git/hooks/pre-commit");
+    fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    fs::write(&hook, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).unwrap();
+    for _ in 0..2 {
+        let out = in_time(session.command("true").output()).await.unwrap();
+        assert!(out.denials.is_empty(), "{:?}", out.denials);
+    }
+    assert!(hook.exists(), "it is not removed");
+    refused(&session, "echo x >> .git/hooks/pre-commit").await;
+    refused(&session, "echo x >> .git/config").await;
+}
+
+#[tokio::test]
+async fn a_repository_made_inside_is_told_once_and_protected_then() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let made = in_time(session.command("git").args(["init", "-q"]).output()).await.unwrap();
+    assert!(made.status.success() && !made.denials.is_empty(), "{:?}", made.denials);
+    let next = in_time(session.command("true").output()).await.unwrap();
+    assert!(next.denials.is_empty(), "{:?}", next.denials);
+    refused(&session, "echo x >> .git/config").await;
+}
+
+/// Where commands share private places, none can move another's grants about.
+#[tokio::test]
+async fn the_way_to_a_grant_in_a_shared_place_cannot_be_moved() {
+    let (dir, other) = (workspace(), workspace());
+    fs::write(other.path().join("file"), "secret").unwrap();
+    let target = Path::new("/tmp/way/to/data");
+    let mount = Mount::ReadWrite { source: other.path().to_owned(), target: Some(target.to_owned()) };
+    let policy = policy(dir.path()).mount(mount).tmp(TmpLife::Session);
+    let session = Session::prepare(&policy).await.unwrap();
+    let script = "mv /tmp/way /tmp/gone 2>&1; mv /tmp/way/to /tmp/way/gone 2>&1; rm -rf /tmp/way 2>/dev/null; ls /tmp/way/to";
+    let said_so = shell(&session, script).await;
+    assert!(said_so.matches("busy").count() == 2 && said_so.ends_with("data\n"), "{said_so}");
+    let hidden = said(session.command("sh").args(["-c", "ls /tmp/way/to/data"]).hide(target)).await;
+    assert_eq!(hidden, "");
+    shell(&session, "echo ok > /tmp/way/beside && test -e /tmp/way/beside").await;
+    assert_eq!(shell(&session, "cat /tmp/way/beside").await, "ok\n", "the place is shared and writable");
+}
+
+#[tokio::test]
+async fn output_ends_with_its_command_whoever_holds_the_pipe() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let begun = Instant::now();
+    let mut command = session.command("sh");
+    command.args(["-c", "sleep 60 & echo said"]).background(true);
+    let out = in_time(command.output()).await.unwrap();
+    assert_eq!(out.stdout, b"said\n");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_wall_that_was_skipped_is_off_in_the_report_of_the_session() {
+    require!(has("unshare"), "unshare of util-linux");
+    super::in_a_user_namespace(
+        "outside::a_wall_that_was_skipped_is_off_in_the_report_of_the_session",
+        "echo 0 > /proc/sys/user/max_net_namespaces; echo 0 > /proc/sys/user/max_ipc_namespaces",
+        async || {
+            let dir = workspace();
+            let optional = kennel::Requirement::IfAvailable;
+            let policy = policy(dir.path())
+                .require(kennel::Protection::NetworkNamespace, optional)
+                .require(kennel::Protection::IpcNamespace, optional);
+            let session = Session::prepare(&policy).await.unwrap();
+            let out = in_time(session.command("true").output()).await.unwrap();
+            let state = |enforcement: &kennel::Enforcement, protection| {
+                enforcement.get(protection).map(|entry| entry.state)
+            };
+            let off = Some(kennel::State::Off);
+            assert_eq!(state(&out.enforcement, kennel::Protection::NetworkNamespace), off);
+            assert_eq!(state(&out.enforcement, kennel::Protection::IpcNamespace), off);
+            assert_eq!(state(session.enforcement(), kennel::Protection::NetworkNamespace), off);
+        },
+    );
+}
