@@ -67,15 +67,15 @@ impl Ground {
         Ok(true)
     }
 
-    /// The steps of a worker that are not in the plan, with `narrow` at their end; and what to watch for it.
-    pub(super) fn steps(&self, narrow: Option<&Section>) -> io::Result<(Option<Arc<Own>>, Arc<[Watch]>)> {
-        let now = self.lock();
-        let own = match (&now.again, narrow) {
-            (again, None) => again.clone(),
-            (None, Some(narrow)) => Some(Arc::new(Own::of(narrow.clone())?)),
-            (Some(again), Some(narrow)) => Some(Arc::new(Own::of(again.section.followed_by(narrow))?)),
-        };
-        Ok((own, Arc::clone(&now.watches)))
+    /// The steps of a worker that are not in the plan, with `narrow` at their end.
+    pub(super) fn steps(&self, narrow: Option<&Section>) -> io::Result<Option<Arc<Own>>> {
+        match (&self.lock().again, narrow) {
+            (again, None) => Ok(again.clone()),
+            (None, Some(narrow)) => Own::of(narrow.clone()).map(Arc::new).map(Some),
+            (Some(again), Some(narrow)) => {
+                Own::of(again.section.followed_by(narrow)).map(Arc::new).map(Some)
+            }
+        }
     }
 
     pub(super) fn watches(&self) -> Arc<[Watch]> {

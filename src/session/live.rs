@@ -170,7 +170,7 @@ impl Live {
     }
 
     fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
-        let (own, watches) = self.ground.steps(narrow)?;
+        let own = self.ground.steps(narrow)?;
         let (ours, theirs) = socket_pair()?;
         let mut message = Vec::new();
         let steps = own.as_ref().map(|own| &own.bytes);
@@ -178,7 +178,7 @@ impl Live {
         let descriptors = std::iter::once(theirs.as_fd()).chain(steps.map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
-        worker.watch(&watches);
+        worker.watch(&self.ground.watches());
         Ok(Worker::ordered(worker, own))
     }
 

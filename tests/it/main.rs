@@ -14,6 +14,7 @@
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `listen` | sessions serve their own user's clients and nobody else |
+//! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
@@ -34,6 +35,7 @@ mod filesystem;
 mod identity;
 mod limits;
 mod listen;
+mod pool;
 mod probe;
 mod process;
 mod second_pass;

@@ -151,7 +151,7 @@ fn at_once(runtime: &Runtime, count: u32) {
 
 /// A line that is written over, on a terminal only.
 fn progress(done: u32, all: u32) {
-    if done % 100 == 0 && stdout().is_terminal() {
+    if done.is_multiple_of(100) && stdout().is_terminal() {
         print!("\r{done} of {all}\r");
         // A progress line that cannot be written hurts nobody.
         let _ = stdout().flush();

@@ -37,6 +37,7 @@ use words::Trouble;
 /// The exit status where no command could be run, or its end is unknown.
 const FAILED: i32 = 125;
 
+const SIGPIPE: u32 = 13;
 const SIGTSTP: u32 = 20;
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
@@ -74,8 +75,8 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let separated = arguments.get(2).is_some_and(|argument| argument == c"--");
     let first = if separated { 3 } else { 2 };
     arguments.get(first).ok_or(Trouble::Usage)?;
-    // From now on every signal is the command's.
-    sys::signal_mask(PASSED_ON).map_err(Trouble::Own)?;
+    // From now on every signal is the command's. That nobody reads what we say must not end us before the status is told.
+    sys::signal_mask(PASSED_ON | bit(SIGPIPE)).map_err(Trouble::Own)?;
     standard_descriptors().map_err(Trouble::Own)?;
     let socket = connect(path)?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));

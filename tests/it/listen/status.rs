@@ -72,6 +72,14 @@ fn a_timeout_of_the_policy_is_124_and_says_so() {
 }
 
 #[test]
+fn status_is_told_although_nobody_reads_the_message() {
+    let session = Hosted::start(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(session.exec(&["kennel-absent"]).stderr(writer).status().unwrap().code(), Some(127));
+}
+
+#[test]
 fn bytes_pass_both_ways_as_they_are() {
     let session = Hosted::start(&[]);
     let bytes: Vec<u8> =

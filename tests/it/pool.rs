@@ -1,0 +1,111 @@
+//! A pool hands out sessions that nobody has used, and leaves nothing.
+
+use std::time::{Duration, Instant};
+
+use kennel::{Error, Policy, Pool, Profile};
+use tokio::time::sleep;
+
+use crate::support::workspace;
+
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// What a script says in a session, with private places that its commands share.
+async fn said(session: &kennel::Session, script: &str) -> String {
+    let out = session.command("sh").args(["-c", script]).output().await.unwrap();
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn policy(workspace: &std::path::Path) -> Policy {
+    Policy::profile(Profile::NoNetwork, workspace).tmp(kennel::TmpLife::Session)
+}
+
+#[tokio::test]
+async fn a_session_is_handed_out_once_and_another_takes_its_place() {
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 2).await.unwrap();
+    assert_eq!(pool.ready(), 2);
+    for round in 0..5 {
+        let session = pool.checkout().await.unwrap();
+        assert_eq!(said(&session, "ls /tmp; echo used > /tmp/mark; cat /tmp/mark").await, "used\n", "{round}");
+        assert_eq!(session.stats().served, 1, "{round}: nobody has used it before");
+    }
+    eventually("full again", || pool.ready() == 2).await;
+}
+
+#[tokio::test]
+async fn an_empty_pool_prepares_what_is_asked_for() {
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 0).await.unwrap();
+    let (one, other) = (pool.checkout().await.unwrap(), pool.checkout().await.unwrap());
+    said(&one, "echo x > /tmp/x").await;
+    assert_eq!(said(&other, "ls /tmp").await, "");
+    assert_eq!(pool.ready(), 0);
+}
+
+#[tokio::test]
+async fn more_than_are_in_stock_can_be_had_at_once() {
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let pool = pool.clone();
+        all.spawn(async move {
+            let session = pool.checkout().await.unwrap();
+            said(&session, "echo served").await
+        });
+    }
+    while let Some(said) = all.join_next().await {
+        assert_eq!(said.unwrap(), "served\n");
+    }
+    eventually("full again, and no more than that", || pool.ready() == 1).await;
+}
+
+#[tokio::test]
+async fn a_session_that_died_in_stock_is_not_handed_out() {
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let session = pool.checkout().await.unwrap();
+    session.shutdown().await;
+    assert!(session.has_ended());
+    for _ in 0..3 {
+        let session = pool.checkout().await.unwrap();
+        assert!(!session.has_ended());
+        assert_eq!(said(&session, "echo served").await, "served\n");
+    }
+}
+
+#[tokio::test]
+async fn sessions_outlive_the_pool_they_came_from() {
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
+    let session = pool.checkout().await.unwrap();
+    drop(pool);
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(said(&session, "echo served").await, "served\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_prepared_is_said_to_who_asks() {
+    let dir = workspace();
+    let gone = dir.path().join("gone");
+    std::fs::create_dir(&gone).unwrap();
+    let pool = Pool::fill(&policy(&gone), 1).await.unwrap();
+    std::fs::remove_dir(&gone).unwrap();
+    drop(pool.checkout().await.unwrap());
+    let error = loop {
+        match pool.checkout().await {
+            // What was in the making when the directory went.
+            Ok(session) => drop(session),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
+    let error = Pool::fill(&policy(&gone), 1).await.unwrap_err();
+    assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
+}
