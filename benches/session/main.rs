@@ -23,6 +23,9 @@ use tokio::{
 
 const TRUE: &str = "/bin/true";
 
+/// Long enough for a session to be taken apart.
+const CALM: Duration = Duration::from_millis(5);
+
 /// How long each throughput is measured.
 const SATURATED: Duration = Duration::from_secs(3);
 
@@ -88,8 +91,11 @@ impl Bench {
         println!("| what | median µs | p10 to p90 | bare spawn, median µs | ratio |");
         println!("| --- | ---: | ---: | ---: | ---: |");
         pair(pairs, || self.exec(&self.session)).row("warm exec");
-        pair(pairs / 5, || drop(self.prepare(2))).row("Session::prepare");
-        pair(pairs / 5, || drop(self.prepare(0))).row("Session::prepare, no worker");
+        // Not while the last one is taken apart on the other processor.
+        let calm = || thread::sleep(CALM);
+        calm_pair(pairs / 3, calm, || self.exec(&self.session)).row("warm exec, after a pause");
+        calm_pair(pairs / 3, calm, || drop(self.prepare(2))).row("Session::prepare, after a pause");
+        calm_pair(pairs / 3, calm, || drop(self.prepare(0))).row("the same, no worker");
     }
 
     fn exec(&self, session: &Session) {
@@ -141,10 +147,17 @@ struct Pairs {
 
 /// Measures `what` in turn with a bare spawn.
 fn pair(pairs: usize, what: impl Fn()) -> Pairs {
+    calm_pair(pairs, || {}, what)
+}
+
+/// The same, with something before each sample.
+fn calm_pair(pairs: usize, before: impl Fn(), what: impl Fn()) -> Pairs {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
     (0..pairs / 10 + 1).for_each(|_| what());
     for _ in 0..pairs {
+        before();
         bare.push(timed(spawn));
+        before();
         ours.push(timed(&what));
     }
     ours.sort();
