@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
-    sync::OnceLock,
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use kennel_helper::{
@@ -20,6 +20,7 @@ use crate::{
     compile::{Compiled, Section},
     describe::describe,
     host::remedy::remedy,
+    inside::Inside,
     start::Images,
 };
 
@@ -29,11 +30,22 @@ pub(crate) struct Prepared {
     pub(crate) compiled: Compiled,
     pub(crate) images: Images,
     plan: OnceLock<Bytes>,
+    /// A one-shot that was started ahead, for the first command.
+    begun: Mutex<Option<Inside>>,
 }
 
 impl Prepared {
     pub(crate) fn new(compiled: Compiled, images: Images) -> Self {
-        Self { compiled, images, plan: OnceLock::new() }
+        Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(None) }
+    }
+
+    pub(crate) fn begun(compiled: Compiled, images: Images, begun: Inside) -> Self {
+        Self { begun: Mutex::new(Some(begun)), ..Self::new(compiled, images) }
+    }
+
+    /// What was started ahead, if nobody has had it.
+    pub(crate) fn take_begun(&self) -> Option<Inside> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The plan in a memfd. Written at the first start, while the inside boots.

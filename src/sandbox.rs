@@ -8,7 +8,7 @@ use crate::{
     command::Source,
     compile::{self, Shape},
     prepared::Prepared,
-    start::Images,
+    start::{self, Images},
 };
 
 /// A policy made ready for this host: every command of it runs in a fresh sandbox of its own.
@@ -37,6 +37,20 @@ impl Sandbox {
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let compiled = compile::compile(policy, &Host::detect(), &Caller::current(), Shape::OneShot)?;
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?)) })
+    }
+
+    /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
+    /// is compiled. For a program that runs one command and is gone, as `kennel run` does.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
+    pub fn eager(policy: &Policy) -> Result<Self, Error> {
+        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::OneShot);
+        let first = compile::begin(policy, &host, &caller, shape, &mut Enforcement::default())?;
+        let images = Images::new()?;
+        let begun = start::start(&images, shape, &first)?;
+        let compiled = compile::compile(policy, &host, &caller, shape)?;
+        Ok(Self { prepared: Arc::new(Prepared::begun(compiled, images, begun)) })
     }
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.

@@ -127,7 +127,10 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 
 /// Starts a one-shot, which then waits for its request.
 pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
-    let mut inside = start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?;
+    let mut inside = match prepared.take_begun() {
+        Some(inside) => inside,
+        None => start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?,
+    };
     hand_over(&mut inside, prepared, narrow)?;
     Ok(inside)
 }

@@ -64,7 +64,7 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
 
 fn confine(run: &Run) -> Result<Outcome, Error> {
     let policy = policy::from_flags(&run.policy)?;
-    let sandbox = Sandbox::new(&policy)?;
+    let sandbox = Sandbox::eager(&policy)?;
     let counted = Counted { capped: policy.limits.output.is_some(), reported: run.json.is_some() };
     let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut command = sandbox.command(program);
