@@ -11,8 +11,8 @@ use kennel_helper::control::Report;
 use tokio::runtime::Handle;
 
 use crate::{
-    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, inside::Arrival, running::Running,
-    stdio::Collected,
+    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, inside::Arrival,
+    running::Running, stdio::Collected,
 };
 
 /// A command that runs. Dropping it ends it, with every process that it started,

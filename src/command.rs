@@ -316,7 +316,10 @@ impl Command {
         let asked = Asked {
             program: self.program.clone(),
             directory,
-            timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout].into_iter().flatten().min(),
+            timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]
+                .into_iter()
+                .flatten()
+                .min(),
             limits: kept.limits,
             background: self.background,
             narrow: narrow::steps(&compiled.grants, &self.narrowings)?,

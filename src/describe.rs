@@ -36,7 +36,9 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::EnterRoot {} => "enter the root".to_owned(),
         Step::Move { from, to, .. } => format!("move {} to {}", target(from), target(to)),
         Step::Detach { target: at } => format!("unmount {}", target(at)),
-        Step::MountAgain { target: at, .. } => format!("mount {} again, which was replaced outside", target(at)),
+        Step::MountAgain { target: at, .. } => {
+            format!("mount {} again, which was replaced outside", target(at))
+        }
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::NewSession {} => "start a session".to_owned(),
     }

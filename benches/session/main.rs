@@ -94,8 +94,9 @@ impl Bench {
         // Not while the last one is taken apart on the other processor.
         let calm = || thread::sleep(CALM);
         calm_pair(pairs / 3, calm, || self.exec(&self.session)).row("warm exec, after a pause");
-        calm_pair(pairs / 3, calm, || drop(self.prepare(2))).row("Session::prepare, after a pause");
-        calm_pair(pairs / 3, calm, || drop(self.prepare(0))).row("the same, no worker");
+        pair(pairs / 3, || self.prepare(2)).row("Session::prepare");
+        calm_pair(pairs / 3, calm, || self.prepare(2)).row("Session::prepare, after a pause");
+        calm_pair(pairs / 3, calm, || self.prepare(0)).row("the same, no worker");
     }
 
     fn exec(&self, session: &Session) {
@@ -146,14 +147,14 @@ struct Pairs {
 }
 
 /// Measures `what` in turn with a bare spawn.
-fn pair(pairs: usize, what: impl Fn()) -> Pairs {
+fn pair<T>(pairs: usize, what: impl Fn() -> T) -> Pairs {
     calm_pair(pairs, || {}, what)
 }
 
 /// The same, with something before each sample.
-fn calm_pair(pairs: usize, before: impl Fn(), what: impl Fn()) -> Pairs {
+fn calm_pair<T>(pairs: usize, before: impl Fn(), what: impl Fn() -> T) -> Pairs {
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
-    (0..pairs / 10 + 1).for_each(|_| what());
+    (0..pairs / 10 + 1).for_each(|_| drop(what()));
     for _ in 0..pairs {
         before();
         bare.push(timed(spawn));
@@ -187,10 +188,13 @@ fn ready() -> usize {
     env::var("READY").ok().and_then(|ready| ready.parse().ok()).unwrap_or(AT_ONCE)
 }
 
-fn timed(what: impl Fn()) -> Duration {
+/// How long it takes; not what it takes to drop what comes of it.
+fn timed<T>(what: impl Fn() -> T) -> Duration {
     let begun = Instant::now();
-    what();
-    begun.elapsed()
+    let made = what();
+    let took = begun.elapsed();
+    drop(made);
+    took
 }
 
 fn spawn() {

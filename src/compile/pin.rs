@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    source::Source,
     renew::SHARED_MEMORY,
+    source::Source,
     view::{Access, Node, Place, View},
 };
 use crate::{Error, policy::Protection};

@@ -111,7 +111,9 @@ impl Renewal<'_> {
     /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
     fn moves(&self, target: &Path) -> bool {
         let is_tmpfs = matches!(self.view.get(target), Some(Place { node: Node::Tmpfs { .. }, .. }));
-        is_tmpfs || self.view.has_children(target) || emit::within(self.view, target, self.tmp) == Within::Granted
+        is_tmpfs
+            || self.view.has_children(target)
+            || emit::within(self.view, target, self.tmp) == Within::Granted
     }
 
     fn put_in_place(&mut self, target: &Path, at: &Path) {

@@ -43,7 +43,10 @@ impl Own {
 }
 
 impl Ground {
-    pub(super) fn of(compiled: &Compiled, (policy, host, caller, shape): (&Policy, Host, Caller, Shape)) -> Self {
+    pub(super) fn of(
+        compiled: &Compiled,
+        (policy, host, caller, shape): (&Policy, Host, Caller, Shape),
+    ) -> Self {
         let (footing, watches) = (compiled.footing.clone(), Arc::clone(&compiled.watches));
         let now = Now { footing, watches, again: None };
         Self { question: (policy.clone(), host, caller, shape), now: Mutex::new(now) }
@@ -72,9 +75,7 @@ impl Ground {
         match (&self.lock().again, narrow) {
             (again, None) => Ok(again.clone()),
             (None, Some(narrow)) => Own::of(narrow.clone()).map(Arc::new).map(Some),
-            (Some(again), Some(narrow)) => {
-                Own::of(again.section.followed_by(narrow)).map(Arc::new).map(Some)
-            }
+            (Some(again), Some(narrow)) => Own::of(again.section.followed_by(narrow)).map(Arc::new).map(Some),
         }
     }
 

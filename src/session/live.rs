@@ -136,7 +136,9 @@ impl Live {
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
-                None if fail_fast => return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy }),
+                None if fail_fast => {
+                    return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
+                }
                 None => self.order(narrow).await?,
             };
             match worker.hear(&self.prepared, &self.counts, fail_fast).await {

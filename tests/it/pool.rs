@@ -32,7 +32,11 @@ async fn a_session_is_handed_out_once_and_another_takes_its_place() {
     assert_eq!(pool.ready(), 2);
     for round in 0..5 {
         let session = pool.checkout().await.unwrap();
-        assert_eq!(said(&session, "cat /tmp/mark; echo used > /tmp/mark; cat /tmp/mark").await, "used\n", "{round}");
+        assert_eq!(
+            said(&session, "cat /tmp/mark; echo used > /tmp/mark; cat /tmp/mark").await,
+            "used\n",
+            "{round}"
+        );
         assert_eq!(session.stats().served, 1, "{round}: nobody has used it before");
     }
     eventually("full again", || pool.ready() == 2).await;

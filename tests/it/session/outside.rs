@@ -68,8 +68,7 @@ async fn what_is_masked_stays_so_when_it_is_replaced_outside() {
 async fn a_grant_whose_mount_point_was_replaced_is_an_error() {
     let (dir, other) = (workspace(), workspace());
     fs::create_dir(dir.path().join("data")).unwrap();
-    let mount =
-        Mount::ReadOnly { source: other.path().to_owned(), target: Some(dir.path().join("data")) };
+    let mount = Mount::ReadOnly { source: other.path().to_owned(), target: Some(dir.path().join("data")) };
     let session = Session::prepare(&policy(dir.path()).mount(mount)).await.unwrap();
     shell(&session, "true").await;
     fs::rename(dir.path().join("data"), dir.path().join("old")).unwrap();

@@ -174,6 +174,7 @@ async fn a_command_that_stops_for_its_tracer_has_not_ended() {
     let session = session(dir.path()).await;
     let script = "import ctypes,os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 10)";
     let mut command = session.command("python3");
-    let out = in_time(command.args(["-c", script]).timeout(Duration::from_millis(700)).output()).await.unwrap();
+    let out =
+        in_time(command.args(["-c", script]).timeout(Duration::from_millis(700)).output()).await.unwrap();
     assert_eq!((out.ended, out.exit_code()), (Ended::TimedOut, 124), "{:?}", out.status);
 }
