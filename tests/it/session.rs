@@ -150,7 +150,7 @@ fn in_a_user_namespace(test: &str, script: &str, what: impl AsyncFnOnce()) {
     // From in there the link in /proc cannot be followed.
     let exe = std::env::current_exe().expect("this program");
     let enter = format!(
-        "shift; exec unshare --user --map-current-user sh -c '{script}; exec \"$@\"' sh {} \"$@\"",
+        "shift; exec unshare --user --map-root-user sh -c '{script}; exec \"$@\"' sh {} \"$@\"",
         exe.display()
     );
     if is_alone(&format!("session::{test}"), &enter) {

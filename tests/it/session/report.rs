@@ -92,7 +92,7 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
             (State::Off, "the kernel never applies RLIMIT_NPROC to real root")
         );
     } else {
-        let detail = "RLIMIT_NPROC, counted over all commands of the session";
+        let detail = "RLIMIT_NPROC, counted over all commands of the session and 8 of its own";
         assert_eq!((entry.state, &*entry.detail), (State::Degraded, detail));
     }
     assert_eq!(session.enforcement().level(), Level::Partial);
