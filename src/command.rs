@@ -1,56 +1,18 @@
 //! A command, shaped like `tokio::process`: the same for sandbox, session and pool.
 
+mod start;
+
 use std::{
     ffi::{OsStr, OsString},
-    fmt, io,
-    os::fd::{AsFd, BorrowedFd},
+    fmt,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
 use tokio::io::AsyncWriteExt;
 
-use crate::{
-    Child, Error, Limits, Outcome, Output, Stdio,
-    compile::{
-        limits,
-        narrow::{self, Narrowing},
-        request::{RequestBuf, Wanted},
-    },
-    exec,
-    prepared::Prepared,
-    running::{Asked, Running},
-    session::{Guard, Live, Taken},
-    start,
-    stdio::{self, Connected, Kind},
-};
-
-/// Where the worker of a command comes from.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// It is started for the command alone.
-    Alone(Arc<Prepared>),
-    /// It is one of a session's.
-    Session(Arc<Live>),
-}
-
-impl Source {
-    fn prepared(&self) -> &Arc<Prepared> {
-        match self {
-            Self::Alone(prepared) => prepared,
-            Self::Session(live) => live.prepared(),
-        }
-    }
-
-    /// What the commands of this source are told under.
-    fn span(&self) -> Option<tracing::Id> {
-        match self {
-            Self::Alone(_) => tracing::Span::current().id(),
-            Self::Session(live) => live.span().id(),
-        }
-    }
-}
+pub(crate) use self::start::Source;
+use crate::{Child, Error, Limits, Outcome, Output, Stdio, compile::narrow::Narrowing, stdio::Kind};
 
 /// A command to be run in a [`Sandbox`](crate::Sandbox) or [`Session`](crate::Session).
 pub struct Command {
@@ -269,98 +231,5 @@ impl Command {
         };
         let (output, ()) = tokio::join!(child.wait_with_output(), write);
         output
-    }
-
-    async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
-        let prepared = Arc::clone(self.source.prepared());
-        let (request, asked) = self.request(&prepared)?;
-        let [input, output, error] =
-            self.connect(stdin, out).map_err(Error::io("open a standard descriptor"))?;
-        let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
-        // Not entered across an await; what is told of the command names it as its parent.
-        let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
-        let (taken, guard) = self.hand_over(&asked, &request, theirs).await?;
-        tracing::debug!(parent: &span, "handed over");
-        let asked = Asked { narrow: taken.steps(), ..asked };
-        let mut running = Running::new(taken.inside, prepared, asked, (guard, span))?;
-        taken.said.iter().for_each(|report| running.note(report));
-        let mut child = Child::new(running, self.kill_on_drop);
-        child.connect([input.ours, output.ours, error.ours])?;
-        Ok(child)
-    }
-
-    /// What the worker gets to know, and what we have to remember.
-    fn request(&self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
-        let compiled = &prepared.compiled;
-        if self.background && matches!(self.source, Source::Alone(_)) {
-            return Err(Error::Command {
-                what: "background",
-                value: self.program.to_string_lossy().into_owned(),
-                reason: "a command outside of a session leaves nothing behind".to_owned(),
-            });
-        }
-        let directory = match &self.directory {
-            Some(directory) => compiled.directory.join(directory),
-            None => compiled.directory.clone(),
-        };
-        let kept = limits::tightened(&compiled.limits, self.limits.as_ref())?;
-        let request = RequestBuf::new(&Wanted {
-            program: &self.program,
-            arguments: &self.arguments,
-            environment: &self.environment,
-            directory: &directory,
-            terminal: self.terminal,
-            background: self.background,
-            limits: &kept.steps,
-        })?;
-        let asked = Asked {
-            program: self.program.clone(),
-            directory,
-            timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]
-                .into_iter()
-                .flatten()
-                .min(),
-            limits: kept.limits,
-            background: self.background,
-            narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
-        };
-        Ok((request, asked))
-    }
-
-    /// Gives the request to a worker. One that turns out to be gone before it took anything is no reason to fail.
-    async fn hand_over(
-        &self,
-        asked: &Asked,
-        request: &RequestBuf,
-        stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<(Taken, Option<Guard>), Error> {
-        let failed = || Error::io("hand the command over");
-        match &self.source {
-            Source::Alone(prepared) => {
-                let taken = Taken::alone(prepared, asked.narrow.clone())?;
-                start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
-                Ok((taken, None))
-            }
-            Source::Session(live) => loop {
-                let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
-                match exec::hand_over(&taken.inside, request, stdio) {
-                    Ok(()) => {
-                        let guard = live.guard();
-                        live.refill();
-                        return Ok((taken, Some(guard)));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !live.has_ended() => {}
-                    Err(error) => return Err(failed()(error)),
-                }
-            },
-        }
-    }
-
-    fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> io::Result<[Connected; 3]> {
-        Ok([
-            stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true)?,
-            stdio::connect(self.stdout.take().unwrap_or_else(out), io::stdout(), false)?,
-            stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false)?,
-        ])
     }
 }

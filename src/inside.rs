@@ -25,6 +25,9 @@ use crate::{
     watch::{self, Watch},
 };
 
+/// How long what was killed may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// How long the last drop waits for init to be gone, in milliseconds; it was killed, so this is ample.
 const LAST_WAIT: u16 = 200;
 
@@ -85,8 +88,11 @@ impl Inside {
     pub(crate) async fn gone(&self) {
         self.kill();
         let Some(pidfd) = &self.pidfd else { return };
-        if let Ok(ended) = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE)) {
-            let _ = tokio::time::timeout(Duration::from_secs(1), ended.readable()).await;
+        let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
+        if let Ok(ended) = ended
+            && tokio::time::timeout(PATIENCE, ended.readable()).await.is_err()
+        {
+            tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel");
         }
         if self.is_child {
             sys::reap(pidfd);

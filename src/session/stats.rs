@@ -19,7 +19,7 @@ pub struct Stats {
     pub ready: usize,
     /// Commands that run now.
     pub running: usize,
-    /// Commands that have run and ended.
+    /// Commands that were given to a worker and have ended, also those whose program could not be started.
     pub served: u64,
     /// How long the zygote took to make a worker, from fork to ready, on average so far.
     pub refill: Duration,
