@@ -41,6 +41,22 @@ use crate::{
 const PATIENCE: i64 = 5;
 
 /// A connection to a session that listens, for one matter: a command, or a question.
+///
+/// ```no_run
+/// use std::{io, os::fd::AsFd};
+///
+/// use kennel::{Call, Client, Event};
+///
+/// # fn example() -> Result<(), kennel::Error> {
+/// let client = Client::connect("agent-1")?;
+/// let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+/// client.start(Call::new("make").args(["test"]), [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+/// if let Event::Ended { code, .. } = client.next()? {
+///     println!("exit status {code}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -71,7 +87,8 @@ impl Client {
     /// Connects to the session of that name, where [`Session::listen`](crate::Session::listen) puts it.
     ///
     /// # Errors
-    /// A name that is none, or that no session of this user has.
+    /// A name that no session can have, or that none of this user has; a directory that somebody else can write to; a
+    /// socket that another user listens on.
     pub fn connect(name: &str) -> Result<Self, Error> {
         Self::connect_in(Directory::usual(), name)
     }
@@ -113,7 +130,7 @@ impl Client {
         Ok(names.iter().map(Name::to_string).collect())
     }
 
-    /// The process that the session belongs to.
+    /// The process that the session belongs to, by its number.
     #[must_use]
     pub fn process(&self) -> i32 {
         self.process
@@ -156,7 +173,7 @@ impl Client {
     }
 
     /// Has a command run with these standard descriptors; what comes of it, [`next`](Self::next) tells. Dropping the
-    /// client kills it.
+    /// client kills it. To be called once.
     ///
     /// # Errors
     /// A string that no command can have; a session that goes away.
@@ -234,7 +251,7 @@ fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
     let socket = packet_socket(SockFlag::empty())?;
     // It limits the wait for being let in, too.
     setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
-    connect(socket.as_raw_fd(), &address(&directory.own_path(format!("{name}.sock")))?)?;
+    connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
     Ok(socket)
 }
 

@@ -28,6 +28,15 @@ use crate::{Error, Session, sys};
 /// clients; the session itself lives on in its other handles.
 ///
 /// Clients are the small program [`client`](Self::client), `kennel exec`, and [`Client`](crate::Client).
+///
+/// ```no_run
+/// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
+/// let listening = session.listen("agent-1")?;
+/// let status = std::process::Command::new(listening.client()).arg(listening.socket()).args(["make", "test"]).status()?;
+/// listening.stopped().await;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Listening {
     place: Arc<Place>,
@@ -40,11 +49,11 @@ impl Session {
     /// Lets other processes of this user run commands in this session, under a name: one to 64 of the characters
     /// `A-Z a-z 0-9 _ . -`, the first of them a letter or digit.
     ///
-    /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` where that variable is not set. Served is
-    /// who has the same user and is in the same user namespace: nobody who is in a sandbox.
+    /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` where that variable is no absolute path.
+    /// Served is who has the same user and is in the same user namespace: nobody who is in a sandbox.
     ///
     /// # Errors
-    /// A name that is none, or that a running session has; a directory that somebody else can write to.
+    /// A name that no session can have, or that one has which is running; a directory that somebody else can write to.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.

@@ -13,8 +13,7 @@ use nix::sys::socket::{
 
 use crate::sys;
 
-/// One packet as it came.
-#[derive(Debug)]
+/// One packet as it came. Not to be printed: it may have secrets.
 pub(crate) struct Packet {
     /// Empty when the other end is gone.
     pub(crate) bytes: Vec<u8>,

@@ -7,6 +7,13 @@ use serde::Serialize;
 use crate::{Denial, Ended, Enforcement, Error, Failure, Limit, Outcome, Usage};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
+///
+/// ```
+/// use kennel::{Error, Report};
+///
+/// let report = Report::failed(&Error::NotFound { program: "make".to_owned() });
+/// assert_eq!((report.ended, report.exit_code), (None, 127));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Report {

@@ -14,7 +14,8 @@ use kennel_helper::{
 
 use crate::Error;
 
-/// A command to be run in a session that listens.
+/// A command to be run in a session that listens; see [`Client`](crate::Client). Nothing of it is checked before
+/// [`Client::start`](crate::Client::start).
 #[derive(Clone)]
 pub struct Call {
     arguments: Vec<OsString>,
@@ -44,7 +45,8 @@ impl Call {
         self
     }
 
-    /// Sets a variable, over what the session's commands have anyway.
+    /// Sets a variable, over what the session's commands have anyway. Under profile `ci-only` those that the policy does
+    /// not pass are left out.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -62,7 +64,8 @@ impl Call {
         self
     }
 
-    /// Runs the command on a pseudoterminal of its own; its master side comes as [`Event::Terminal`](crate::Event).
+    /// Runs the command on a pseudoterminal of its own, of the given size in characters, in place of the standard
+    /// descriptors; its master side comes as [`Event::Terminal`](crate::Event).
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
         self.terminal = Some((rows, columns));
         self

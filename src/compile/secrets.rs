@@ -1,7 +1,10 @@
 //! Where people keep secrets. Whatever is granted around them, these stay covered unless the policy names the
 //! very path. The lists are data; add a row to cover more.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use super::{
     Parts, pin,
@@ -83,12 +86,19 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
 fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
     let of_homes = parts.caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
     let of_homes = of_homes.filter(|path| parts.names.may_exist(path));
-    let of_system = OF_SYSTEM.iter().map(PathBuf::from).filter(|path| !view.shown_at(path).is_empty());
+    let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(parts.caller));
+    let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
     let paths = of_homes.chain(of_system).filter(|path| crate::host::exists(path));
     let mut secrets: Vec<Source> = paths.filter_map(|path| Source::resolve(&path).ok()).collect();
     secrets.sort_by(|one, other| one.path.cmp(&other.path));
     secrets.dedup();
     secrets
+}
+
+/// Where sessions offer themselves (`src/listen/directory.rs`): who could write there could take the place of one.
+fn sessions(caller: &Caller) -> [PathBuf; 2] {
+    let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from).unwrap_or_default();
+    [runtime.join("kennel"), PathBuf::from(format!("/tmp/kennel-{}", caller.uid))]
 }
 
 /// Whether `path` is a secret or lies in one.

@@ -28,15 +28,13 @@ use crate::{Command, Error, Session, packet::Packet};
 const LONGEST: u32 = 8 << 20;
 
 /// The first packet of a client.
-#[derive(Debug)]
 pub(super) enum First {
     Call(Box<Call>),
     Stats,
     Stop,
 }
 
-/// A command that a client wants to be run.
-#[derive(Debug)]
+/// A command that a client wants to be run. Not to be printed: values of variables may be secrets.
 pub(super) struct Call {
     arguments: Vec<OsString>,
     /// `NAME=value`.

@@ -30,15 +30,17 @@ impl Name {
         }
     }
 
-    /// The name of a session's socket file.
+    /// The session whose socket a file is by its name.
     pub(crate) fn of_socket(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".sock")?).ok()
     }
 
-    pub(super) fn socket(&self) -> String {
+    /// The file of its socket.
+    pub(crate) fn socket(&self) -> String {
         format!("{}.sock", self.0)
     }
 
+    /// The file of its lock.
     pub(super) fn lock(&self) -> String {
         format!("{}.lock", self.0)
     }

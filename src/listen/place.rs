@@ -53,14 +53,14 @@ impl Place {
 
     /// Removes the socket of a session that is gone. One that answers although its lock is free is left alone.
     fn clean(&self) -> Result<(), ListenError> {
-        let failed = || ListenError::io("remove stale socket", &self.path);
-        match self.knock() {
-            Ok(()) => Err(ListenError::Running { name: self.name.to_string() }),
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                Err(ListenError::Running { name: self.name.to_string() })
+        match self.knock().err().map(|error| error.raw_os_error()) {
+            // Somebody is there, with room for us or without.
+            None | Some(Some(libc::EAGAIN)) => Err(ListenError::Running { name: self.name.to_string() }),
+            Some(Some(libc::ENOENT)) => Ok(()),
+            Some(_) => {
+                let failed = ListenError::io("remove stale socket", &self.path);
+                self.unlink(&self.name.socket()).map_err(|errno| failed(errno.into()))
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            Err(_) => self.unlink(&self.name.socket()).map_err(|errno| failed()(errno.into())),
         }
     }
 

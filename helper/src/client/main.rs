@@ -43,12 +43,8 @@ const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
 /// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH.
-const PASSED_ON: u64 = bits([1, 2, 3, 10, 12, 15, SIGCONT, SIGTSTP, 28]);
-
-const fn bits(signals: [u32; 9]) -> u64 {
-    let [a, b, c, d, e, f, g, h, i] = signals;
-    bit(a) | bit(b) | bit(c) | bit(d) | bit(e) | bit(f) | bit(g) | bit(h) | bit(i)
-}
+const PASSED_ON: u64 =
+    bit(1) | bit(2) | bit(3) | bit(10) | bit(12) | bit(15) | bit(SIGCONT) | bit(SIGTSTP) | bit(28);
 
 const fn bit(signal: u32) -> u64 {
     1 << signal.wrapping_sub(1)

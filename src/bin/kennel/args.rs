@@ -50,7 +50,19 @@ Examples:
   kennel session start --name a1        the current directory writable, no network
   kennel exec a1 -- make test           as often as you like
   kennel session list
-  kennel session stop a1";
+  kennel session stop a1
+
+The flags of `start` are those of `kennel run`. `stop` of a session that is not there is no error.";
+
+const START_HELP: &str = "\
+Examples:
+  kennel session start --name a1
+  kennel session start --name a2 --workspace ~/repo --ro /srv/models --tmp session
+
+The socket lies in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and beside it `kennel-exec`, a small client:
+`kennel-exec SOCKET CMD` runs a command in its own directory and environment. `kennel exec` needs the name only.
+
+Exit status: 0 when the session takes commands; 125 when it could not be prepared or the name is taken.";
 
 const EXEC_HELP: &str = "\
 Examples:
@@ -58,18 +70,20 @@ Examples:
   kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
   kennel exec a1 --tty -- bash
 
-The command starts in the directory of the session and has the environment of the session.
+The command starts in the directory of the session, wherever you are, and has the environment of the session.
+It cannot have more than the session: what it may see and use was said with `kennel session start`.
 
 Exit status: as with `kennel run`; 125 also when there is no session of that name.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionAction {
     /// Prepare a session in the background; print the path of its socket when it takes commands.
+    #[command(after_help = START_HELP)]
     Start(Start),
     /// What `start` starts.
     #[command(hide = true)]
     Host(Start),
-    /// Show the sessions that run.
+    /// Show your sessions that run.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -84,8 +98,8 @@ pub(crate) enum SessionAction {
 
 #[derive(Debug, Args)]
 pub(crate) struct Start {
-    /// Name of the session: letters, digits, `_`, `.`, `-`; 64 at most.
-    #[arg(long, value_name = "N")]
+    /// Name of the session: letters, digits, `_`, `.`, `-`, the first a letter or digit; 64 at most.
+    #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
     /// Stay in the foreground; the session ends with this process.
     #[arg(long)]
@@ -100,9 +114,9 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
     /// Name of the session.
-    #[arg(value_name = "N")]
+    #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Start in DIR instead of the session's directory.
+    /// Start in DIR, from where you are if it is relative, instead of the session's directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V.

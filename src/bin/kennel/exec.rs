@@ -16,25 +16,7 @@ use nix::{
     },
 };
 
-use crate::{args::Exec, report, window::Window};
-
-/// Signals that end or inform the command; a terminal sends some of them, a supervisor others.
-const PASSED_ON: [Signal; 14] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGWINCH,
-    Signal::SIGALRM,
-    Signal::SIGVTALRM,
-    Signal::SIGPROF,
-    Signal::SIGXCPU,
-    Signal::SIGXFSZ,
-    Signal::SIGTSTP,
-    Signal::SIGCONT,
-];
+use crate::{args::Exec, report, run::PASSED_ON, window::Window};
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
@@ -124,7 +106,8 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
 
 /// From now on every signal is the command's.
 fn listen() -> io::Result<SignalFd> {
-    let signals: SigSet = PASSED_ON.into_iter().collect();
+    let passed_on = PASSED_ON.into_iter().chain([libc::SIGTSTP, libc::SIGCONT]);
+    let signals = passed_on.map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
     signals.thread_block()?;
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const NEEDED_DESCRIPTORS: usize = 20;
 
 /// Signals that end or inform the command; a terminal sends some of them, a supervisor others.
-const PASSED_ON: [i32; 12] = [
+pub(crate) const PASSED_ON: [i32; 12] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,

@@ -134,3 +134,20 @@ fn secrets_of_the_system_are_covered_in_the_whole_tree() {
     let said = attempt(ws.path(), &["--profile", "full-dev"], "call", &calls);
     assert_eq!(said, "EACCES\nENOENT\nENOENT\nENOENT");
 }
+
+/// Who could write there could take the place of a session, or of the client that talks to it.
+#[test]
+fn where_sessions_offer_themselves_is_covered() {
+    let (runtime, ws) = (workspace(), workspace());
+    fs::create_dir(runtime.path().join("kennel")).unwrap();
+    fs::write(runtime.path().join("kennel/kennel-exec"), "").unwrap();
+    let own = runtime.path().display().to_string();
+    let script = format!("ls {own}/kennel; touch {own}/kennel/x; mv {own}/kennel {own}/gone; touch {own}/x");
+    let mut run = crate::support::kennel(ws.path(), &["--rw", &own], &["sh", "-c", &script]);
+    let output = run.env("XDG_RUNTIME_DIR", &own).output().unwrap();
+    let (said, errors) = (crate::support::stdout(&output), crate::support::stderr(&output));
+    assert_eq!(said, "", "{errors}");
+    assert!(errors.contains("Read-only file system") && errors.contains("busy"), "{errors}");
+    assert!(output.status.success(), "the rest of it is granted: {errors}");
+    assert!(runtime.path().join("kennel/kennel-exec").exists() && runtime.path().join("x").exists());
+}
