@@ -5,6 +5,9 @@
 //! Each cost is a criterion benchmark; the table of ratios to a bare spawn comes at the end.
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
+#[path = "session/peers.rs"]
+mod peers;
+
 use std::{
     cell::RefCell,
     env,
@@ -15,29 +18,12 @@ use std::{
 
 use criterion::{BenchmarkGroup, Criterion, measurement::WallTime};
 use kennel::{Policy, Profile, Sandbox};
+use peers::{BWRAP, TRUE};
 use tokio::runtime::{Builder, Runtime};
-
-const TRUE: &str = "/bin/true";
 
 /// What an agent with a large context holds resident.
 const LARGE: usize = 1 << 30;
 const PAGE: usize = 4096;
-
-/// What the comparison runs, isolated as `kennel run` is: the same namespaces, read-only system, private /tmp.
-const BWRAP: &[&str] = &[
-    "--unshare-all",
-    "--ro-bind",
-    "/",
-    "/",
-    "--tmpfs",
-    "/tmp",
-    "--proc",
-    "/proc",
-    "--dev",
-    "/dev",
-    "--die-with-parent",
-    TRUE,
-];
 
 fn main() {
     let mut criterion = Criterion::default()

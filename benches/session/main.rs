@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod memory;
+mod peers;
 mod scale;
 
 use std::{
@@ -16,12 +17,11 @@ use std::{
 };
 
 use kennel::{Policy, Profile, Session};
+use peers::{BWRAP, TRUE};
 use tokio::{
     runtime::{Builder, Runtime},
     task::JoinSet,
 };
-
-const TRUE: &str = "/bin/true";
 
 /// Long enough for a session to be taken apart.
 const CALM: Duration = Duration::from_millis(5);
@@ -31,22 +31,6 @@ const SATURATED: Duration = Duration::from_secs(3);
 
 /// Commands at once where the machine shall be busy.
 const AT_ONCE: usize = 8;
-
-/// The comparison, isolated as a session's command is.
-const BWRAP: &[&str] = &[
-    "--unshare-all",
-    "--ro-bind",
-    "/",
-    "/",
-    "--tmpfs",
-    "/tmp",
-    "--proc",
-    "/proc",
-    "--dev",
-    "/dev",
-    "--die-with-parent",
-    TRUE,
-];
 
 fn main() {
     let pairs = env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(1000);

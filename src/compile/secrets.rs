@@ -97,7 +97,8 @@ fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
 
 /// Where sessions offer themselves (`src/listen/directory.rs`): who could write there could take the place of one.
 fn sessions(caller: &Caller) -> [PathBuf; 2] {
-    let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from).unwrap_or_default();
+    let runtime =
+        caller.environment.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from).unwrap_or_default();
     [runtime.join("kennel"), PathBuf::from(format!("/tmp/kennel-{}", caller.uid))]
 }
 
