@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, fs, path::Path};
 use kennel_helper::plan::{Step, entries};
 use proptest::prelude::*;
 
-use super::{Compiled, Shape, compile};
+use super::{Compiled, Shape, begin, compile};
 use crate::{
-    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
-    Version, caller::Caller,
+    Enforcement, Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection,
+    Requirement, State, TmpLife, Version, caller::Caller,
 };
 
 fn host() -> Host {
@@ -222,5 +222,76 @@ proptest! {
             }
             Err(error) => prop_assert!(error.chain().contains('/'), "{}", error.chain()),
         }
+    }
+}
+
+fn of_session(policy: &Policy, home: &Path) -> Compiled {
+    compile(policy, &host(), &caller(home), Shape::Session { ready: 2 }).expect("compiles")
+}
+
+fn section(bytes: &[u8]) -> Vec<Step<'_>> {
+    entries(bytes).map(|entry| entry.expect("a whole entry").step).collect()
+}
+
+#[test]
+fn a_zygote_has_nothing_to_gain_and_keeps_what_workers_need() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = of_session(&policy, home.path());
+    let setup = section(&compiled.setup.bytes);
+    let at = |wanted: fn(&Step<'_>) -> bool| setup.iter().position(wanted).expect("the step is there");
+    let order = [
+        at(|step| matches!(step, Step::PivotRoot {})),
+        at(|step| matches!(step, Step::DropBoundingSet {})),
+        at(|step| matches!(step, Step::Seccomp { .. })),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(!setup.iter().any(|step| matches!(step, Step::DropCapabilities {})), "workers need them");
+}
+
+#[test]
+fn a_worker_has_its_own_places_before_its_walls() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = of_session(&policy, home.path());
+    let worker = section(&compiled.worker.bytes);
+    assert!(matches!(worker.first(), Some(Step::Unshare { .. })));
+    assert!(matches!(worker.get(1), Some(Step::EnterRoot {})), "descriptors from before lead elsewhere");
+    let mounted = |wanted: &[u8]| {
+        worker.iter().any(|step| matches!(step, Step::Mount { kind, .. } if kind.to_bytes() == wanted))
+    };
+    assert!(mounted(b"proc") && mounted(b"devpts") && mounted(b"tmpfs"));
+    let walls = section(&compiled.walls.bytes);
+    assert!(matches!(walls.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
+    let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
+    assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot is fresh as it is");
+}
+
+#[test]
+fn shared_places_are_not_renewed_but_for_shared_memory() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).tmp(TmpLife::Session);
+    let compiled = of_session(&policy, home.path());
+    let bound: Vec<Vec<u8>> = section(&compiled.worker.bytes)
+        .iter()
+        .filter_map(|step| match step {
+            Step::BindOwn { target, .. } | Step::Move { to: target, .. } => Some(target.to_bytes().to_vec()),
+            _ => None,
+        })
+        .filter(|target| !target.starts_with(b"proc/"))
+        .collect();
+    assert_eq!(bound, [b"dev/shm".to_vec()]);
+}
+
+#[test]
+fn the_first_message_holds_every_first_step() {
+    let home = home();
+    let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    policy.hostname = "h".repeat(64);
+    let caller = Caller { uid: u32::MAX - 1, gid: u32::MAX - 1, ..caller(home.path()) };
+    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        let first = begin(&policy, &host(), &caller, shape, &mut Enforcement::default()).expect("compiles");
+        assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
     }
 }
