@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Class, Command, Ended, Stdio};
+use kennel::{Class, Command, Ended, Error, Policy, Profile, Sandbox, Stdio};
 
 use super::{beating, sandbox, silent};
-use crate::support::{HEARTBEAT, beats, workspace};
+use crate::support::{HEARTBEAT, beats, is_alone, until, workspace};
 
 fn heart(workspace: &std::path::Path) -> Command {
     let mut command = sandbox(workspace).command("sh");
@@ -174,4 +174,37 @@ async fn background_processes_end_with_the_command() {
     let at_end = beats(dir.path());
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(outcome.usage.killed >= 1 && at_end > 0 && beats(dir.path()) == at_end);
+}
+
+/// How many children this process has, zombies included.
+fn children() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+    lists.map(|list| list.split_whitespace().count()).sum()
+}
+
+#[test]
+fn an_eager_sandbox_serves_every_command_and_leaves_nothing() {
+    let test = "embed::cancel::an_eager_sandbox_serves_every_command_and_leaves_nothing";
+    if !is_alone(test, "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let policy = Policy::profile(Profile::NoNetwork, dir.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let sandbox = Sandbox::eager(&policy).unwrap();
+        for number in ["one", "two", "three"] {
+            let out = sandbox.command("echo").arg(number).output().await.unwrap();
+            assert_eq!(out.stdout, format!("{number}\n").as_bytes());
+        }
+        drop(Sandbox::eager(&policy).unwrap());
+        drop(Sandbox::eager(&policy).unwrap().command("true"));
+        // The sandbox has begun when the workspace is looked at.
+        let error = Sandbox::eager(&Policy::profile(Profile::NoNetwork, "/absent")).unwrap_err();
+        assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    });
+    drop(runtime);
+    until("nothing is left", || children() == 0);
 }
