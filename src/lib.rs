@@ -1,20 +1,28 @@
 //! Kennel confines commands on Linux, for programs that run thousands of them.
 //!
-//! A [`Policy`] says what a command may see, use and reach. [`Sandbox::new`] checks it against this host and
-//! turns it into a plan; every command of the sandbox then runs in namespaces of its own, with a tmpfs root that
-//! shows only what was granted, Landlock, seccomp and limits. What was enforced comes back as data.
+//! A [`Policy`] says what a command may see, use and reach. [`Session::prepare`] checks it against this host, turns it
+//! into a plan and sets up what commands share; every command then runs in namespaces of its own, with a tmpfs root
+//! that shows only what was granted, Landlock, seccomp and limits. What was enforced comes back as data.
 //!
 //! ```no_run
-//! use kennel::{Policy, Profile, Sandbox};
+//! use kennel::{Policy, Profile, Session};
 //!
 //! # async fn example() -> Result<(), kennel::Error> {
 //! let policy = Policy::profile(Profile::RepoWrite, "/home/me/repo");
-//! let sandbox = Sandbox::new(&policy)?;
-//! let out = sandbox.command("cargo").args(["test"]).output().await?;
+//! let session = Session::prepare(&policy).await?;
+//! let out = session.command("cargo").args(["test"]).output().await?;
 //! println!("{} {:?}", out.status, out.enforcement.level());
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! | for | use |
+//! | --- | --- |
+//! | many commands, about at the cost of a bare exec | [`Session`] |
+//! | a single command | [`Sandbox`] |
+//! | a fresh session for each of many agents | [`Pool`] |
+//! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is

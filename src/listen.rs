@@ -20,8 +20,9 @@ use std::{
 
 use tokio::{io::Interest, sync::watch, task::AbortHandle};
 
+pub(crate) use self::directory::Directory;
 pub use self::error::ListenError;
-use self::{accept::Door, directory::Directory, name::Name, peer::Welcome, place::Place};
+use self::{accept::Door, name::Name, peer::Welcome, place::Place};
 use crate::{Error, Session, sys};
 
 /// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for

@@ -68,7 +68,7 @@ impl Running {
         (guard, span): (Option<Guard>, tracing::Span),
     ) -> Result<Self, Error> {
         let enforcement = match &guard {
-            Some(guard) => guard.enforcement().clone(),
+            Some(guard) => guard.enforcement(),
             None => prepared.compiled.enforcement.clone(),
         };
         let inside =

@@ -88,9 +88,9 @@ impl Session {
         &self.owner.live.prepared().compiled
     }
 
-    /// What is in force for its commands.
+    /// What is in force for its next command.
     #[must_use]
-    pub fn enforcement(&self) -> &Enforcement {
+    pub fn enforcement(&self) -> Enforcement {
         self.owner.live.enforcement()
     }
 

@@ -12,6 +12,9 @@ use crate::wire::{Cursor, Field, List, Sink, records};
 /// First bytes of a plan, so that a descriptor mixed up with another is noticed.
 const MAGIC: u32 = 0x4b4e_4c33;
 
+/// More places than that no command goes without ([`Step::Forgo`]).
+pub const MOST_FORGONE: usize = 32;
+
 records! { 'w,
 /// One step of a plan.
 enum Step<'w> {

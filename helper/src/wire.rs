@@ -2,7 +2,7 @@
 //!
 //! Neither direction panics or allocates: decoding borrows from the input, encoding appends to a [`Sink`].
 
-use core::ffi::CStr;
+use core::{ffi::CStr, fmt};
 
 /// The bytes not yet decoded.
 #[derive(Clone, Copy, Debug)]
@@ -93,10 +93,17 @@ impl<'w> Field<'w> for &'w CStr {
 }
 
 /// A counted list of strings, such as an argument vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct List<'w> {
     count: u32,
     strings: &'w [u8],
+}
+
+/// How many: an environment may hold secrets.
+impl fmt::Debug for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_fmt(format_args!("{} strings", self.count))
+    }
 }
 
 impl<'w> List<'w> {
@@ -126,10 +133,17 @@ impl<'w> Field<'w> for List<'w> {
 
 /// Builds the bytes that a [`List`] borrows.
 #[cfg(not(kennel_inside))]
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct ListBuf {
     count: u32,
     strings: Vec<u8>,
+}
+
+#[cfg(not(kennel_inside))]
+impl fmt::Debug for ListBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.list().fmt(f)
+    }
 }
 
 #[cfg(not(kennel_inside))]

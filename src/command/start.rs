@@ -127,7 +127,11 @@ impl Command {
                         live.refill();
                         return Ok((taken, Some(guard)));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe && !live.has_ended() => {}
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        if live.has_ended() {
+                            return Err(Error::SessionEnded);
+                        }
+                    }
                     Err(error) => return Err(failed()(error)),
                 }
             },

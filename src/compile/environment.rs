@@ -46,6 +46,10 @@ pub(crate) enum Overlay {
 
 impl Overlay {
     pub(crate) fn allows(&self, name: &OsStr) -> bool {
+        // They name places of the host's.
+        if name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary) {
+            return false;
+        }
         match self {
             Self::All => true,
             Self::Only(names) => names.iter().any(|other| other == name),

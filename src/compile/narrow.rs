@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kennel_helper::plan::{Step, Within};
+use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 
 use super::{
     emit::{self, relative},
@@ -62,6 +62,13 @@ fn is_grant(node: &Node) -> bool {
 pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<Section>, Error> {
     if narrowings.is_empty() {
         return Ok(None);
+    }
+    if narrowings.len() > MOST_FORGONE {
+        return Err(Error::Command {
+            what: "grants to go without",
+            value: narrowings.len().to_string(),
+            reason: format!("a command can go without {MOST_FORGONE} at most: give it a policy of its own"),
+        });
     }
     let mut section = Section::default();
     for narrowing in narrowings {

@@ -2,7 +2,7 @@
 //! very path. The lists are data; add a row to cover more.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
 };
 
@@ -11,7 +11,7 @@ use super::{
     source::{Kind, Source},
     view::{Node, View},
 };
-use crate::{Error, caller::Caller, policy::Protection};
+use crate::{Error, caller::Caller, listen::Directory, policy::Protection};
 
 /// Below HOME.
 const OF_HOME: &[&str] = &[
@@ -95,11 +95,10 @@ fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
     secrets
 }
 
-/// Where sessions offer themselves (`src/listen/directory.rs`): who could write there could take the place of one.
+/// Where sessions offer themselves: who could write there could take the place of one.
 fn sessions(caller: &Caller) -> [PathBuf; 2] {
-    let runtime =
-        caller.environment.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from).unwrap_or_default();
-    [runtime.join("kennel"), PathBuf::from(format!("/tmp/kennel-{}", caller.uid))]
+    let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
+    [runtime.map(OsString::as_os_str), None].map(|runtime| Directory::usual_for(runtime, caller.uid))
 }
 
 /// Whether `path` is a secret or lies in one.

@@ -33,10 +33,14 @@ pub(crate) struct Directory {
 impl Directory {
     /// Where sessions are found when nobody says otherwise: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
     pub(crate) fn usual() -> PathBuf {
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        match runtime.filter(|path| path.is_absolute()) {
+        Self::usual_for(env::var_os("XDG_RUNTIME_DIR").as_deref(), geteuid().as_raw())
+    }
+
+    /// The same for somebody with that `$XDG_RUNTIME_DIR` and uid.
+    pub(crate) fn usual_for(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
+        match runtime.map(Path::new).filter(|path| path.is_absolute()) {
             Some(path) => path.join("kennel"),
-            None => format!("/tmp/kennel-{}", geteuid()).into(),
+            None => format!("/tmp/kennel-{uid}").into(),
         }
     }
 

@@ -44,6 +44,12 @@ pub enum ListenError {
         /// Who listens.
         user: u32,
     },
+    /// The session does not serve this client, or not such a call.
+    #[error("{message}")]
+    Refused {
+        /// What it said.
+        message: String,
+    },
     /// The session went away, or its answer makes no sense.
     #[error("session {name}: it ended before it answered")]
     Gone {
@@ -81,7 +87,7 @@ impl ListenError {
                 Some("start it with kennel session start --name; kennel session list shows those that run")
             }
             Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
-            Self::Io { .. } => None,
+            Self::Io { .. } | Self::Refused { .. } => None,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    Error, Host, Policy,
+    Enforcement, Entry, Error, Host, Policy, Protection,
     caller::Caller,
     compile::{self, Compiled, Section, Shape, footing::Footing},
     prepared::Bytes,
@@ -25,6 +25,8 @@ pub(super) struct Ground {
 struct Now {
     footing: Footing,
     watches: Arc<[Watch]>,
+    /// What protects the protected paths; nothing else can have changed.
+    protection: Option<Entry>,
     /// Steps of every worker, once the zygote may have lost mounts.
     again: Option<Arc<Own>>,
 }
@@ -42,13 +44,23 @@ impl Own {
     }
 }
 
+impl Now {
+    fn of(compiled: &Compiled, again: Option<Arc<Own>>) -> Self {
+        Self {
+            footing: compiled.footing.clone(),
+            watches: Arc::clone(&compiled.watches),
+            protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
+            again,
+        }
+    }
+}
+
 impl Ground {
     pub(super) fn of(
         compiled: &Compiled,
         (policy, host, caller, shape): (&Policy, Host, Caller, Shape),
     ) -> Self {
-        let (footing, watches) = (compiled.footing.clone(), Arc::clone(&compiled.watches));
-        let now = Now { footing, watches, again: None };
+        let now = Now::of(compiled, None);
         Self { question: (policy.clone(), host, caller, shape), now: Mutex::new(now) }
     }
 
@@ -65,9 +77,17 @@ impl Ground {
         let (policy, host, caller, shape) = &self.question;
         let compiled = compile::compile(policy, host, caller, *shape)?;
         tracing::info!("something that walls stand on was replaced outside: workers are made anew");
-        let again = Own::of(compiled.again).map_err(Error::io("write the steps of a worker to a memfd"))?;
-        *now = Now { footing: compiled.footing, watches: compiled.watches, again: Some(Arc::new(again)) };
+        let again = Own::of(compiled.again.clone());
+        let again = again.map_err(Error::io("write the steps of a worker to a memfd"))?;
+        *now = Now::of(&compiled, Some(Arc::new(again)));
         Ok(true)
+    }
+
+    /// Enters what protects the protected paths now.
+    pub(super) fn report(&self, enforcement: &mut Enforcement) {
+        if let Some(entry) = &self.lock().protection {
+            enforcement.set(entry.name, entry.state, entry.detail.clone());
+        }
     }
 
     /// The steps of a worker that are not in the plan, with `narrow` at their end.

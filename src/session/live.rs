@@ -114,8 +114,10 @@ impl Live {
         &self.prepared
     }
 
-    pub(crate) fn enforcement(&self) -> &Enforcement {
-        &self.enforcement
+    pub(crate) fn enforcement(&self) -> Enforcement {
+        let mut enforcement = self.enforcement.clone();
+        self.ground.report(&mut enforcement);
+        enforcement
     }
 
     /// What the session's commands are told under.
@@ -247,7 +249,7 @@ impl Live {
         drop(self.background());
         let mut waiting = self.lock();
         let is_ready = |worker: &mut Worker| {
-            // One that failed tells it to the command that gets it.
+            // One that failed is passed over by the command that comes to it.
             worker.is_ready() || { worker.listen(&self.prepared, &self.counts).is_ok() && worker.is_ready() }
         };
         let ready = waiting.iter_mut().map(|worker| usize::from(is_ready(worker))).sum();

@@ -68,7 +68,7 @@ impl Guard {
     }
 
     /// What is in force in the session.
-    pub(crate) fn enforcement(&self) -> &Enforcement {
+    pub(crate) fn enforcement(&self) -> Enforcement {
         self.live.enforcement()
     }
 

@@ -46,7 +46,7 @@ pub(super) struct Worker {
     is_ready: bool,
     /// Steps that it went on without.
     skipped: Vec<Report>,
-    /// What kept it from getting ready, told to the command that gets it.
+    /// What kept it from getting ready: told to the command that it was made for, if it was made for one.
     failed: Option<(u32, u32, i32)>,
     /// Whether its pidfd came when there was no room for it.
     is_out_of_hold: bool,

@@ -112,6 +112,6 @@ impl Fault {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Unreachable: scripts/check proves that nothing refers to it. The sandbox would end, not run unconfined.
+    // Unreachable: scripts/inside-is-freestanding proves that nothing refers to it. The sandbox would end, not run unconfined.
     sys::exit(2)
 }

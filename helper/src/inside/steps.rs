@@ -8,7 +8,7 @@ use crate::{
     control::Report,
     kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
-    plan::{self, Step},
+    plan::{self, MOST_FORGONE, Step},
     sys::{self, Errno, Fd},
 };
 
@@ -20,9 +20,6 @@ pub(crate) struct State<'p> {
     /// Places whose Landlock rules are left out.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
 }
-
-/// More places than that no command goes without.
-const MOST_FORGONE: usize = 32;
 
 impl<'p> State<'p> {
     fn forgo(&mut self, path: &'p CStr) -> Result<(), Errno> {

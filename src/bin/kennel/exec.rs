@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Call, Client, Error, Event, Report, Terminal};
+use kennel::{Call, Client, Error, Event, ListenError, Report, Terminal};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
@@ -25,7 +25,7 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     if let (Some(file), Some(path)) = (&mut json, &exec.json) {
         let text = match &result {
             Ok(End { report: Some(text), .. }) => text.clone(),
-            Ok(_) => Vec::new(),
+            Ok(End { message, .. }) => report::object(&Report::failed(&turned_away(message))),
             Err(error) => report::object(&Report::failed(error)),
         };
         report::write(file, path, &text)?;
@@ -34,6 +34,14 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     // Where stderr is closed, the status says the rest.
     let _ = io::stderr().write_all(&message);
     Ok(code.into())
+}
+
+/// The error for a call that the session did not even make a report of.
+fn turned_away(message: &[u8]) -> Error {
+    let text = String::from_utf8_lossy(message);
+    let line = text.lines().next().unwrap_or_default();
+    let message = line.strip_prefix("kennel: ").unwrap_or(line).to_owned();
+    ListenError::Refused { message }.into()
 }
 
 /// How a command ended.

@@ -37,7 +37,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         let session = Session::prepare(&policy).await?;
         let listening = session.listen(&start.name)?;
         if !start.quiet {
-            report::weak(session.enforcement());
+            report::weak(&session.enforcement());
         }
         let told = announce(&listening).and_then(|()| announced());
         told.map_err(|source| Error::Io { what: "say that the session takes commands", source })?;

@@ -159,7 +159,24 @@ fn a_wall_that_was_skipped_is_off_in_the_report_of_the_session() {
             let off = Some(kennel::State::Off);
             assert_eq!(state(&out.enforcement, kennel::Protection::NetworkNamespace), off);
             assert_eq!(state(&out.enforcement, kennel::Protection::IpcNamespace), off);
-            assert_eq!(state(session.enforcement(), kennel::Protection::NetworkNamespace), off);
+            assert_eq!(state(&session.enforcement(), kennel::Protection::NetworkNamespace), off);
         },
     );
+}
+
+#[tokio::test]
+async fn a_protected_file_with_a_second_name_is_told_when_it_gets_one() {
+    require!(has("git"), "git");
+    let dir = workspace();
+    git(dir.path(), &["init", "-q"]);
+    let session = session(dir.path()).await;
+    let state = |enforcement: &kennel::Enforcement| {
+        enforcement.get(kennel::Protection::ProtectedPaths).map(|entry| entry.state)
+    };
+    assert_eq!(state(&session.enforcement()), Some(kennel::State::Enforced));
+    git(dir.path(), &["config", "a.b", "c"]);
+    fs::hard_link(dir.path().join(".git/config"), dir.path().join("copy")).unwrap();
+    let out = in_time(session.command("true").output()).await.unwrap();
+    assert_eq!(state(&out.enforcement), Some(kennel::State::Degraded));
+    assert_eq!(state(&session.enforcement()), Some(kennel::State::Degraded));
 }

@@ -26,9 +26,9 @@ async fn a_session_enforces_what_a_one_shot_enforces() {
             states
         };
         let alone = states(sandbox.enforcement());
-        assert_eq!(states(session.enforcement()), alone, "{profile}");
+        assert_eq!(states(&session.enforcement()), alone, "{profile}");
         let out = in_time(session.command("true").output()).await.unwrap();
-        assert_eq!(&out.enforcement, session.enforcement(), "{profile}: foretold and confirmed");
+        assert_eq!(&out.enforcement, &session.enforcement(), "{profile}: foretold and confirmed");
         let out = in_time(sandbox.command("true").output()).await.unwrap();
         assert_eq!(states(&out.enforcement), alone);
     }
