@@ -83,3 +83,17 @@ fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
 fn is_kept(name: &OsStr) -> bool {
     KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_brings_no_places_of_the_host() {
+        for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
+            assert!(!Overlay::All.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(Overlay::All.allows(OsStr::new("TERM")));
+        assert!(!Overlay::Only(vec!["A".into()]).allows(OsStr::new("B")));
+    }
+}
