@@ -187,7 +187,7 @@ pub(crate) fn compile(
         worker,
         walls,
         payload,
-        footing: Footing::of(&on_host, &protected.watches),
+        footing: Footing::of(&view, &on_host, &protected.watches),
         again,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts)),

@@ -21,6 +21,7 @@ use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
     outcome::Denial,
+    session::Hold,
     sys,
     watch::{self, Watch},
 };
@@ -42,6 +43,8 @@ pub(crate) struct Inside {
     is_child: bool,
     /// Whether it said that everything of it has ended.
     over: bool,
+    /// Kept until everything of it has ended and was undone.
+    hold: Option<Hold>,
 }
 
 /// What arrived on the control socket.
@@ -59,7 +62,7 @@ pub(crate) enum Arrival {
 impl Inside {
     /// A child of ours.
     pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd) -> Self {
-        Self { control, pidfd: Some(pidfd), watches: Arc::default(), is_child: true, over: false }
+        Self { control, pidfd: Some(pidfd), watches: Arc::default(), is_child: true, over: false, hold: None }
     }
 
     /// `watches` are paths to look at when everything inside has ended, however it ends.
@@ -69,7 +72,12 @@ impl Inside {
 
     /// A worker that a zygote was ordered to fork.
     pub(crate) fn worker(control: OwnedFd) -> Self {
-        Self { control, pidfd: None, watches: Arc::default(), is_child: false, over: false }
+        Self { control, pidfd: None, watches: Arc::default(), is_child: false, over: false, hold: None }
+    }
+
+    /// It has a command of a session from now on.
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        self.hold = Some(hold);
     }
 
     /// Takes in who a worker is.
@@ -205,7 +213,8 @@ impl Drop for Inside {
         if self.watches.is_empty() && !self.is_child {
             return;
         }
-        let remains = Remains { pidfd, watches: std::mem::take(&mut self.watches) };
+        let watches = std::mem::take(&mut self.watches);
+        let remains = Remains { pidfd, watches, _hold: self.hold.take() };
         if remains.have_ended(PollTimeout::ZERO) {
             return;
         }
@@ -223,6 +232,8 @@ impl Drop for Inside {
 struct Remains {
     pidfd: OwnedFd,
     watches: Arc<[Watch]>,
+    /// Let go after the rest.
+    _hold: Option<Hold>,
 }
 
 impl AsRawFd for Remains {

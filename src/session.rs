@@ -16,7 +16,7 @@ use std::{ffi::OsStr, sync::Arc};
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
-pub(crate) use self::{live::Live, stats::Guard, worker::Taken};
+pub(crate) use self::{ground::Hold, live::Live, stats::Guard, worker::Taken};
 use crate::{Command, Enforcement, Error, Policy, command::Source, compile::Compiled};
 
 /// Workers that are kept ready where nobody says how many.

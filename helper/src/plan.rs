@@ -69,10 +69,11 @@ enum Step<'w> {
     /// open_tree(2), mount_setattr(2), move_mount(2): something empty of the root's own, read-only, over something
     /// that must not be seen. Needs no right to it.
     24 = Cover { empty: &'w CStr, target: &'w CStr, within: Within },
-    /// open_tree(2), mount_setattr(2), move_mount(2): puts a mount of `from`, a place of the view, at `target`, unless
-    /// there is one; who renames or removes a mount point outside takes the mount away. Without `from` it cannot be
-    /// put there again: `ESTALE`.
-    29 = MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64 },
+    /// open_tree(2), mount_setattr(2), move_mount(2): puts a mount of `from`, a place of the view, at `target`; who
+    /// renames or removes a mount point outside takes the mount away, or puts another there. A writable one is put
+    /// where no mount is, the others on top. Without `from` it cannot be put there again: then the target must be the
+    /// root of a mount, and where `inode` is not zero of that one, else `ESTALE`.
+    29 = MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64, device: u64, inode: u64 },
     /// Leaves out the Landlock rules for a place and all below it.
     30 = Forgo { path: &'w CStr },
     /// prctl(PR_CAPBSET_DROP) for every capability: no program can give one back.

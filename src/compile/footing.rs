@@ -13,32 +13,79 @@ use kennel_helper::plan::Step;
 use super::{
     emit::{self, OnHost, relative},
     section::Section,
-    view::{Node, View},
+    view::{Access, Node, Origin, View},
 };
 use crate::{host::identity, watch::Watch};
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Footing {
-    seen: Vec<(PathBuf, Option<Thing>)>,
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    path: PathBuf,
+    what: What,
+    thing: Option<Thing>,
+}
+
+/// What stands on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A writable grant, and everything in it.
+    Grant,
+    /// A mount. No command can move its mount point.
+    Mount,
+    /// A watch. A command can have put something there, or exchanged the link.
+    Watch,
 }
 
 /// What tells one thing from another that took its place: device and inode, and because numbers are used again, when it
 /// was made, where the file system knows.
 type Thing = ((u64, u64), Option<SystemTime>);
 
+/// What has changed since.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    None,
+    Some,
+    /// A grant is not what it was.
+    Grant(PathBuf),
+}
+
 impl Footing {
-    pub(super) fn of(mounts: &[OnHost], watches: &[Watch]) -> Self {
-        let mounts = mounts.iter().map(|mount| mount.path.clone());
-        let paths = mounts.chain(watches.iter().map(Watch::stands_on));
-        let seen = paths.map(|path| (look(&path), path)).map(|(thing, path)| (path, thing));
-        Self { seen: seen.collect() }
+    pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch]) -> Self {
+        let grants = view.iter().filter_map(|(_, place)| match &place.node {
+            Node::Bind { source, access: Access::Write }
+                if place.origin != Origin::Wall && source.is_dir() =>
+            {
+                Some((source.path.clone(), What::Grant))
+            }
+            _ => None,
+        });
+        let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::Mount));
+        let watches = watches.iter().map(|watch| (watch.stands_on(), What::Watch));
+        let seen = grants.chain(mounts).chain(watches);
+        Self { seen: seen.map(|(path, what)| Seen { thing: look(&path), path, what }).collect() }
     }
 
-    /// Whether something else is there now. What was missing and is there counts only where nobody inside can have put
-    /// it there: `is_idle`.
-    pub(crate) fn has_changed(&self, is_idle: bool) -> bool {
-        self.seen.iter().filter(|(_, then)| is_idle || then.is_some()).any(|(path, then)| look(path) != *then)
+    /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
+    pub(crate) fn change(&self, is_idle: bool) -> Change {
+        let counts = |seen: &&Seen| is_idle || seen.what != What::Watch;
+        let mut changed = self.seen.iter().filter(counts).filter(|seen| look(&seen.path) != seen.thing);
+        let Some(first) = changed.next() else { return Change::None };
+        match [first].into_iter().chain(changed).find(|seen| seen.what == What::Grant) {
+            Some(grant) => Change::Grant(grant.path.clone()),
+            None => Change::Some,
+        }
+    }
+
+    /// Takes what lies at mount points now for what was there.
+    pub(crate) fn settle_mounts(&mut self) {
+        for seen in self.seen.iter_mut().filter(|seen| seen.what == What::Mount) {
+            seen.thing = look(&seen.path);
+        }
     }
 }
 
@@ -52,13 +99,15 @@ pub(super) fn again(view: &View, mounts: &[OnHost], worker: &mut Section) {
     for OnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);
-        let (from, attributes) = match &place.node {
-            Node::Bind { source, access } if source.path == *path => (to, emit::attributes(*access)),
-            Node::Cover => (empty, emit::RDONLY),
-            Node::CoverFile => (emit::NULL, emit::RDONLY),
+        let (from, attributes, (device, inode)) = match &place.node {
+            Node::Bind { source, access } if source.path == *path => (to, emit::attributes(*access), (0, 0)),
+            Node::Cover => (empty, emit::RDONLY, (0, 0)),
+            Node::CoverFile => (emit::NULL, emit::RDONLY, (0, 0)),
             // What it showed is out of a worker's reach.
-            _ => (c"", 0),
+            Node::Bind { source, .. } => (c"", 0, source.identity),
+            _ => (c"", 0, (0, 0)),
         };
-        worker.push(place.protection, &Step::MountAgain { from, target: to, attributes });
+        let step = Step::MountAgain { from, target: to, attributes, device, inode };
+        worker.push(place.protection, &step);
     }
 }

@@ -3,13 +3,20 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 use crate::{
     Enforcement, Entry, Error, Host, Policy, Protection,
     caller::Caller,
-    compile::{self, Compiled, Section, Shape, footing::Footing},
+    compile::{
+        self, Compiled, Section, Shape,
+        footing::{Change, Footing},
+    },
     prepared::Bytes,
     watch::Watch,
 };
@@ -20,6 +27,7 @@ type Question = (Policy, Host, Caller, Shape);
 pub(super) struct Ground {
     question: Question,
     now: Mutex<Now>,
+    holds: Arc<AtomicUsize>,
 }
 
 struct Now {
@@ -27,8 +35,36 @@ struct Now {
     watches: Arc<[Watch]>,
     /// What protects the protected paths; nothing else can have changed.
     protection: Option<Entry>,
-    /// Steps of every worker, once the zygote may have lost mounts.
-    again: Option<Arc<Own>>,
+    /// Steps that put up again what the zygote may have lost.
+    again: Section,
+    /// The same for every worker, once the zygote has.
+    own: Option<Arc<Own>>,
+    /// How often it has changed: a worker of another generation is out of date.
+    generation: u64,
+}
+
+/// Somebody who may have a command running: until it is dropped, what appears in the place of a protected path is the
+/// command's.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<AtomicUsize>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// What a command comes with that has looked.
+pub(super) struct Entered {
+    pub(super) hold: Hold,
+    pub(super) generation: u64,
+}
+
+/// What a worker is to be made with.
+pub(super) struct Making {
+    pub(super) own: Option<Arc<Own>>,
+    pub(super) watches: Arc<[Watch]>,
+    pub(super) generation: u64,
 }
 
 /// Steps of a worker that are not in the plan.
@@ -45,12 +81,14 @@ impl Own {
 }
 
 impl Now {
-    fn of(compiled: &Compiled, again: Option<Arc<Own>>) -> Self {
+    fn of(compiled: &Compiled, generation: u64) -> Self {
         Self {
             footing: compiled.footing.clone(),
             watches: Arc::clone(&compiled.watches),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
-            again,
+            again: compiled.again.clone(),
+            own: None,
+            generation,
         }
     }
 }
@@ -60,27 +98,48 @@ impl Ground {
         compiled: &Compiled,
         (policy, host, caller, shape): (&Policy, Host, Caller, Shape),
     ) -> Self {
-        let now = Now::of(compiled, None);
-        Self { question: (policy.clone(), host, caller, shape), now: Mutex::new(now) }
+        let question = (policy.clone(), host, caller, shape);
+        Self { question, now: Mutex::new(Now::of(compiled, 0)), holds: Arc::default() }
     }
 
-    /// Looks whether something has changed; if so, workers get walls that fit what is there now. Answers whether those
-    /// that wait are out of date.
+    /// Looks whether something has changed; if so, workers get walls that fit what is there now. What a command may
+    /// have done is adopted only when none can: with the lock, and no hold, none runs, is about to, or is being undone.
     ///
     /// # Errors
-    /// Those of compile, where what is there now cannot be protected.
-    pub(super) fn look(&self, is_idle: bool) -> Result<bool, Error> {
+    /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
+    pub(super) fn enter(&self) -> Result<Entered, Error> {
         let mut now = self.lock();
-        if !now.footing.has_changed(is_idle) {
-            return Ok(false);
+        let is_idle = self.holds.load(SeqCst) == 0;
+        match now.footing.change(is_idle) {
+            Change::None => {}
+            Change::Grant(path) => return Err(replaced(path)),
+            Change::Some => {
+                tracing::info!("something that walls stand on was replaced outside: workers are made anew");
+                let generation = now.generation + 1;
+                if is_idle {
+                    let (policy, host, caller, shape) = &self.question;
+                    *now = Now::of(&compile::compile(policy, host, caller, *shape)?, generation);
+                } else {
+                    now.footing.settle_mounts();
+                }
+                let own = Own::of(now.again.clone());
+                now.own = Some(Arc::new(own.map_err(Error::io("write the steps of a worker to a memfd"))?));
+                now.generation = generation;
+            }
         }
-        let (policy, host, caller, shape) = &self.question;
-        let compiled = compile::compile(policy, host, caller, *shape)?;
-        tracing::info!("something that walls stand on was replaced outside: workers are made anew");
-        let again = Own::of(compiled.again.clone());
-        let again = again.map_err(Error::io("write the steps of a worker to a memfd"))?;
-        *now = Now::of(&compiled, Some(Arc::new(again)));
-        Ok(true)
+        self.holds.fetch_add(1, SeqCst);
+        Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
+    }
+
+    /// What a worker is to be made with; `narrow` are steps for its command alone.
+    pub(super) fn making(&self, narrow: Option<&Section>) -> io::Result<Making> {
+        let now = self.lock();
+        let own = match (&now.own, narrow) {
+            (own, None) => own.clone(),
+            (None, Some(narrow)) => Some(Arc::new(Own::of(narrow.clone())?)),
+            (Some(own), Some(narrow)) => Some(Arc::new(Own::of(own.section.followed_by(narrow))?)),
+        };
+        Ok(Making { own, watches: Arc::clone(&now.watches), generation: now.generation })
     }
 
     /// Enters what protects the protected paths now.
@@ -90,20 +149,20 @@ impl Ground {
         }
     }
 
-    /// The steps of a worker that are not in the plan, with `narrow` at their end.
-    pub(super) fn steps(&self, narrow: Option<&Section>) -> io::Result<Option<Arc<Own>>> {
-        match (&self.lock().again, narrow) {
-            (again, None) => Ok(again.clone()),
-            (None, Some(narrow)) => Own::of(narrow.clone()).map(Arc::new).map(Some),
-            (Some(again), Some(narrow)) => Own::of(again.section.followed_by(narrow)).map(Arc::new).map(Some),
-        }
-    }
-
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         Arc::clone(&self.lock().watches)
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn replaced(path: PathBuf) -> Error {
+    Error::Grant {
+        what: "writable grant",
+        path,
+        source: io::Error::from_raw_os_error(libc::ESTALE),
+        remedy: Some("another directory is in its place: prepare a new session".to_owned()),
     }
 }

@@ -35,6 +35,9 @@ use crate::{
 /// How long to leave a zygote alone that has more orders than its socket holds.
 const FULL: Duration = Duration::from_millis(1);
 
+/// How often a command comes back to look, where something is being replaced outside all the time.
+const MOST_TRIES: u32 = 5;
+
 /// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
     prepared: Arc<Prepared>,
@@ -128,13 +131,11 @@ impl Live {
     /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
     /// steps of it alone.
     pub(crate) async fn worker(&self, narrow: Option<&Section>, fail_fast: bool) -> Result<Taken, Error> {
-        if self.ground.look(self.is_idle())? {
-            // Those that wait were made when something else was there.
-            self.lock().clear();
-        }
+        let mut tries = 0;
+        let mut entered = self.ground.enter()?;
         loop {
             // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
-            let waiting = if narrow.is_none() { self.lock().pop_front() } else { None };
+            let waiting = if narrow.is_none() { self.take_waiting(entered.generation) } else { None };
             let is_new = waiting.is_none();
             let mut worker = match waiting {
                 Some(worker) => worker,
@@ -148,18 +149,26 @@ impl Live {
                     self.lock().push_front(worker);
                     return Err(Error::Busy);
                 }
-                Ok(()) => return Ok(worker.taken()),
+                Ok(()) => return Ok(worker.taken(entered.hold)),
                 // Killed while it waited, or made when something was short: that is not this command's affair.
                 Err(_) if !is_new && !self.has_ended() => {}
+                // Something is being replaced outside at this very moment.
+                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => {
+                    tries += 1;
+                    drop(entered);
+                    entered = self.ground.enter()?;
+                }
                 Err(Error::Lost) => return Err(self.lost()),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Whether no command runs, and nothing that one left behind.
-    fn is_idle(&self) -> bool {
-        self.counts.running() == 0 && self.background().is_empty()
+    /// The oldest worker that waits, of those that are not out of date.
+    fn take_waiting(&self, generation: u64) -> Option<Worker> {
+        let mut waiting = self.lock();
+        waiting.retain(|worker| worker.generation() >= generation);
+        waiting.pop_front()
     }
 
     /// Orders a worker; waits while the zygote has its hands full.
@@ -174,16 +183,16 @@ impl Live {
     }
 
     fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
-        let own = self.ground.steps(narrow)?;
+        let making = self.ground.making(narrow)?;
         let (ours, theirs) = socket_pair()?;
         let mut message = Vec::new();
-        let steps = own.as_ref().map(|own| &own.bytes);
+        let steps = making.own.as_ref().map(|own| &own.bytes);
         ZygoteOrder::Worker { narrow: steps.map_or(0, |steps| steps.length) }.put(&mut message);
         let descriptors = std::iter::once(theirs.as_fd()).chain(steps.map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
-        worker.watch(&self.ground.watches());
-        Ok(Worker::ordered(worker, own))
+        worker.watch(&making.watches);
+        Ok(Worker::ordered(worker, making))
     }
 
     /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
@@ -267,4 +276,9 @@ impl Live {
         kept.retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
         kept
     }
+}
+
+/// Whether a step failed because what it is about was just being replaced.
+fn is_in_motion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

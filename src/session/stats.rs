@@ -39,10 +39,6 @@ impl Counts {
         self.refill_us.fetch_add(took_us, Relaxed);
     }
 
-    pub(super) fn running(&self) -> usize {
-        self.running.load(Relaxed)
-    }
-
     pub(super) fn stats(&self, ready: usize) -> Stats {
         let refills = self.refills.load(Relaxed).max(1);
         Stats {

@@ -5,7 +5,10 @@ use std::{io, sync::Arc};
 use kennel_helper::control::Report;
 use nix::errno::Errno;
 
-use super::{ground::Own, stats::Counts};
+use super::{
+    ground::{Hold, Making, Own},
+    stats::Counts,
+};
 use crate::{
     Error,
     compile::Section,
@@ -42,6 +45,7 @@ impl Taken {
 pub(super) struct Worker {
     inside: Inside,
     own: Option<Arc<Own>>,
+    generation: u64,
     is_born: bool,
     is_ready: bool,
     /// Steps that it went on without.
@@ -54,10 +58,11 @@ pub(super) struct Worker {
 
 impl Worker {
     /// One that the zygote has yet to fork.
-    pub(super) fn ordered(inside: Inside, own: Option<Arc<Own>>) -> Self {
+    pub(super) fn ordered(inside: Inside, making: Making) -> Self {
         Self {
             inside,
-            own,
+            own: making.own,
+            generation: making.generation,
             is_born: false,
             is_ready: false,
             skipped: Vec::new(),
@@ -71,8 +76,16 @@ impl Worker {
         self.is_ready
     }
 
-    pub(super) fn taken(self) -> Taken {
-        Taken { inside: self.inside, said: self.skipped, own: self.own }
+    /// How often something had changed outside when it was ordered.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// For a command, whose hold goes where the hold on its sandbox goes.
+    pub(super) fn taken(self, hold: Hold) -> Taken {
+        let mut inside = self.inside;
+        inside.hold(hold);
+        Taken { inside, said: self.skipped, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.

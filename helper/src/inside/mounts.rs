@@ -74,16 +74,27 @@ pub(crate) fn relocate(root: &Fd, (from, to): (&CStr, &CStr), within: Within) ->
     }
 }
 
-/// Mounts `from` at the target, both of the view, unless the target is the root of a mount.
-pub(crate) fn mount_again(root: &Fd, (from, target): (&CStr, &CStr), attributes: u64) -> Result<(), Errno> {
+/// Mounts `from` at the target, both of the view; see `MountAgain`.
+pub(crate) fn mount_again(
+    root: &Fd,
+    (from, target): (&CStr, &CStr),
+    attributes: u64,
+    identity: (u64, u64),
+) -> Result<(), Errno> {
     let place = sys::open_path(Some(root), target)?;
-    if sys::is_mount_root(&place)? {
+    if from.is_empty() {
+        let is_it = identity == (0, 0) || sys::identity(&place)? == identity;
+        return if is_it && sys::is_mount_root(&place)? { Ok(()) } else { Err(Errno(ESTALE)) };
+    }
+    // Any mount keeps a directory in its place. What makes something read-only or covers it must be the topmost: what
+    // lies there may have come with a directory that was renamed.
+    if attributes & MOUNT_ATTR_RDONLY == 0 && sys::is_mount_root(&place)? {
         return Ok(());
     }
-    if from.is_empty() {
-        return Err(Errno(ESTALE));
-    }
-    let tree = sys::clone_tree_of(&sys::open_path(Some(root), from)?)?;
+    let tree = match from == target {
+        true => sys::clone_tree_of(&place)?,
+        false => sys::clone_tree_of(&sys::open_path(Some(root), from)?)?,
+    };
     sys::set_attributes(&tree, attributes, true)?;
     sys::attach(&tree, &place)
 }

@@ -115,8 +115,8 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>) -> Result<(), Errno> {
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
         Step::Seccomp { program } => sys::seccomp(program),
         Step::NewSession {} => sys::new_session(),
-        Step::MountAgain { from, target, attributes } => {
-            mounts::mount_again(state.root()?, (from, target), attributes)
+        Step::MountAgain { from, target, attributes, device, inode } => {
+            mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))
         }
         Step::Forgo { path } => state.forgo(path),
         Step::EnterRoot {} => {
