@@ -19,6 +19,7 @@
 //! | `counts` | many commands and many sessions leave no trace in the program |
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | what is done outside meanwhile: walls hold, and what is the user's stays |
+//! | `whose` | what appears in a protected place is the user's only when no command can have made it |
 //! | `shortage` | out of descriptors or processes: errors, and then it goes on |
 
 mod basics;
@@ -40,6 +41,7 @@ mod shortage;
 mod signals;
 mod streams;
 mod tree;
+mod whose;
 
 use std::{
     path::Path,

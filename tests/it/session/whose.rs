@@ -1,0 +1,156 @@
+//! Whose is what appears in the place of a protected path: the user's only when no command can have made it.
+
+use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
+
+use kennel::{Error, Session};
+
+use super::{in_time, policy, session, shell};
+use crate::support::{has, require, workspace};
+
+const MAKE: &str = "echo x > .git/commondir; until [ -e stop ]; do sleep 0.01; done";
+
+/// A workspace with a repository that has no `commondir`.
+fn repository() -> tempfile::TempDir {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+    fs::write(dir.path().join(".git/config"), "[a]\n").unwrap();
+    dir
+}
+
+/// The first makes it and is dropped; the second waits until it was removed, and makes it again.
+#[tokio::test]
+async fn what_a_dropped_command_made_is_undone_by_the_next() {
+    let dir = repository();
+    let session = session(dir.path()).await;
+    let made = dir.path().join(".git/commondir");
+    for round in 0..15 {
+        let mut first = session.command("sh");
+        let child = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
+        while !made.exists() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        drop(child);
+        let again = "for i in $(seq 60); do [ -e .git/commondir ] || { echo y > .git/commondir; break; }; sleep 0.005; done";
+        let mut second = session.command("sh");
+        in_time(second.args(["-c", again]).output()).await.unwrap();
+        in_time(session.command("true").output()).await.unwrap();
+        assert!(!made.exists(), "{round}");
+    }
+}
+
+/// A change by the user meanwhile is no reason to take the command's for the user's.
+#[tokio::test]
+async fn what_a_running_command_made_stays_its_own_when_the_user_changes_something() {
+    let dir = repository();
+    let session = session(dir.path()).await;
+    let made = dir.path().join(".git/commondir");
+    let mut first = session.command("sh");
+    let mut first = in_time(first.args(["-c", MAKE]).spawn()).await.unwrap();
+    while !made.exists() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fs::write(dir.path().join("new"), "[b]\n").unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join(".git/config")).unwrap();
+    let again = "until [ ! -e .git/commondir ]; do sleep 0.01; done; echo y > .git/commondir; echo x >> .git/config";
+    let mut second = session.command("sh");
+    let second = tokio::spawn(async move { second.args(["-c", again]).output().await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    fs::write(dir.path().join("stop"), "").unwrap();
+    assert_eq!(in_time(first.wait()).await.unwrap().denials.len(), 1);
+    let second = in_time(second).await.unwrap().unwrap();
+    assert!(!second.status.success() && second.denials.len() == 1, "{second:?}");
+    assert!(!made.exists());
+    assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[b]\n");
+}
+
+/// A link that a command has exchanged is put back as it was, also by those that started meanwhile.
+#[tokio::test]
+async fn a_link_is_put_back_as_the_user_made_it() {
+    let dir = repository();
+    fs::create_dir(dir.path().join("real")).unwrap();
+    fs::remove_dir(dir.path().join(".git/hooks")).unwrap();
+    symlink("../real", dir.path().join(".git/hooks")).unwrap();
+    let session = session(dir.path()).await;
+    let link = || fs::read_link(dir.path().join(".git/hooks")).unwrap();
+    let exchange = "mkdir -p evil; ln -sfn ../evil .git/hooks; until [ -e stop ]; do sleep 0.01; done";
+    let mut first = session.command("sh");
+    let mut first = in_time(first.args(["-c", exchange]).spawn()).await.unwrap();
+    while link() != *"../evil" {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    for _ in 0..3 {
+        in_time(session.command("true").output()).await.unwrap();
+        assert_eq!(link(), *"../real");
+    }
+    fs::write(dir.path().join("stop"), "").unwrap();
+    in_time(first.wait()).await.unwrap();
+    in_time(session.shutdown()).await;
+    assert_eq!(link(), *"../real");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn commands_that_start_together_all_find_what_is_there_now() {
+    let dir = repository();
+    let file = dir.path().join(".env");
+    fs::write(&file, "SECRET").unwrap();
+    let session = Session::prepare(&policy(dir.path()).mask(&file)).await.unwrap();
+    for round in 0..30 {
+        fs::write(dir.path().join("new"), "SECRET").unwrap();
+        fs::rename(dir.path().join("new"), &file).unwrap();
+        fs::write(dir.path().join("new"), "[a]\n").unwrap();
+        fs::rename(dir.path().join("new"), dir.path().join(".git/config")).unwrap();
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let mut command = session.command("sh");
+            command.args(["-c", "cat .env; echo x >> .git/config"]);
+            all.spawn(async move { command.output().await });
+        }
+        while let Some(ended) = in_time(all.join_next()).await {
+            let out = ended.unwrap().unwrap();
+            assert!(out.stdout.is_empty() && !out.status.success(), "{round}: {out:?}");
+        }
+        assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[a]\n", "{round}");
+    }
+}
+
+/// rename(2) takes along what is mounted on a directory.
+#[tokio::test]
+async fn a_wall_holds_where_a_directory_brought_a_mount_of_ours() {
+    require!(has("mv"), "mv");
+    let dir = workspace();
+    for name in ["ci/old", "ci/new", "conf", "secrets"] {
+        fs::create_dir_all(dir.path().join(name)).unwrap();
+    }
+    fs::write(dir.path().join("ci/old/Makefile"), "").unwrap();
+    fs::write(dir.path().join("conf/.env"), "SECRET=1").unwrap();
+    fs::write(dir.path().join("conf/plain"), "SECRET=2").unwrap();
+    let policy = policy(dir.path())
+        .protect("ci/old/Makefile")
+        .protect("ci/new")
+        .mask(dir.path().join("conf/.env"))
+        .mask(dir.path().join("secrets"));
+    let session = Session::prepare(&policy).await.unwrap();
+    shell(&session, "true").await;
+    let script = "mv ci/new ci/gone && mv ci/old ci/new && mv secrets empty && mv conf secrets && mkdir -p ci/old conf && touch ci/old/Makefile conf/.env";
+    let moved = Command::new("sh").args(["-c", script]).current_dir(dir.path()).status().unwrap();
+    assert!(moved.success());
+    let mut command = session.command("sh");
+    command.args(["-c", "echo x > ci/new/x; cat secrets/plain secrets/.env"]);
+    let out = in_time(command.output()).await.unwrap();
+    assert!(out.stdout.is_empty(), "{}", String::from_utf8_lossy(&out.stdout));
+    assert!(!dir.path().join("ci/new/x").exists());
+}
+
+#[tokio::test]
+async fn a_writable_grant_that_was_replaced_is_an_error() {
+    let dir = workspace();
+    let workspace = dir.path().join("ws");
+    fs::create_dir(&workspace).unwrap();
+    let session = session(&workspace).await;
+    shell(&session, "true").await;
+    fs::rename(&workspace, dir.path().join("old")).unwrap();
+    fs::create_dir(&workspace).unwrap();
+    let error = in_time(session.command("true").output()).await.unwrap_err();
+    assert!(matches!(&error, Error::Grant { what: "writable grant", .. }), "{error:?}");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")));
+}
