@@ -33,7 +33,7 @@ use nix::{
 pub use self::call::Call;
 use crate::{
     Error, ListenError, Stats,
-    listen::{directory::Directory, name::Name},
+    listen::{Welcome, directory::Directory, name::Name},
     packet::{self, address, packet_socket},
 };
 
@@ -112,6 +112,11 @@ impl Client {
         let peer = peer.map_err(|errno| ListenError::io("look who listens on", &path)(errno.into()))?;
         if peer.uid() != geteuid().as_raw() {
             return Err(ListenError::Stranger { name: name.to_string(), user: peer.uid() }.into());
+        }
+        let ours = Welcome::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
+        if ours.check(socket.as_fd()).is_err() {
+            let message = format!("session {name}: who listens on its socket is in a sandbox, or gone");
+            return Err(ListenError::Refused { message }.into());
         }
         Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })
     }

@@ -22,7 +22,8 @@ use tokio::{io::Interest, sync::watch, task::AbortHandle};
 
 pub(crate) use self::directory::Directory;
 pub use self::error::ListenError;
-use self::{accept::Door, name::Name, peer::Welcome, place::Place};
+pub(crate) use self::peer::Welcome;
+use self::{accept::Door, name::Name, place::Place};
 use crate::{Error, Session, sys};
 
 /// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for

@@ -122,6 +122,9 @@ impl AsyncWrite for ChildStdin {
     }
 }
 
+/// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
+const LARGEST_PIPE: u64 = 1 << 20;
+
 /// The reading end of a command's stdout or stderr.
 ///
 /// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed; at
@@ -168,9 +171,11 @@ impl ChildOutput {
 
     /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Past the runtime, which may not
     /// have heard of it yet.
-    fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
         let mut scratch = [0u8; 8192];
-        loop {
+        let end = self.seen.saturating_add(LARGEST_PIPE);
+        // Whoever else holds the pipe may go on writing.
+        while self.seen < end {
             let count = match nix::unistd::read(&self.pipe, &mut scratch) {
                 Ok(0) | Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => continue,

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection: a process of our own user, in our own user namespace. What runs in a sandbox
-//! is in another one, however it came by the path of the socket.
+//! is in another one, however it came by the path of the socket. Sessions look at their clients, and clients at who
+//! listens: he is about to get descriptors and environment.
 
 use std::{
     fmt, fs, io,
@@ -24,14 +25,14 @@ type Namespace = (u64, u64);
 
 /// Whom a session serves.
 #[derive(Debug)]
-pub(super) struct Welcome {
+pub(crate) struct Welcome {
     user: u32,
     namespace: Namespace,
 }
 
 /// Why a connection is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
+pub(crate) enum Refused {
     User,
     Namespace,
     Unknown,
@@ -49,12 +50,12 @@ impl fmt::Display for Refused {
 
 impl Welcome {
     /// Processes like this one.
-    pub(super) fn ours() -> io::Result<Self> {
+    pub(crate) fn ours() -> io::Result<Self> {
         Ok(Self { user: geteuid().as_raw(), namespace: namespace("self")? })
     }
 
     /// Whether whoever connected is welcome.
-    pub(super) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), Refused> {
+    pub(crate) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), Refused> {
         let credentials = getsockopt(&connection, PeerCredentials).map_err(|_| Refused::Unknown)?;
         if credentials.uid() != self.user {
             return Err(Refused::User);
@@ -74,7 +75,8 @@ impl Welcome {
 /// A hold on the process that connected. Before Linux 6.5 by its number.
 fn process(connection: &BorrowedFd<'_>, pid: u32) -> nix::Result<OwnedFd> {
     match getsockopt(connection, PeerPidfd) {
-        Err(Errno::ENOPROTOOPT | Errno::EINVAL) => crate::sys::open_process(pid),
+        // Not EINVAL, which says that the process has ended: its number may be another's by now.
+        Err(Errno::ENOPROTOOPT) => crate::sys::open_process(pid),
         process => process,
     }
 }

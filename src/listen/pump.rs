@@ -33,11 +33,20 @@ pub(super) fn pipes(
 }
 
 /// What copies the output of one command.
-pub(super) struct Pumps([Option<JoinHandle<ChildOutput>>; 2]);
+pub(super) struct Pumps([Option<Pump>; 2]);
+
+/// One stream: its task, and what tells it that the command has ended.
+struct Pump {
+    task: JoinHandle<ChildOutput>,
+    ended: oneshot::Sender<()>,
+}
 
 impl Pumps {
     pub(super) fn start(child: &mut Child, [out, err]: [Option<OwnedFd>; 2]) -> Self {
-        let start = |(from, to)| tokio::spawn(pump(from, to));
+        let start = |(from, to)| {
+            let (ended, end) = oneshot::channel();
+            Pump { task: tokio::spawn(pump(from, to, end)), ended }
+        };
         Self([child.stdout.take().zip(out).map(start), child.stderr.take().zip(err).map(start)])
     }
 
@@ -52,16 +61,16 @@ impl Pumps {
     }
 }
 
-async fn drained(pump: Option<JoinHandle<ChildOutput>>) -> Option<ChildOutput> {
-    match pump {
-        Some(pump) => pump.await.ok(),
-        None => None,
-    }
+async fn drained(pump: Option<Pump>) -> Option<ChildOutput> {
+    let Pump { task, ended } = pump?;
+    let _ = ended.send(());
+    task.await.ok()
 }
 
-/// Copies all of `from` to `to`; answers `from`, which has counted, when everything is written. When `to` is closed, what
-/// the command says is lost, as it would have been, but goes on being read.
-async fn pump(mut from: ChildOutput, to: OwnedFd) -> ChildOutput {
+/// Copies all of `from` to `to`, or what is in it at the command's end: another command may have been given the pipe.
+/// Answers `from`, which has counted, when everything is written. When `to` is closed, what the command says is lost, as
+/// it would have been, but goes on being read.
+async fn pump(mut from: ChildOutput, to: OwnedFd, mut end: oneshot::Receiver<()>) -> ChildOutput {
     let (sender, receiver) = mpsc::channel(4);
     let (done, written) = oneshot::channel();
     thread::spawn(move || {
@@ -70,9 +79,22 @@ async fn pump(mut from: ChildOutput, to: OwnedFd) -> ChildOutput {
     });
     let mut is_open = true;
     let mut piece = vec![0; PIECE];
-    while let Ok(count @ 1..) = from.read(&mut piece).await {
-        let bytes = piece.get(..count).unwrap_or_default().to_vec();
+    loop {
+        let bytes = tokio::select! {
+            biased;
+            _ = &mut end => break,
+            read = from.read(&mut piece) => match read {
+                Ok(count @ 1..) => piece.get(..count).unwrap_or_default().to_vec(),
+                _ => break,
+            },
+        };
         is_open = is_open && sender.send(bytes).await.is_ok();
+    }
+    let mut rest = Vec::new();
+    // What cannot be read any more is lost.
+    let _ = from.drain(&mut rest);
+    if is_open && !rest.is_empty() {
+        let _ = sender.send(rest).await;
     }
     drop(sender);
     // It is gone without a word when its descriptor was closed.

@@ -101,10 +101,36 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
     let socket = sys::packets().map_err(Trouble::Own)?;
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
     // Whoever listens is about to get this process's descriptors and environment.
-    if sys::peer_user(&socket).map_err(Trouble::Own)? != sys::effective_user() {
+    let (process, user) = sys::peer(&socket).map_err(Trouble::Own)?;
+    if user != sys::effective_user() || !is_in_our_user_namespace(process) {
         return Err(Trouble::Stranger);
     }
     Ok(socket)
+}
+
+/// Whoever is in a sandbox is in another one.
+fn is_in_our_user_namespace(process: u32) -> bool {
+    let namespace = |path: &CStr| sys::open_for_reading(path).and_then(|opened| sys::identity(&opened));
+    // "/proc/", a number, "/ns/user", NUL
+    let mut path = [0u8; 32];
+    let mut digits = [0u8; 10];
+    let mut rest = process;
+    let mut used = 0usize;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0'.wrapping_add((rest % 10) as u8);
+        rest /= 10;
+        used = used.wrapping_add(1);
+        if rest == 0 {
+            break;
+        }
+    }
+    let number = digits.get(digits.len().wrapping_sub(used)..).unwrap_or_default();
+    let text = b"/proc/".iter().chain(number).chain(b"/ns/user");
+    for (to, &from) in path.iter_mut().zip(text) {
+        *to = from;
+    }
+    let theirs = CStr::from_bytes_until_nul(&path).ok().map(namespace);
+    matches!((namespace(c"/proc/self/ns/user"), theirs), (Ok(ours), Some(Ok(theirs))) if ours == theirs)
 }
 
 /// Passes signals on until the command has ended.

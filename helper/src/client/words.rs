@@ -44,7 +44,7 @@ pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
         Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
         Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
         Trouble::Stranger => {
-            line(socket, b"belongs to another user, who would get everything that was given")
+            line(socket, b"belongs to another user or to a sandbox, who would get everything that was given")
         }
         Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
         Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),

@@ -28,7 +28,7 @@ fn payload_of_any_session_cannot_use_the_socket() {
                 attacker.exec(&[&client, &socket, "--", "sh", "-c", "echo got in"]).output().unwrap();
             assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
             let said = stderr(&output);
-            assert!(said.contains("in a sandbox") || said.contains("permission denied"), "{said}");
+            assert!(said.contains("sandbox") || said.contains("permission denied"), "{said}");
             assert!(victim.is_well(), "and who may is served");
         }
     }
@@ -115,4 +115,25 @@ fn another_user_is_turned_away_even_when_the_door_is_open() {
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("belongs to another user"), "{output:?}");
+}
+
+/// Whatever client he has: the session itself looks.
+#[test]
+fn who_asks_from_another_user_namespace_is_turned_away() {
+    if let Ok(socket) = env::var("KENNEL_ASK_FROM_NAMESPACE") {
+        return eprintln!("{}", ask(&socket));
+    }
+    require!(has("unshare"), "unshare of util-linux");
+    let session = Hosted::start(&[]);
+    let mut ask = Command::new("unshare");
+    ask.args(["--user", "--map-root-user"]).arg(env::current_exe().unwrap());
+    ask.args([
+        "--exact",
+        "listen::peers::who_asks_from_another_user_namespace_is_turned_away",
+        "--nocapture",
+    ]);
+    let output = ask.env("KENNEL_ASK_FROM_NAMESPACE", &session.socket).output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(session.is_well());
 }

@@ -51,7 +51,8 @@ async fn what_a_running_command_made_stays_its_own_when_the_user_changes_somethi
     }
     fs::write(dir.path().join("new"), "[b]\n").unwrap();
     fs::rename(dir.path().join("new"), dir.path().join(".git/config")).unwrap();
-    let again = "until [ ! -e .git/commondir ]; do sleep 0.01; done; echo y > .git/commondir; echo x >> .git/config";
+    let again =
+        "until [ ! -e .git/commondir ]; do sleep 0.01; done; echo y > .git/commondir; echo x >> .git/config";
     let mut second = session.command("sh");
     let second = tokio::spawn(async move { second.args(["-c", again]).output().await });
     tokio::time::sleep(Duration::from_millis(50)).await;

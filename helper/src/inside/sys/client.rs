@@ -39,14 +39,14 @@ pub(crate) fn packets() -> Result<Fd, Errno> {
     call!(super::nr::SOCKET, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0).map(fd)
 }
 
-/// getsockopt(SO_PEERCRED): the user that made the socket at the other end listen.
-pub(crate) fn peer_user(socket: &Fd) -> Result<u32, Errno> {
+/// getsockopt(SO_PEERCRED): the process and user that made the socket at the other end listen.
+pub(crate) fn peer(socket: &Fd) -> Result<(u32, u32), Errno> {
     let mut credentials = [u32::MAX; 3];
     let mut length = size_of_val(&credentials);
     let address = credentials.as_mut_ptr();
     call!(nr::GETSOCKOPT, socket.0, SOL_SOCKET, SO_PEERCRED, address, &raw mut length)?;
-    let [_, user, _] = credentials;
-    Ok(user)
+    let [process, user, _] = credentials;
+    Ok((process, user))
 }
 
 /// sendmsg(2) of one packet, with descriptors 0, 1, 2 and, where there is one, a fourth.
