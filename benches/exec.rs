@@ -107,6 +107,8 @@ impl Bench {
         let status = Command::new(program)
             .args(arguments)
             .current_dir(self.workspace.path())
+            // Cargo sets it for its own, and every program that is linked dynamically would search there.
+            .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .status()
             .expect("a program that can be started");

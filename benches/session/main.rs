@@ -151,10 +151,6 @@ fn calm_pair<T>(pairs: usize, before: impl Fn(), what: impl Fn() -> T) -> Pairs 
 }
 
 impl Pairs {
-    fn median(&self) -> f64 {
-        part_of(&self.ours, 50)
-    }
-
     fn row(&self, name: &str) {
         let [low, median, high] = [10, 50, 90].map(|part| part_of(&self.ours, part));
         let bare = part_of(&self.bare, 50);
@@ -186,7 +182,10 @@ fn spawn() {
 }
 
 fn run(program: &str, arguments: &[&str]) {
-    let status = Command::new(program).args(arguments).stdin(Stdio::null()).status().expect("a program");
+    let mut command = Command::new(program);
+    // Cargo sets it for its own, and every program that is linked dynamically would search there.
+    command.args(arguments).stdin(Stdio::null()).env_remove("LD_LIBRARY_PATH");
+    let status = command.status().expect("a program");
     assert!(status.success(), "{program}: {status}");
 }
 
