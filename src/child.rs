@@ -21,7 +21,8 @@ use crate::{
 pub struct Child {
     /// Its standard input, if piped.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, if piped.
+    /// Its standard output, if piped. It ends when no process has the pipe open any more: in a session another command
+    /// may have been given it, or something may live on in the background.
     pub stdout: Option<ChildOutput>,
     /// Its standard error, if piped.
     pub stderr: Option<ChildOutput>,
