@@ -108,6 +108,9 @@ impl Worker {
     /// Takes in what it said, and waits for nothing.
     pub(super) fn listen(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
+            if let Some(failed) = self.failed {
+                return Err(self.refused(prepared, failed));
+            }
             if self.is_out_of_hold {
                 return Err(Error::io("take hold of a worker")(Errno::EMFILE.into()));
             }
@@ -131,17 +134,20 @@ impl Worker {
                 counts.refilled(took_us);
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
+                // Told at once: it may be a moment before the worker is gone, and it takes no command any more.
                 self.failed = Some((section, index, errno));
+                return Err(self.refused(prepared, (section, index, errno)));
             }
-            Arrival::Closed => {
-                let Some((section, index, errno)) = self.failed else { return Err(Error::Lost) };
-                let own = self.own.as_ref().map(|own| &own.section);
-                return Err(prepared.step_failed(own, (section, index), errno));
-            }
+            Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) => {}
         }
         Ok(())
+    }
+
+    fn refused(&self, prepared: &Prepared, (section, index, errno): (u32, u32, i32)) -> Error {
+        let own = self.own.as_ref().map(|own| &own.section);
+        prepared.step_failed(own, (section, index), errno)
     }
 }
