@@ -126,17 +126,17 @@ pub(crate) struct Compiled {
     pub(crate) limits: Limits,
 }
 
-/// The steps that need no look at what is granted: a start can begin with them while the rest is compiled.
+/// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
+pub(crate) struct Begun {
+    pub(crate) namespaces: Section,
+    enforcement: Enforcement,
+}
+
+/// The first part of [`compile`].
 ///
 /// # Errors
 /// A policy that contradicts itself, or asks for what this host or this version does not have.
-pub(crate) fn begin(
-    policy: &Policy,
-    host: &Host,
-    caller: &Caller,
-    shape: Shape,
-    enforcement: &mut Enforcement,
-) -> Result<Section, Error> {
+pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Begun, Error> {
     policy.validate()?;
     if host.kernel < OLDEST {
         return Err(Error::Unavailable {
@@ -153,9 +153,9 @@ pub(crate) fn begin(
         });
     }
     let parts = Parts { policy, host, caller, names: &home::Names::default(), shape };
-    let mut namespaces = Section::default();
-    identity::namespaces(&parts, &mut namespaces, enforcement);
-    Ok(namespaces)
+    let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
+    identity::namespaces(&parts, &mut namespaces, &mut enforcement);
+    Ok(Begun { namespaces, enforcement })
 }
 
 /// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
@@ -168,15 +168,33 @@ pub(crate) fn compile(
     caller: &Caller,
     shape: Shape,
 ) -> Result<Compiled, Error> {
-    let mut enforcement = Enforcement::default();
-    let namespaces = begin(policy, host, caller, shape, &mut enforcement)?;
+    finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
+}
+
+/// The rest of [`compile`], for the same policy, host, caller and shape.
+///
+/// # Errors
+/// Missing paths, walls this host lacks.
+pub(crate) fn finish(
+    begun: Begun,
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: Shape,
+) -> Result<Compiled, Error> {
+    let Begun { namespaces, mut enforcement } = begun;
     let names = home::Names::read(&caller.homes);
     let parts = Parts { policy, host, caller, names: &names, shape };
     let workspace = grants::workspace(&parts)?;
     let (view, protected) = view_of(&parts, &workspace)?;
     let (setup, on_host) = setup_steps(&parts, &view, &mut enforcement)?;
-    let mut again = Section::default();
-    footing::again(&view, &on_host, &mut again);
+    // A one-shot is over before it could matter.
+    let (footing, again) = match shape {
+        Shape::OneShot => Default::default(),
+        Shape::Session { .. } => {
+            (Footing::of(&view, &on_host, &protected.watches), footing::again(&view, &on_host))
+        }
+    };
     let worker = worker_steps(&parts, &view, &mut enforcement);
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
@@ -187,7 +205,7 @@ pub(crate) fn compile(
         worker,
         walls,
         payload,
-        footing: Footing::of(&view, &on_host, &protected.watches),
+        footing,
         again,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts)),

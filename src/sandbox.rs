@@ -46,11 +46,11 @@ impl Sandbox {
     /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::OneShot);
-        let first = compile::begin(policy, &host, &caller, shape, &mut Enforcement::default())?;
+        let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new()?;
-        let begun = start::start(&images, shape, &first)?;
-        let compiled = compile::compile(policy, &host, &caller, shape)?;
-        Ok(Self { prepared: Arc::new(Prepared::begun(compiled, images, begun)) })
+        let started = start::start(&images, shape, &begun.namespaces)?;
+        let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
+        Ok(Self { prepared: Arc::new(Prepared::begun(compiled, images, started)) })
     }
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.

@@ -13,7 +13,7 @@ use kennel_helper::plan::Step;
 use super::{
     emit::{self, OnHost, relative},
     section::Section,
-    view::{Access, Node, Origin, View},
+    view::{Node, View},
 };
 use crate::{host::identity, watch::Watch};
 
@@ -56,18 +56,14 @@ pub(crate) enum Change {
 
 impl Footing {
     pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch]) -> Self {
-        let grants = view.iter().filter_map(|(_, place)| match &place.node {
-            Node::Bind { source, access: Access::Write }
-                if place.origin != Origin::Wall && source.is_dir() =>
-            {
-                Some((source.path.clone(), What::Grant))
-            }
-            _ => None,
-        });
+        let grants = view.writable_directories().map(|(_, source)| (source.path.clone(), What::Grant));
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::Mount));
         let watches = watches.iter().map(|watch| (watch.stands_on(), What::Watch));
-        let seen = grants.chain(mounts).chain(watches);
-        Self { seen: seen.map(|(path, what)| Seen { thing: look(&path), path, what }).collect() }
+        let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).collect();
+        // Several watches wait for the same part of their ways, one after the other.
+        paths.dedup();
+        let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path), path, what };
+        Self { seen: paths.into_iter().map(seen).collect() }
     }
 
     /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
@@ -94,7 +90,8 @@ fn look(path: &Path) -> Option<Thing> {
 }
 
 /// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.
-pub(super) fn again(view: &View, mounts: &[OnHost], worker: &mut Section) {
+pub(super) fn again(view: &View, mounts: &[OnHost]) -> Section {
+    let mut worker = Section::default();
     let empty = &*relative(emit::empty_directory(view));
     for OnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
@@ -110,4 +107,5 @@ pub(super) fn again(view: &View, mounts: &[OnHost], worker: &mut Section) {
         let step = Step::MountAgain { from, target: to, attributes, device, inode };
         worker.push(place.protection, &step);
     }
+    worker
 }

@@ -70,13 +70,9 @@ pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) ->
 }
 
 fn writable_directories(view: &View) -> Vec<Grant> {
-    let writable = |(target, place): (&Path, &Place)| match &place.node {
-        Node::Bind { source, access: Access::Write } if source.is_dir() && place.origin != Origin::Wall => {
-            Some(Grant { target: target.to_owned(), base: source.path.clone() })
-        }
-        _ => None,
-    };
-    view.iter().filter_map(writable).collect()
+    let grant =
+        |(target, source): (&Path, &Source)| Grant { target: target.to_owned(), base: source.path.clone() };
+    view.writable_directories().map(grant).collect()
 }
 
 /// Protects what each walk leads to, and then what the links in it lead to, and so on.

@@ -103,7 +103,9 @@ fn places(wanted: &Wanted<'_>) -> Vec<PathBuf> {
     directories.map(|directory| wanted.directory.join(directory).join(program)).collect()
 }
 
-fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
+/// # Errors
+/// A NUL byte anywhere, no name.
+pub(crate) fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
     if name.is_empty() || name.as_bytes().contains(&b'=') {
         return Err(refused("environment variable", name, "is not a name"));
     }
@@ -114,7 +116,9 @@ fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
     CString::new(bytes).map_err(|_| refused("environment variable", name, "contains a NUL byte"))
 }
 
-fn c_string(what: &'static str, value: &OsStr) -> Result<CString, Error> {
+/// # Errors
+/// A NUL byte.
+pub(crate) fn c_string(what: &'static str, value: &OsStr) -> Result<CString, Error> {
     CString::new(value.to_owned().into_vec()).map_err(|_| refused(what, value, "contains a NUL byte"))
 }
 

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::{Compiled, Shape, begin, compile};
 use crate::{
-    Enforcement, Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection,
-    Requirement, State, TmpLife, Version, caller::Caller,
+    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
+    TmpLife, Version, caller::Caller,
 };
 
 fn host() -> Host {
@@ -291,7 +291,7 @@ fn the_first_message_holds_every_first_step() {
     policy.hostname = "h".repeat(64);
     let caller = Caller { uid: u32::MAX - 1, gid: u32::MAX - 1, ..caller(home.path()) };
     for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
-        let first = begin(&policy, &host(), &caller, shape, &mut Enforcement::default()).expect("compiles");
+        let first = begin(&policy, &host(), &caller, shape).expect("compiles").namespaces;
         assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
     }
 }

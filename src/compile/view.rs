@@ -138,6 +138,16 @@ impl View {
         self.places.iter().map(|(target, place)| (Path::new(target), place))
     }
 
+    /// The directories of the host that are granted writable, by their places.
+    pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &Source)> {
+        self.iter().filter_map(|(target, place)| match &place.node {
+            Node::Bind { source, access: Access::Write } => {
+                (source.is_dir() && place.origin != Origin::Wall).then_some((target, source))
+            }
+            _ => None,
+        })
+    }
+
     /// Whether nothing shows what is at `target` yet: no bind or link lies there or above.
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows =

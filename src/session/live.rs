@@ -51,7 +51,7 @@ pub(crate) struct Live {
     background: Mutex<Vec<Inside>>,
     depth: Depth,
     ended: AtomicBool,
-    counts: Arc<Counts>,
+    counts: Counts,
     span: tracing::Span,
 }
 
@@ -69,11 +69,11 @@ impl fmt::Debug for Live {
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session { ready });
-        let first = compile::begin(policy, &host, &caller, shape, &mut Enforcement::default())?;
+        let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new()?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
-        let mut zygote = start::start(&images, shape, &first)?;
-        let compiled = compile::compile(policy, &host, &caller, shape)?;
+        let mut zygote = start::start(&images, shape, &begun.namespaces)?;
+        let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images);
         start::hand_over(&mut zygote, &prepared, None)?;
@@ -86,7 +86,7 @@ impl Live {
             background: Mutex::default(),
             depth: Depth::of(ready),
             ended: AtomicBool::new(false),
-            counts: Arc::default(),
+            counts: Counts::default(),
             span: tracing::info_span!("session", workspace = %policy.workspace.display()),
         };
         // They lie in the zygote's socket until it has set up.
@@ -216,7 +216,7 @@ impl Live {
         }
         self.zygote.kill();
         self.lock().clear();
-        self.background.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.background().clear();
     }
 
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
@@ -243,19 +243,23 @@ impl Live {
 
     /// Counts a command as running, until it is dropped.
     pub(crate) fn guard(self: &Arc<Self>) -> Guard {
-        Guard::new(Arc::clone(self), Arc::clone(&self.counts))
+        Guard::new(Arc::clone(self))
+    }
+
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// Keeps what a command left behind, as long as the session lives. What has ended meanwhile is let go.
     pub(crate) fn keep(&self, inside: Inside) {
-        let mut kept = self.background();
+        self.let_go_of_ended();
         if !self.has_ended() {
-            kept.push(inside);
+            self.background().push(inside);
         }
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        drop(self.background());
+        self.let_go_of_ended();
         let mut waiting = self.lock();
         let is_ready = |worker: &mut Worker| {
             // One that failed is passed over by the command that comes to it.
@@ -270,11 +274,13 @@ impl Live {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What lives on in the background. What has ended meanwhile is let go.
     fn background(&self) -> MutexGuard<'_, Vec<Inside>> {
-        let mut kept = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
-        kept
+        self.background.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of what has ended in the background.
+    fn let_go_of_ended(&self) {
+        self.background().retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
     }
 }
 

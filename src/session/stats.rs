@@ -54,13 +54,12 @@ impl Counts {
 #[derive(Debug)]
 pub(crate) struct Guard {
     live: Arc<Live>,
-    counts: Arc<Counts>,
 }
 
 impl Guard {
-    pub(super) fn new(live: Arc<Live>, counts: Arc<Counts>) -> Self {
-        counts.running.fetch_add(1, Relaxed);
-        Self { live, counts }
+    pub(super) fn new(live: Arc<Live>) -> Self {
+        live.counts().running.fetch_add(1, Relaxed);
+        Self { live }
     }
 
     /// What is in force in the session.
@@ -70,7 +69,7 @@ impl Guard {
 
     /// Counts how long its worker took, where that came after the command.
     pub(crate) fn refilled(&self, took_us: u64) {
-        self.counts.refilled(took_us);
+        self.live.counts().refilled(took_us);
     }
 
     /// Keeps what a command left behind, as long as the session lives.
@@ -86,7 +85,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.counts.running.fetch_sub(1, Relaxed);
-        self.counts.served.fetch_add(1, Relaxed);
+        let counts = self.live.counts();
+        counts.running.fetch_sub(1, Relaxed);
+        counts.served.fetch_add(1, Relaxed);
     }
 }
