@@ -151,6 +151,13 @@ impl Error {
         line
     }
 
+    /// The lines that people are told: the error and its causes, and what can be done.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let remedy = self.remedy().map(|remedy| format!("kennel: to mend it: {remedy}"));
+        [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
+    }
+
     /// The exit status that stands for it: 127 not found, 126 not executable, 125 everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {

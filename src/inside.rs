@@ -2,7 +2,7 @@
 //! it ends it: init sees the socket close, and is killed besides.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::Arc,
     time::Duration,
@@ -15,12 +15,12 @@ use kennel_helper::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, send, sendmsg},
 };
 use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
     outcome::Denial,
+    packet,
     session::Hold,
     sys,
     watch::{self, Watch},
@@ -118,37 +118,28 @@ impl Inside {
         bytes: &[u8],
         descriptors: impl IntoIterator<Item = BorrowedFd<'f>>,
     ) -> io::Result<()> {
-        let numbers: Vec<RawFd> = descriptors.into_iter().map(|fd| fd.as_raw_fd()).collect();
-        let rights = [ControlMessage::ScmRights(&numbers)];
-        let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
-        let vectors = [IoSlice::new(bytes)];
-        match sendmsg::<UnixAddr>(self.as_raw_fd(), &vectors, rights, MsgFlags::MSG_NOSIGNAL, None) {
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.into_iter().collect();
+        match packet::send(&self.control, bytes, &descriptors) {
             // It went away with something unread. Whoever asks once more gets EPIPE.
-            Err(Errno::ECONNRESET) => Err(Errno::EPIPE.into()),
-            sent => sent.map(drop).map_err(io::Error::from),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Errno::EPIPE.into()),
+            sent => sent,
         }
     }
 
     /// Receives one message without waiting.
     pub(crate) fn receive(&self) -> io::Result<Arrival> {
         let mut bytes = [0u8; LONGEST];
-        let mut space = nix::cmsg_space!(RawFd);
-        let (count, received) = {
-            let mut vectors = [IoSliceMut::new(&mut bytes)];
-            let (flags, socket) = (MsgFlags::MSG_CMSG_CLOEXEC, self.control.as_raw_fd());
-            let message = match recvmsg::<UnixAddr>(socket, &mut vectors, Some(&mut space), flags) {
-                // It went away with an order unread. That is told once, and before what it said last.
-                Err(Errno::ECONNRESET) => return self.receive(),
-                message => message?,
-            };
-            // Where there was no room for the descriptor it is lost, but not the message.
-            (message.bytes, message.cmsgs().ok().and_then(|mut parts| parts.find_map(descriptor)))
+        let received = match sys::receive(self.control.as_fd(), &mut bytes) {
+            // It went away with an order unread. That is told once, and before what it said last.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return self.receive(),
+            received => received?,
         };
-        if count == 0 {
+        if received.count == 0 {
             return Ok(Arrival::Closed);
         }
-        let report = Report::take(&mut Cursor::new(bytes.get(..count).unwrap_or_default()));
-        match (report, received) {
+        let report = Report::take(&mut Cursor::new(bytes.get(..received.count).unwrap_or_default()));
+        // Where there was no room for the descriptor it is lost, but not the message.
+        match (report, received.descriptors.into_iter().next()) {
             (Some(Report::Terminal {}), Some(master)) => Ok(Arrival::Terminal(master)),
             (Some(Report::Born {}), Some(pidfd)) => Ok(Arrival::Born(pidfd)),
             (Some(report), _) => Ok(Arrival::Report(report)),
@@ -176,9 +167,9 @@ impl Inside {
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
         let mut bytes = Vec::new();
         order.put(&mut bytes);
-        match send(self.control.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
-            Ok(_) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        match self.send(&bytes, []) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            sent => sent,
         }
     }
 
@@ -194,11 +185,6 @@ impl AsRawFd for Inside {
     fn as_raw_fd(&self) -> RawFd {
         self.control.as_raw_fd()
     }
-}
-
-fn descriptor(message: ControlMessageOwned) -> Option<OwnedFd> {
-    let ControlMessageOwned::ScmRights(numbers) = message else { return None };
-    numbers.into_iter().map(sys::received).next()
 }
 
 impl Drop for Inside {

@@ -109,6 +109,15 @@ impl Outcome {
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
+    /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let denials = self.denials.iter().map(|denial| {
+            format!("kennel: denied by {}: {}: {}", denial.protection, denial.subject, denial.reason)
+        });
+        denials.chain(self.failure().map(|failure| format!("kennel: {}", failure.message))).collect()
+    }
+
     /// The failure class, when Kennel or a limit ended the command.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {

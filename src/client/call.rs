@@ -1,8 +1,7 @@
 //! A command for a session of another process, as its client asks for it.
 
 use std::{
-    ffi::{CString, OsStr, OsString},
-    os::unix::ffi::OsStrExt,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,7 +11,10 @@ use kennel_helper::{
     wire::{Field, ListBuf},
 };
 
-use crate::Error;
+use crate::{
+    Error,
+    compile::request::{c_string, variable},
+};
 
 /// A command to be run in a session that listens; see [`Client`](crate::Client). Nothing of it is checked before
 /// [`Client::start`](crate::Client::start).
@@ -81,9 +83,10 @@ impl Call {
     /// A NUL byte anywhere, a variable without a name.
     pub(super) fn encode(&self) -> Result<Vec<u8>, Error> {
         let arguments: Result<ListBuf, Error> =
-            self.arguments.iter().map(|argument| c_string("argument", argument, argument)).collect();
-        let environment: Result<ListBuf, Error> = self.environment.iter().map(variable).collect();
-        let cwd = c_string("working directory", self.directory.as_os_str(), self.directory.as_os_str())?;
+            self.arguments.iter().map(|argument| c_string("argument", argument)).collect();
+        let environment: Result<ListBuf, Error> =
+            self.environment.iter().map(|(name, value)| variable(name, value)).collect();
+        let cwd = c_string("working directory", self.directory.as_os_str())?;
         let (rows, columns) = self.terminal.unwrap_or_default();
         // Zero stands for none.
         let timeout =
@@ -114,24 +117,4 @@ impl std::fmt::Debug for Call {
             .field("directory", &self.directory)
             .finish_non_exhaustive()
     }
-}
-
-fn variable((name, value): &(OsString, OsString)) -> Result<CString, Error> {
-    if name.is_empty() || name.as_bytes().contains(&b'=') {
-        return Err(refused("environment variable", name, "is not a name"));
-    }
-    let mut both = name.clone();
-    both.push("=");
-    both.push(value);
-    // The value may be a secret: only the name appears in the message.
-    c_string("environment variable", &both, name)
-}
-
-fn c_string(what: &'static str, value: &OsStr, shown: &OsStr) -> Result<CString, Error> {
-    CString::new(value.as_bytes()).map_err(|_| refused(what, shown, "contains a NUL byte"))
-}
-
-fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
-    let value = value.to_string_lossy().chars().take(80).collect();
-    Error::Command { what, value, reason: reason.to_owned() }
 }

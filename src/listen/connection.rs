@@ -55,10 +55,12 @@ impl Connection {
 
     /// Tells how the command went.
     pub(super) fn ended(&self, result: &Result<Outcome, Error>, wants_report: bool) {
+        // What is degraded was said when the session was prepared.
         let (code, lines) = match result {
-            Ok(outcome) => (outcome.exit_code(), remarks(outcome)),
-            Err(error) => (error.exit_code(), excuse(error)),
+            Ok(outcome) => (outcome.exit_code(), outcome.remarks()),
+            Err(error) => (error.exit_code(), error.lines()),
         };
+        let lines: String = lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect();
         let report = wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "no report could be written")).ok()
         });
@@ -87,20 +89,6 @@ impl Connection {
         let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
         self.answer(&answer, None);
     }
-}
-
-/// What is said of an end besides its status. What is degraded was said when the session was prepared.
-fn remarks(outcome: &Outcome) -> String {
-    let denials = outcome.denials.iter().map(|denial| {
-        format!("kennel: denied by {}: {}: {}\n", denial.protection, denial.subject, denial.reason)
-    });
-    let failure = outcome.failure().map(|failure| format!("kennel: {}\n", failure.message));
-    denials.chain(failure).collect()
-}
-
-fn excuse(error: &Error) -> String {
-    let remedy = error.remedy().map(|remedy| format!("kennel: to mend it: {remedy}\n"));
-    format!("kennel: {}\n{}", error.chain(), remedy.unwrap_or_default())
 }
 
 /// The report in a memfd, and its length.

@@ -117,6 +117,7 @@ pub(crate) const SIGCHLD: u32 = 17;
 pub(crate) const SIGCONT: u32 = 18;
 pub(crate) const SIGSTOP: u32 = 19;
 pub(crate) const SIG_SETMASK: usize = 2;
+pub(crate) const SIG_DFL: usize = 0;
 pub(crate) const SIG_IGN: usize = 1;
 pub(crate) const CLOCK_MONOTONIC: usize = 1;
 pub(crate) const SFD_CLOEXEC: usize = O_CLOEXEC;

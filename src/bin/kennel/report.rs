@@ -12,21 +12,13 @@ use serde::Serialize;
 
 /// One line with the chain of causes, one with the remedy.
 pub(crate) fn error(error: &Error) {
-    eprintln!("kennel: {}", error.chain());
-    if let Some(remedy) = error.remedy() {
-        eprintln!("kennel: to mend it: {remedy}");
-    }
+    error.lines().iter().for_each(|line| eprintln!("{line}"));
 }
 
 /// What was not enforced as asked, and what was refused.
 pub(crate) fn remarks(outcome: &Outcome) {
     weak(&outcome.enforcement);
-    for denial in &outcome.denials {
-        eprintln!("kennel: denied by {}: {}: {}", denial.protection, denial.subject, denial.reason);
-    }
-    if let Some(failure) = outcome.failure() {
-        eprintln!("kennel: {}", failure.message);
-    }
+    outcome.remarks().iter().for_each(|line| eprintln!("{line}"));
 }
 
 /// What was not enforced as asked.

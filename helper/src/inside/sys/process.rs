@@ -14,19 +14,20 @@ pub(crate) fn new_session() -> Result<(), Errno> {
     call!(nr::SETSID).map(drop)
 }
 
+fn disposition(signal: u32, handler: usize) -> Result<(), Errno> {
+    let action = Sigaction { handler, flags: 0, restorer: 0, mask: 0 };
+    call!(nr::RT_SIGACTION, signal, &raw const action, 0, 8).map(drop)
+}
+
 /// rt_sigaction(2): every disposition back to default, also those that were ignored across execve(2).
 pub(crate) fn default_signals() -> Result<(), Errno> {
-    let default = Sigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    for signal in (1..=64).filter(|&signal| signal != SIGKILL && signal != SIGSTOP) {
-        call!(nr::RT_SIGACTION, signal, &raw const default, 0, 8)?;
-    }
-    Ok(())
+    let mut settable = (1..=64).filter(|&signal| signal != SIGKILL && signal != SIGSTOP);
+    settable.try_for_each(|signal| disposition(signal, SIG_DFL))
 }
 
 /// rt_sigaction(SIGCHLD, SIG_IGN): the kernel takes children away when they end.
 pub(crate) fn ignore_children() -> Result<(), Errno> {
-    let ignore = Sigaction { handler: SIG_IGN, flags: 0, restorer: 0, mask: 0 };
-    call!(nr::RT_SIGACTION, SIGCHLD, &raw const ignore, 0, 8).map(drop)
+    disposition(SIGCHLD, SIG_IGN)
 }
 
 /// clock_gettime(CLOCK_MONOTONIC), in microseconds.
@@ -40,8 +41,7 @@ pub(crate) fn monotonic_us() -> u64 {
 
 /// rt_sigaction(SIGCHLD, SIG_DFL): children that end stay until they are reaped.
 pub(crate) fn keep_children() -> Result<(), Errno> {
-    let default = Sigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    call!(nr::RT_SIGACTION, SIGCHLD, &raw const default, 0, 8).map(drop)
+    disposition(SIGCHLD, SIG_DFL)
 }
 
 /// pidfd_open(2). Linux 5.3.
