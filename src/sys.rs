@@ -18,8 +18,8 @@ use nix::sys::{
 };
 
 /// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
-/// CAP_SETPCAP, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
-const INSIDE_CAPABILITIES: [u32; 3] = [8, 12, 21];
+/// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
+const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
 
 /// The child has a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;

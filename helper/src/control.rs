@@ -132,5 +132,7 @@ enum Report {
     6 = Born {},
     /// The zygote takes orders, or the worker takes a command: everything before was done, in that many microseconds.
     7 = Ready { took_us: u64 },
+    /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
+    8 = Listening { kind: u32, port: u32 },
 }
 }

@@ -52,6 +52,8 @@ enum Step<'w> {
     15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
     /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
     16 = LandlockRule { path: &'w CStr, access: u64 },
+    /// landlock_add_rule(2): what is allowed with a TCP port. Linux 6.7.
+    32 = LandlockPort { access: u64, port: u64 },
     /// landlock_restrict_self(2).
     17 = LandlockRestrict {},
     /// prctl(2).
@@ -85,6 +87,9 @@ enum Step<'w> {
     26 = Move { from: &'w CStr, to: &'w CStr, within: Within },
     /// umount2(MNT_DETACH): takes a mount of the root's own away.
     27 = Detach { target: &'w CStr },
+    /// socket(2), bind(2), listen(2) in the new network namespace: a socket at an IPv4 address, of the kind that
+    /// `kind` says as socket(2) does, handed to the outside ([`Report::Listening`](crate::control::Report::Listening)).
+    31 = Listen { kind: u32, address: u32, port: u32 },
 }
 }
 

@@ -131,6 +131,7 @@ pub(crate) const AF_INET: usize = 2;
 pub(crate) const SOCK_STREAM: usize = 1;
 pub(crate) const SOCK_DGRAM: usize = 2;
 pub(crate) const SOCK_CLOEXEC: usize = O_CLOEXEC;
+pub(crate) const SOMAXCONN: usize = 4096;
 pub(crate) const SOL_SOCKET: i32 = 1;
 pub(crate) const SCM_RIGHTS: i32 = 1;
 pub(crate) const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -154,6 +155,7 @@ pub(crate) const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 pub(crate) const CAPABILITIES: usize = 64;
 pub(crate) const KEYCTL_JOIN_SESSION_KEYRING: usize = 1;
 pub(crate) const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
+pub(crate) const LANDLOCK_RULE_NET_PORT: usize = 2;
 pub(crate) const SECCOMP_SET_MODE_FILTER: usize = 1;
 
 /// `struct open_how`.
@@ -206,6 +208,13 @@ pub(crate) struct PathBeneathAttr {
     pub(crate) parent: i32,
 }
 
+/// `struct landlock_net_port_attr`.
+#[repr(C)]
+pub(crate) struct NetPortAttr {
+    pub(crate) access: u64,
+    pub(crate) port: u64,
+}
+
 /// `struct pollfd`.
 #[repr(C)]
 pub(crate) struct PollFd {
@@ -240,6 +249,15 @@ pub(crate) struct Rights {
     pub(crate) level: i32,
     pub(crate) kind: i32,
     pub(crate) descriptors: [i32; 4],
+}
+
+/// `struct sockaddr_in`.
+#[repr(C)]
+pub(crate) struct SockaddrIn {
+    pub(crate) family: u16,
+    pub(crate) port: [u8; 2],
+    pub(crate) address: [u8; 4],
+    pub(crate) zero: [u8; 8],
 }
 
 /// The head of `struct rusage`, with the counters nobody reads.

@@ -57,7 +57,7 @@ pub(crate) fn carry_out<'p>(
     for (index, entry) in (0u32..).zip(plan::entries(bytes)) {
         let fault = |errno| Fault { section, index, errno };
         let entry = entry.ok_or(fault(Errno(EPROTO)))?;
-        match step(&entry.step, state) {
+        match step(&entry.step, state, channel) {
             Ok(()) => {}
             Err(errno) if entry.optional => {
                 let skipped = Report::Skipped { section, index, errno: errno.0 };
@@ -69,7 +69,7 @@ pub(crate) fn carry_out<'p>(
     Ok(())
 }
 
-fn step<'p>(step: &Step<'p>, state: &mut State<'p>) -> Result<(), Errno> {
+fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result<(), Errno> {
     match *step {
         Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
         Step::Unshare { flags } => sys::unshare(flags),
@@ -107,6 +107,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>) -> Result<(), Errno> {
             }
             sys::landlock_rule(state.ruleset()?, &sys::open_path(Some(state.root()?), path)?, access)
         }
+        Step::LandlockPort { access, port } => sys::landlock_port(state.ruleset()?, access, port),
         Step::LandlockRestrict {} => sys::landlock_restrict(state.ruleset()?),
         Step::Prctl { option, argument } => sys::prctl(option, argument),
         Step::DropCapabilities {} => sys::drop_capabilities(),
@@ -125,5 +126,9 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>) -> Result<(), Errno> {
         }
         Step::Move { from, to, within } => mounts::relocate(state.root()?, (from, to), within),
         Step::Detach { target } => sys::detach(target),
+        Step::Listen { kind, address, port } => {
+            let socket = sys::socket_at(kind, address, port)?;
+            channel.report_with(&Report::Listening { kind, port }, Some(&socket))
+        }
     }
 }

@@ -44,6 +44,23 @@ fn message(vector: &mut IoVec, rights: &mut Rights, space: usize) -> MsgHdr {
     }
 }
 
+/// socket(2), bind(2) of an IPv4 socket of that kind; a stream then listens.
+pub(crate) fn socket_at(kind: u32, address: u32, port: u32) -> Result<Fd, Errno> {
+    let socket = call!(nr::SOCKET, AF_INET, kind as usize | SOCK_CLOEXEC, 0).map(fd)?;
+    let port = u16::try_from(port).map_err(|_| Errno(EINVAL))?;
+    let at = SockaddrIn {
+        family: AF_INET as u16,
+        port: port.to_be_bytes(),
+        address: address.to_be_bytes(),
+        zero: [0; 8],
+    };
+    call!(nr::BIND, socket.0, &raw const at, size_of::<SockaddrIn>())?;
+    if kind as usize == SOCK_STREAM {
+        call!(nr::LISTEN, socket.0, SOMAXCONN)?;
+    }
+    Ok(socket)
+}
+
 /// socket(2) of a byte stream.
 pub(crate) fn stream(family: usize) -> Result<Fd, Errno> {
     call!(nr::SOCKET, family, SOCK_STREAM | SOCK_CLOEXEC, 0).map(fd)

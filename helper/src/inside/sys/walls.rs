@@ -13,6 +13,12 @@ pub(crate) fn landlock_rule(ruleset: &Fd, parent: &Fd, access: u64) -> Result<()
     call!(nr::LANDLOCK_ADD_RULE, ruleset.0, LANDLOCK_RULE_PATH_BENEATH, &raw const attr, 0).map(drop)
 }
 
+/// landlock_add_rule(2) for a TCP port. Linux 6.7.
+pub(crate) fn landlock_port(ruleset: &Fd, access: u64, port: u64) -> Result<(), Errno> {
+    let attr = NetPortAttr { access, port };
+    call!(nr::LANDLOCK_ADD_RULE, ruleset.0, LANDLOCK_RULE_NET_PORT, &raw const attr, 0).map(drop)
+}
+
 /// landlock_restrict_self(2).
 pub(crate) fn landlock_restrict(ruleset: &Fd) -> Result<(), Errno> {
     call!(nr::LANDLOCK_RESTRICT_SELF, ruleset.0, 0).map(drop)
