@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::sys::resource::{Resource, getrlimit};
+
 /// The caller of a sandbox.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
@@ -21,6 +23,8 @@ pub(crate) struct Caller {
     pub(crate) homes: Vec<PathBuf>,
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<OsString, OsString>,
+    /// How many descriptors this process may have open.
+    pub(crate) descriptors: u64,
 }
 
 impl Caller {
@@ -39,6 +43,7 @@ impl Caller {
             home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
             directory: env::current_dir().unwrap_or_else(|_| "/".into()),
             environment,
+            descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft),
         }
     }
 

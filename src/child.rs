@@ -150,10 +150,12 @@ impl Child {
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
             }
-            // Its descriptor was lost for want of room for one.
-            Arrival::Report(Report::Terminal {}) => {
-                Err(Error::io("take the command's terminal")(nix::errno::Errno::EMFILE.into()))
+            Arrival::Listening(listening) => {
+                running.serve(listening)?;
+                return Ok(None);
             }
+            // Its descriptor was lost for want of room for one.
+            Arrival::Report(Report::Terminal {} | Report::Listening { .. }) => Err(Error::no_descriptor()),
             Arrival::Born(_) => return Ok(None),
             Arrival::Report(report) => {
                 running.note(&report);

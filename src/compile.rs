@@ -13,6 +13,7 @@ mod identity;
 mod landlock;
 pub(crate) mod limits;
 pub(crate) mod narrow;
+pub(crate) mod network;
 mod pin;
 mod protect;
 mod renew;
@@ -37,7 +38,8 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Limits, NetworkMode, Policy, Profile, Protection, Requirement, TmpLife},
+    policy::{Limits, Policy, Profile, Protection, Requirement, TmpLife},
+    proxy::Settings,
     watch::Watch,
 };
 
@@ -124,6 +126,8 @@ pub(crate) struct Compiled {
     pub(crate) watches: Arc<[Watch]>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
+    /// What a proxy has to know, where there shall be one.
+    pub(crate) network: Option<Settings>,
 }
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
@@ -145,16 +149,10 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
             remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
         });
     }
-    if policy.effective_network() == NetworkMode::Proxy {
-        return Err(Error::Unavailable {
-            protection: Protection::NetworkNamespace,
-            reason: "network mode proxy is not part of this version".to_owned(),
-            remedy: Some("use --net none, or --net host to grant the whole network".to_owned()),
-        });
-    }
     let parts = Parts { policy, host, caller, names: &home::Names::default(), shape };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
+    network::listen(&parts, &mut namespaces, &mut enforcement);
     Ok(Begun { namespaces, enforcement })
 }
 
@@ -213,6 +211,7 @@ pub(crate) fn finish(
         directory: directory(&parts, workspace.path),
         watches: protected.watches.into(),
         limits: policy.limits.clone(),
+        network: network::settings(&parts)?,
         enforcement,
     })
 }
@@ -221,6 +220,7 @@ pub(crate) fn finish(
 /// all that the policy does not name.
 fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Protected), Error> {
     let mut view = View::default();
+    network::show_resolver(&mut view, parts);
     system::show(&mut view, parts);
     grants::show_workspace(&mut view, parts, workspace)?;
     grants::show_mounts(&mut view, parts)?;
@@ -228,6 +228,7 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Prote
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);
+    network::show_certificates(&mut view, parts);
     secrets::mask(&mut view, parts)?;
     let protected = protect::protect(&mut view, parts, workspace)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {

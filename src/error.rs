@@ -116,6 +116,11 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 impl Error {
+    /// For a descriptor that was lost on its way because there was no room for one.
+    pub(crate) fn no_descriptor() -> Self {
+        Self::io("take a descriptor of the sandbox")(nix::errno::Errno::EMFILE.into())
+    }
+
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

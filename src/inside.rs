@@ -55,8 +55,19 @@ pub(crate) enum Arrival {
     Terminal(OwnedFd),
     /// The pidfd of a worker's init.
     Born(OwnedFd),
+    /// A socket of the sandbox's, to be served outside.
+    Listening(Listening),
     /// Init is gone; nothing more will come.
     Closed,
+}
+
+/// A socket in the network namespace of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// As socket(2) has it.
+    pub(crate) kind: i32,
+    pub(crate) port: u16,
+    pub(crate) socket: OwnedFd,
 }
 
 impl Inside {
@@ -142,6 +153,10 @@ impl Inside {
         match (report, received.descriptors.into_iter().next()) {
             (Some(Report::Terminal {}), Some(master)) => Ok(Arrival::Terminal(master)),
             (Some(Report::Born {}), Some(pidfd)) => Ok(Arrival::Born(pidfd)),
+            (Some(Report::Listening { kind, port }), Some(socket)) => {
+                let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
+                Ok(Arrival::Listening(Listening { kind: kind.cast_signed(), port, socket }))
+            }
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -48,6 +48,7 @@ mod policy;
 mod pool;
 mod prepared;
 mod probe;
+mod proxy;
 mod report;
 mod running;
 mod sandbox;
@@ -68,11 +69,12 @@ pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, PolicyError, Profile,
-    Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
+    PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};
+pub use proxy::{Decision, NetworkRequest};
 pub use report::Report;
 pub use sandbox::Sandbox;
 #[cfg(feature = "metrics")]

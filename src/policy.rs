@@ -27,7 +27,7 @@ pub use env::{Env, EnvBase};
 pub use error::PolicyError;
 pub use limits::Limits;
 pub use mount::Mount;
-pub use network::{Network, NetworkMode};
+pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 pub use profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 pub use require::{Protection, Requirement, Requirements};
 pub use units::{Size, Span};
@@ -82,6 +82,9 @@ pub struct Policy {
     pub hostname: String,
     /// Where commands start; must be visible inside. `None`: in the workspace.
     pub cwd: Option<PathBuf>,
+    /// A file of the host's to which each decision of the proxy is appended, as a line of JSON. Made with mode 0600
+    /// if it is not there. `None`: nowhere.
+    pub audit: Option<PathBuf>,
 }
 
 impl Default for Policy {
@@ -107,6 +110,7 @@ impl Policy {
             on_unavailable: OnUnavailable::default(),
             hostname: "kennel".to_owned(),
             cwd: None,
+            audit: None,
         }
     }
 
@@ -145,6 +149,20 @@ impl Policy {
     #[must_use]
     pub fn allow(mut self, rule: impl Into<String>) -> Self {
         self.network.allow.push(rule.into());
+        self
+    }
+
+    /// Has the proxy refuse connections to `host:port`, whatever is allowed.
+    #[must_use]
+    pub fn deny(mut self, rule: impl Into<String>) -> Self {
+        self.network.deny.push(rule.into());
+        self
+    }
+
+    /// Appends each decision of the proxy to a file.
+    #[must_use]
+    pub fn audit(mut self, path: impl Into<PathBuf>) -> Self {
+        self.audit = Some(path.into());
         self
     }
 
@@ -263,6 +281,8 @@ mod tests {
             .tmpfs("/t", Some(size))
             .network_mode(NetworkMode::Proxy)
             .allow("a:1")
+            .deny("b:2")
+            .audit("/log")
             .env(Env { base: EnvBase::Inherit, ..Env::default() })
             .pass_env("CI")
             .set_env("A", "b")
@@ -277,7 +297,12 @@ mod tests {
         policy.validate().expect("valid");
         assert_eq!(policy.mounts.len(), 4);
         assert_eq!(policy.mounts[3], Mount::Tmpfs { target: "/t".into(), size: Some(size) });
-        assert_eq!(policy.network, Network { mode: Some(NetworkMode::Proxy), allow: vec!["a:1".into()] });
+        assert_eq!(policy.network.mode, Some(NetworkMode::Proxy));
+        assert_eq!(
+            (&*policy.network.allow, &*policy.network.deny),
+            (&["a:1".into()][..], &["b:2".into()][..])
+        );
+        assert_eq!(policy.audit, Some(PathBuf::from("/log")));
         assert_eq!(policy.env.base, EnvBase::Inherit);
         assert_eq!(policy.env.pass, ["CI"]);
         assert_eq!(policy.env.set["A"], "b");

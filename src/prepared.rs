@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use kennel_helper::{
@@ -20,7 +20,8 @@ use crate::{
     compile::{Compiled, Section},
     describe::describe,
     host::remedy::remedy,
-    inside::Inside,
+    inside::{Inside, Listening},
+    proxy::{Ask, Gate, Serving},
     start::Images,
 };
 
@@ -32,15 +33,37 @@ pub(crate) struct Prepared {
     plan: OnceLock<Bytes>,
     /// A one-shot that was started ahead, for the first command.
     begun: Mutex<Option<Inside>>,
+    /// Who decides what passes the proxy, where there is one.
+    gate: Option<Arc<Gate>>,
 }
 
 impl Prepared {
-    pub(crate) fn new(compiled: Compiled, images: Images) -> Self {
-        Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(None) }
+    /// `begun` was started ahead.
+    ///
+    /// # Errors
+    /// An audit log that cannot be opened.
+    pub(crate) fn new(mut compiled: Compiled, images: Images, begun: Option<Inside>) -> Result<Self, Error> {
+        let gate = compiled.network.take().map(Gate::new).transpose()?;
+        let gate = gate.map(Arc::new);
+        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate })
     }
 
-    pub(crate) fn begun(compiled: Compiled, images: Images, begun: Inside) -> Self {
-        Self { begun: Mutex::new(Some(begun)), ..Self::new(compiled, images) }
+    /// Has somebody decide about what no list of the policy does. The first one stays.
+    pub(crate) fn ask(&self, ask: Ask) {
+        if let Some(gate) = &self.gate {
+            gate.ask(ask);
+        }
+    }
+
+    /// Serves a socket that came out of a sandbox, beside those that `serving` has.
+    ///
+    /// # Errors
+    /// Those of putting it under the runtime's watch.
+    pub(crate) fn serve(&self, serving: &mut Option<Serving>, listening: Listening) -> Result<(), Error> {
+        // Nothing listens where nobody decides.
+        let Some(gate) = &self.gate else { return Ok(()) };
+        let taken = serving.get_or_insert_with(|| Serving::new(gate)).take(listening);
+        taken.map_err(Error::io("serve the sandbox's network"))
     }
 
     /// What was started ahead, if nobody has had it.

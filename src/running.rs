@@ -20,8 +20,9 @@ use tokio::{
 use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
     compile::Section,
-    inside::{Arrival, Inside},
+    inside::{Arrival, Inside, Listening},
     prepared::Prepared,
+    proxy::{Serving, Witness},
     session::Guard,
     sys, watch,
 };
@@ -57,6 +58,10 @@ pub(crate) struct Running {
     last: Option<Deadline>,
     /// Counts the command as one of its session's.
     guard: Option<Guard>,
+    /// The proxy of a one-shot.
+    serving: Option<Serving>,
+    /// Follows what the proxy refuses.
+    witness: Option<Witness>,
     span: tracing::Span,
 }
 
@@ -82,6 +87,8 @@ impl Running {
             has_started: false,
             killed: None,
             last: None,
+            witness: guard.as_ref().and_then(Guard::witness),
+            serving: None,
             guard,
             span,
         })
@@ -104,6 +111,15 @@ impl Running {
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
         self.inside.get_ref().order(&Order::Signal { number })
+    }
+
+    /// Serves a socket of the sandbox's.
+    pub(crate) fn serve(&mut self, listening: Listening) -> Result<(), Error> {
+        self.prepared.serve(&mut self.serving, listening)?;
+        if self.witness.is_none() {
+            self.witness = self.serving.as_ref().map(Serving::witness);
+        }
+        Ok(())
     }
 
     /// The error for an end that nobody told.
@@ -216,6 +232,8 @@ impl Running {
         };
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
+        let mut denials = self.inside.get_mut().undo();
+        denials.extend(self.witness.iter().flat_map(Witness::denials));
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         Outcome {
             status,
@@ -227,7 +245,7 @@ impl Running {
             stderr_bytes: None,
             truncated: false,
             enforcement: std::mem::take(&mut self.enforcement),
-            denials: self.inside.get_mut().undo(),
+            denials,
             configured: limit.and_then(|limit| self.configured(limit)),
         }
     }

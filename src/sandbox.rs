@@ -1,13 +1,14 @@
 //! The one-shot: every command in a sandbox of its own.
 
-use std::{ffi::OsStr, sync::Arc};
+use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
 
 use crate::{
-    Command, Enforcement, Error, Host, Policy,
+    Command, Decision, Enforcement, Error, Host, NetworkRequest, Policy,
     caller::Caller,
     command::Source,
     compile::{self, Shape},
     prepared::Prepared,
+    proxy::Ask,
     start::{self, Images},
 };
 
@@ -36,7 +37,7 @@ impl Sandbox {
     /// does not have.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let compiled = compile::compile(policy, &Host::detect(), &Caller::current(), Shape::OneShot)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?)) })
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?, None)?) })
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
@@ -50,7 +51,34 @@ impl Sandbox {
         let images = Images::new()?;
         let started = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        Ok(Self { prepared: Arc::new(Prepared::begun(compiled, images, started)) })
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })
+    }
+
+    /// Has `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
+    /// that takes longer than `patience` is no. Set before the first command; a second callback is not taken.
+    ///
+    /// The addresses of an allowed name are checked all the same.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), kennel::Error> {
+    /// use kennel::{Decision, NetworkMode, Policy, Sandbox};
+    /// use std::time::Duration;
+    ///
+    /// let policy = Policy::default().network_mode(NetworkMode::Proxy);
+    /// let sandbox = Sandbox::new(&policy)?.on_request(Duration::from_secs(60), |request| async move {
+    ///     if request.host.ends_with(".example.com") { Decision::AllowForSession } else { Decision::Deny }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_request<F, A>(self, patience: Duration, callback: F) -> Self
+    where
+        F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
+        A: Future<Output = Decision> + Send + 'static,
+    {
+        self.prepared.ask(Ask::new(patience, callback));
+        self
     }
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.

@@ -11,13 +11,16 @@ mod pressure;
 mod stats;
 mod worker;
 
-use std::{ffi::OsStr, sync::Arc};
+use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
 pub(crate) use self::{ground::Hold, live::Live, stats::Guard, worker::Taken};
-use crate::{Command, Enforcement, Error, Policy, command::Source, compile::Compiled};
+use crate::{
+    Command, Decision, Enforcement, Error, NetworkRequest, Policy, command::Source, compile::Compiled,
+    proxy::Ask,
+};
 
 /// Workers that are kept ready where nobody says how many.
 const READY: usize = 2;
@@ -76,7 +79,7 @@ impl Session {
     /// To prepare a session with other than the usual settings.
     #[must_use]
     pub fn builder(policy: &Policy) -> SessionBuilder<'_> {
-        SessionBuilder { policy, ready: READY }
+        SessionBuilder { policy, ready: READY, ask: None }
     }
 
     /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
@@ -119,6 +122,7 @@ impl Session {
 pub struct SessionBuilder<'p> {
     policy: &'p Policy,
     ready: usize,
+    ask: Option<Ask>,
 }
 
 impl SessionBuilder<'_> {
@@ -132,6 +136,18 @@ impl SessionBuilder<'_> {
         self
     }
 
+    /// Has `callback` decide about connections that neither list of the policy decides; see
+    /// [`Sandbox::on_request`](crate::Sandbox::on_request).
+    #[must_use]
+    pub fn on_request<F, A>(mut self, patience: Duration, callback: F) -> Self
+    where
+        F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
+        A: Future<Output = Decision> + Send + 'static,
+    {
+        self.ask = Some(Ask::new(patience, callback));
+        self
+    }
+
     /// Prepares the session.
     ///
     /// # Errors
@@ -140,7 +156,7 @@ impl SessionBuilder<'_> {
     /// # Panics
     /// Those of [`Session::prepare`].
     pub async fn prepare(&self) -> Result<Session, Error> {
-        let live = Arc::new(Live::prepare(self.policy, self.ready).await?);
+        let live = Arc::new(Live::prepare(self.policy, self.ready, self.ask.as_ref().map(Ask::anew)).await?);
         Ok(Session { owner: Arc::new(Owner { live }) })
     }
 }

@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{Parts, toolchains};
+use super::{Parts, network, toolchains};
 use crate::policy::{EnvBase, Policy, Profile};
 
 /// Variables that the scrubbed environment keeps; `LC_*` besides.
@@ -17,7 +17,7 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// Variables that name a temporary directory of the host's.
 const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
-/// Builds the environment: base, toolchains, what the policy passes, what it sets.
+/// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
 pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
     let mut variables = base(parts);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
@@ -26,6 +26,7 @@ pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
     variables.extend(toolchains::variables(parts));
+    variables.extend(network::variables(parts));
     for name in &parts.policy.env.pass {
         if let Some(value) = parts.caller.variable(name) {
             variables.insert(name.into(), value.to_owned());

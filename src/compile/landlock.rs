@@ -6,17 +6,20 @@
 
 use std::path::Path;
 
-use ::landlock::{ABI, Access as _, AccessFs, BitFlags, Scope};
+use ::landlock::{ABI, Access as _, AccessFs, AccessNet, BitFlags, Scope};
 use kennel_helper::plan::Step;
 
 use super::{
     Parts,
     emit::relative,
-    lacking,
+    lacking, network,
     section::Section,
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{Enforcement, Error, enforcement::State, policy::Protection};
+
+/// First ABI with rules for TCP ports. Linux 6.7.
+const ABI_WITH_PORTS: u32 = 4;
 
 /// First ABI with scopes for signals and abstract sockets. Linux 6.12.
 const ABI_WITH_SCOPES: u32 = 6;
@@ -32,13 +35,20 @@ pub(super) fn ruleset(
     let number = parts.host.landlock_abi;
     if number == 0 {
         lacking(parts, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
+        report_ports(parts, number, enforcement)?;
         return lacking(parts, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
     }
     let abi = abi(number);
     let scopes: BitFlags<Scope> = Scope::from_all(abi);
     let policy = parts.policy;
-    let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net: 0, scoped: scopes.bits() };
+    let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(parts) };
+    let net = ports.as_ref().map_or(0, |_| u64::from(BitFlags::from(AccessNet::ConnectTcp).bits()));
+    let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net, scoped: scopes.bits() };
     setup.push_by(policy, Protection::Landlock, &ruleset);
+    for port in ports.into_iter().flatten() {
+        let step = Step::LandlockPort { access: net, port: port.into() };
+        setup.push_by(policy, Protection::LandlockNetwork, &step);
+    }
     let mut rule = |path: &Path, access: BitFlags<AccessFs>| {
         let step = Step::LandlockRule { path: &relative(path), access: access.bits() };
         setup.push_by(policy, Protection::Landlock, &step);
@@ -51,11 +61,25 @@ pub(super) fn ruleset(
         }
     }
     enforcement.set(Protection::Landlock, State::Enforced, detail(number));
+    report_ports(parts, number, enforcement)?;
     if number < ABI_WITH_SCOPES {
         let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
         return lacking(parts, Protection::LandlockScope, &reason, enforcement);
     }
     enforcement.set(Protection::LandlockScope, State::Enforced, "signals and abstract sockets stay inside");
+    Ok(())
+}
+
+/// Says whether TCP is narrowed, where the policy asks for it.
+fn report_ports(parts: &Parts<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
+    let Some(ports) = network::ports_of_host(parts) else { return Ok(()) };
+    if number < ABI_WITH_PORTS {
+        let reason = format!("ABI {number} has no rules for TCP ports: they came with Linux 6.7");
+        return lacking(parts, Protection::LandlockNetwork, &reason, enforcement);
+    }
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let detail = format!("TCP connections to port {} only; UDP is not narrowed", ports.join(", "));
+    enforcement.set(Protection::LandlockNetwork, State::Enforced, detail);
     Ok(())
 }
 

@@ -267,6 +267,7 @@ mod tests {
             homes: Vec::new(),
             directory: base.clone(),
             environment: BTreeMap::new(),
+            descriptors: 1024,
         };
         let parts = Parts {
             policy: &policy,

@@ -8,7 +8,7 @@ use super::{
     source::{Kind, Source},
     view::{Access, Node, View},
 };
-use crate::policy::Profile;
+use crate::policy::{NetworkMode, Profile};
 
 /// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -82,7 +82,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     devices(view, parts);
     private(view);
     if parts.policy.profile == Profile::FullDev {
-        whole_tree(view);
+        whole_tree(view, parts);
         return;
     }
     for path in SYSTEM {
@@ -104,12 +104,14 @@ fn show_root_entry(view: &mut View, path: &Path) {
 }
 
 /// FullDev: everything of the host, read-only. Secrets are covered later.
-fn whole_tree(view: &mut View) {
+fn whole_tree(view: &mut View, parts: &Parts<'_>) {
     let entries = fs::read_dir("/").into_iter().flatten().flatten();
     for entry in entries.filter(|entry| !NOT_OF_THE_TREE.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
     }
-    if let Ok(source) = Source::look(Path::new("/run/systemd/resolve")) {
+    // A socket lies there that answers questions about names: only for who has the host's network anyway.
+    let has_network = parts.policy.effective_network() == NetworkMode::Host;
+    if has_network && let Ok(source) = Source::look(Path::new("/run/systemd/resolve")) {
         view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
     }
 }

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use kennel_helper::plan::{Step, entries};
+use kennel_helper::{
+    control::LONGEST_ROLE,
+    plan::{Step, entries},
+};
 use proptest::prelude::*;
 
 use super::{Compiled, Shape, begin, compile};
@@ -25,6 +28,7 @@ fn caller(home: &Path) -> Caller {
         homes: vec![home.to_owned()],
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
+        descriptors: 1024,
     }
 }
 
@@ -141,12 +145,52 @@ fn landlock_asks_for_no_right_that_the_abi_lacks() {
 }
 
 #[test]
-fn proxy_mode_is_refused_clearly() {
+fn sockets_of_the_proxy_are_in_the_first_message() {
     let home = home();
-    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).allow("crates.io:443");
+    let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"))
+        .allow("crates.io:443")
+        .allow("git.example:22")
+        .allow("db.example:5432");
     assert_eq!(policy.effective_network(), NetworkMode::Proxy);
-    let error = compiled(&policy, &host(), home.path()).expect_err("refused");
-    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--net none")), "{error:?}");
+    let listens = |policy: &Policy| -> Vec<(u32, u32)> {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        assert!(compiled.namespaces.bytes.len() + 64 < LONGEST_ROLE);
+        let listen = |index| match compiled.namespaces.step(index) {
+            Some((_, Step::Listen { kind, port, .. })) => Some(Some((kind, port))),
+            Some(_) => Some(None),
+            None => None,
+        };
+        (0..).map_while(listen).flatten().collect()
+    };
+    // A port above 1023 may be a server's inside.
+    assert_eq!(listens(&policy), [(1, 3128), (2, 53), (1, 80), (1, 443), (1, 22)]);
+    policy.network.transparent = Some(false);
+    assert_eq!(listens(&policy), [(1, 3128)]);
+    policy.network.transparent = None;
+    policy.network.allow = (1..200).map(|port| format!("a.example:{port}")).collect();
+    assert_eq!(listens(&policy).len(), 14);
+    policy.network.allow.clear();
+    assert!(listens(&policy).is_empty());
+}
+
+#[test]
+fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
+    let home = home();
+    let policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
+    let ruleset = |abi| {
+        let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path())?;
+        let ports: Vec<u64> = (0..)
+            .map_while(|index| compiled.walls.step(index))
+            .filter_map(
+                |(_, step)| if let Step::LandlockPort { port, .. } = step { Some(port) } else { None },
+            )
+            .collect();
+        Ok::<_, Error>((ports, compiled.enforcement.get(Protection::LandlockNetwork).cloned()))
+    };
+    let (ports, entry) = ruleset(7).expect("compiles");
+    assert_eq!((ports, entry.map(|entry| entry.state)), (vec![443], Some(State::Enforced)));
+    let error = ruleset(3).expect_err("ABI 3 knows no ports").to_string();
+    assert!(error.contains("landlock_network") && error.contains("6.7"), "{error}");
 }
 
 #[test]

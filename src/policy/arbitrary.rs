@@ -9,19 +9,19 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{
-    Env, EnvBase, Limits, Mount, Network, NetworkMode, OnUnavailable, Policy, Profile, Protection,
-    Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
+    Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let choices =
         (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
-    let paths = (path(), vec(path(), 0..3), option::of(path()), vec(mount(), 0..4));
+    let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(path()), vec(mount(), 0..4));
     let parts = (network(), env(), limits(), requirements(), ".{0,10}");
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
         let (profile, toolchains, tmp, on_unavailable) = choices;
-        let (workspace, protect, cwd, mounts) = paths;
+        let (workspace, protect, cwd, audit, mounts) = paths;
         let (network, env, limits, require, hostname) = parts;
         Policy {
             profile,
@@ -37,6 +37,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             on_unavailable,
             hostname,
             cwd,
+            audit,
         }
     })
 }
@@ -68,8 +69,29 @@ fn mount() -> impl Strategy<Value = Mount> {
 }
 
 fn network() -> impl Strategy<Value = Network> {
-    let rule = prop_oneof!["[a-z]{1,5}:[0-9]{1,5}", ".{0,10}"];
-    (option::of(one_of(NetworkMode::ALL)), vec(rule, 0..3)).prop_map(|(mode, allow)| Network { mode, allow })
+    let rules = || vec(prop_oneof!["[a-z]{1,5}:[0-9]{1,5}", ".{0,10}"], 0..3);
+    let lists = (rules(), rules(), vec(".{0,10}", 0..2), vec(".{0,10}", 0..2));
+    let rest = (option::of(path()), option::of(".{0,10}"), option::of(any::<bool>()), network_limits());
+    (option::of(one_of(NetworkMode::ALL)), lists, rest).prop_map(|(mode, lists, rest)| {
+        let (allow, deny, allow_addresses, name_servers) = lists;
+        let (unix, upstream, transparent, limits) = rest;
+        let proxy = unix.map(|unix| ForeignProxy { unix });
+        Network { mode, allow, deny, allow_addresses, proxy, upstream, name_servers, transparent, limits }
+    })
+}
+
+fn network_limits() -> impl Strategy<Value = NetworkLimits> {
+    let sizes = (option::of(size()), option::of(size()), option::of(size()));
+    (option::of(any::<u32>()), sizes, option::of(span()), option::of(span())).prop_map(
+        |(connections, (header_size, bytes, rate), header_time, idle_time)| NetworkLimits {
+            connections,
+            header_size,
+            header_time,
+            idle_time,
+            bytes,
+            rate,
+        },
+    )
 }
 
 fn env() -> impl Strategy<Value = Env> {

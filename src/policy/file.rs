@@ -151,6 +151,12 @@ impl Base<'_> {
         if let Some(cwd) = &mut policy.cwd {
             self.join("cwd", cwd)?;
         }
+        if let Some(audit) = &mut policy.audit {
+            self.join("audit", audit)?;
+        }
+        if let Some(proxy) = &mut policy.network.proxy {
+            self.join("network.proxy.unix", &mut proxy.unix)?;
+        }
         policy.protect.iter_mut().try_for_each(|path| self.expand("protect", path))?;
         for (index, mount) in policy.mounts.iter_mut().enumerate() {
             self.apply_to_mount(&format!("mounts[{index}]"), mount)?;

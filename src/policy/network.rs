@@ -1,24 +1,80 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
+use std::{path::PathBuf, time::Duration};
+
 use serde::{Deserialize, Serialize};
 
+use super::validate::check_text;
 use super::words::words;
-use super::{PolicyError, Profile};
+use super::{PolicyError, Profile, Size, Span};
+use crate::compile::network::name_server;
+use crate::proxy::{address, rule::Rules, upstream::Upstream};
 
 /// The network of a sandbox.
 ///
 /// ```
 /// use kennel::{Network, NetworkMode};
 ///
-/// let network = Network { mode: Some(NetworkMode::Proxy), allow: vec!["crates.io:443".into()] };
+/// let network = Network {
+///     mode: Some(NetworkMode::Proxy),
+///     allow: vec!["crates.io:443".into(), "*.crates.io:443".into()],
+///     ..Network::default()
+/// };
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
     /// `None`: as the profile says; see [`Policy::effective_network`](crate::Policy::effective_network).
     pub mode: Option<NetworkMode>,
-    /// What the proxy lets pass: `host:port`, `*.host:port` or `host:*`. Empty: nothing.
+    /// What the proxy lets pass: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
+    /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
+    ///
+    /// With mode `host`, `*:port` only: TCP connections to other ports are refused by Landlock.
     pub allow: Vec<String>,
+    /// What the proxy refuses although `allow` has it, in the same forms.
+    pub deny: Vec<String>,
+    /// Address ranges that names may resolve to although they are not of the public internet, such as `10.0.0.0/8`.
+    /// Without it loopback, private, link-local and other special addresses are reached only where `allow` names them.
+    pub allow_addresses: Vec<String>,
+    /// Another proxy in the place of Kennel's own.
+    pub proxy: Option<ForeignProxy>,
+    /// The HTTP proxy that Kennel's own goes through: `http://host:port`, or `environment` for what `https_proxy` and
+    /// `no_proxy` of the caller say. It resolves names itself, so addresses are its affair. `None`: none.
+    pub upstream: Option<String>,
+    /// Name servers that the proxy asks in place of the system's: `address` or `address:port`.
+    pub name_servers: Vec<String>,
+    /// Whether programs that know no proxies are served too: by a name server inside that answers allowed names, and
+    /// by listeners on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
+    pub transparent: Option<bool>,
+    /// How much of the proxy the commands of a sandbox may use.
+    pub limits: NetworkLimits,
+}
+
+/// A proxy that somebody else runs and that decides by itself what passes: Kennel only leads to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForeignProxy {
+    /// The Unix socket of the host's on which it takes HTTP proxy connections.
+    pub unix: PathBuf,
+}
+
+/// Upper bounds of what the commands of one sandbox may use of the proxy. `None`: the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkLimits {
+    /// Connections at the same time; more wait. Default: 4096, and no more than a quarter of the descriptors that the
+    /// embedding program may have open.
+    pub connections: Option<u32>,
+    /// Size of the head of a request, 8 KiB or more. Default: 64 KiB.
+    pub header_size: Option<Size>,
+    /// How long the head of a request may take. Default: 10 seconds.
+    pub header_time: Option<Span>,
+    /// How long a connection may be silent. Default: 15 minutes.
+    pub idle_time: Option<Span>,
+    /// Bytes that pass in both directions together, over the life of the sandbox. Default: no bound.
+    pub bytes: Option<Size>,
+    /// Bytes that pass in both directions together, per second. Default: no bound.
+    pub rate: Option<Size>,
 }
 
 words! {
@@ -28,36 +84,99 @@ words! {
         None = "none",
         /// As `None`, and a proxy that reaches what is allowed.
         Proxy = "proxy",
-        /// The network of the host, unfiltered.
+        /// The network of the host; only ports of TCP can be narrowed.
         Host = "host",
     }
 }
 
 impl Network {
     pub(super) fn effective(&self, profile: Profile) -> NetworkMode {
+        let leads_somewhere = !self.allow.is_empty() || self.proxy.is_some();
         self.mode.unwrap_or(match profile {
             Profile::ReadOnly | Profile::NoNetwork => NetworkMode::None,
-            Profile::RepoWrite | Profile::CiOnly if self.allow.is_empty() => NetworkMode::None,
-            Profile::RepoWrite | Profile::CiOnly => NetworkMode::Proxy,
+            Profile::RepoWrite | Profile::CiOnly if leads_somewhere => NetworkMode::Proxy,
+            Profile::RepoWrite | Profile::CiOnly => NetworkMode::None,
             Profile::FullDev => NetworkMode::Host,
         })
     }
 
+    /// Whether programs that know no proxies are served too.
+    pub(crate) fn is_transparent(&self) -> bool {
+        self.transparent.unwrap_or(true)
+    }
+
     pub(super) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
-        self.allow.iter().try_for_each(|rule| check_rule(rule))?;
+        self.check_values()?;
         self.check_mode(profile)?;
-        let Some(first) = self.allow.first() else { return Ok(()) };
         if matches!(profile, Profile::ReadOnly | Profile::NoNetwork) {
             let reason = format!("profile {profile} has no network; remove it or choose profile repo-write");
-            return Err(PolicyError::value("network.allow", first, reason));
+            return self.refuse_all(true, &reason);
         }
-        // A list that nobody enforces would be worse than none.
-        let reason = match self.effective(profile) {
-            NetworkMode::Proxy => return Ok(()),
-            NetworkMode::None => "network.mode is none; remove it or choose mode proxy",
-            NetworkMode::Host => "the host's network is not filtered; remove it or choose mode proxy",
-        };
-        Err(PolicyError::value("network.allow", first, reason))
+        match self.effective(profile) {
+            NetworkMode::Proxy => self.check_foreign(),
+            // A list that nobody enforces would be worse than none.
+            NetworkMode::None => {
+                self.refuse_all(true, "network.mode is none; remove it or choose mode proxy")
+            }
+            NetworkMode::Host => {
+                let ports_only = rules("network.allow", &self.allow)?.ports_of_any_host().is_some();
+                let reason = "the host's network is filtered by port only, as in `*:443`; remove it or choose \
+                              mode proxy";
+                self.refuse_all(!ports_only, reason)
+            }
+        }
+    }
+
+    /// What each value must be, whatever the mode.
+    fn check_values(&self) -> Result<(), PolicyError> {
+        rules("network.allow", &self.allow)?;
+        rules("network.deny", &self.deny)?;
+        address::networks(self.allow_addresses.iter().map(String::as_str)).map_err(|(index, reason)| {
+            PolicyError::value("network.allow_addresses", &self.allow_addresses[index], reason)
+        })?;
+        if let Some(text) = self.name_servers.iter().find(|text| name_server(text).is_none()) {
+            let reason = "expected an address, or address:port, such as 192.0.2.53 or [2001:db8::53]:5353";
+            return Err(PolicyError::value("network.name_servers", text, reason));
+        }
+        if let Some(upstream) = &self.upstream {
+            // It may hold a password: it is not repeated.
+            Upstream::check(upstream)
+                .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?;
+        }
+        if let Some(proxy) = &self.proxy {
+            check_text("network.proxy.unix", &proxy.unix)?;
+        }
+        self.limits.check()
+    }
+
+    /// Refuses the first key that only a proxy of ours could obey.
+    fn refuse_all(&self, with_allow: bool, reason: &str) -> Result<(), PolicyError> {
+        let allow = if with_allow { self.allow.first() } else { None };
+        let unix = self.proxy.as_ref().map(|proxy| proxy.unix.display().to_string());
+        let limits = (self.limits != NetworkLimits::default()).then(|| "…".to_owned());
+        let given = [
+            ("network.allow", allow.cloned()),
+            ("network.deny", self.deny.first().cloned()),
+            ("network.allow_addresses", self.allow_addresses.first().cloned()),
+            ("network.proxy.unix", unix),
+            ("network.upstream", self.upstream.as_ref().map(|_| "…".to_owned())),
+            ("network.name_servers", self.name_servers.first().cloned()),
+            ("network.transparent", self.transparent.filter(|&is| is).map(|is| is.to_string())),
+            ("network.limits", limits),
+        ];
+        match given.into_iter().find_map(|(key, value)| Some((key, value?))) {
+            Some((key, value)) => Err(PolicyError::value(key, value, reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Who leads to another's proxy leaves the decisions to it.
+    fn check_foreign(&self) -> Result<(), PolicyError> {
+        if self.proxy.is_none() {
+            return Ok(());
+        }
+        let alone = Self { proxy: None, transparent: None, ..self.clone() };
+        alone.refuse_all(true, "network.proxy decides by itself what passes; remove one of them")
     }
 
     fn check_mode(&self, profile: Profile) -> Result<(), PolicyError> {
@@ -74,16 +193,36 @@ impl Network {
     }
 }
 
-/// Only the shape: the grammar of hosts belongs to the proxy, which parses the rule.
-fn check_rule(rule: &str) -> Result<(), PolicyError> {
-    let shaped = rule.rsplit_once(':').is_some_and(|(host, port)| {
-        let host_fits =
-            !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c.is_control() || c == '/');
-        let digits = port.bytes().all(|byte| byte.is_ascii_digit());
-        host_fits && (port == "*" || digits && port.parse::<u16>().is_ok_and(|port| port > 0))
-    });
-    let reason = "expected host:port, *.host:port or host:*, such as crates.io:443";
-    if shaped { Ok(()) } else { Err(PolicyError::value("network.allow", rule, reason)) }
+fn rules(key: &str, texts: &[String]) -> Result<Rules, PolicyError> {
+    Rules::parse(texts.iter().map(String::as_str))
+        .map_err(|(index, error)| PolicyError::value(key, &texts[index], error.to_string()))
+}
+
+/// A request line, a host and some cookies must have room; below that the HTTP library refuses to work.
+const HEADER_LEAST: u64 = 8 << 10;
+const HEADER_MOST: u64 = 1 << 20;
+const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+impl NetworkLimits {
+    fn check(&self) -> Result<(), PolicyError> {
+        if self.connections == Some(0) {
+            return Err(PolicyError::value("network.limits.connections", 0, "must be at least 1"));
+        }
+        if let Some(size) =
+            self.header_size.filter(|size| !(HEADER_LEAST..=HEADER_MOST).contains(&size.bytes()))
+        {
+            return Err(PolicyError::value("network.limits.header_size", size, "must be from 8K to 1M"));
+        }
+        for (key, span) in
+            [("network.limits.header_time", self.header_time), ("network.limits.idle_time", self.idle_time)]
+        {
+            if let Some(span) = span.filter(|span| span.duration().is_zero() || span.duration() > SPAN_MAX) {
+                return Err(PolicyError::value(key, span, "must be above 0 and at most a year"));
+            }
+        }
+        super::limits::check_size("network.limits.bytes", self.bytes)?;
+        super::limits::check_size("network.limits.rate", self.rate)
+    }
 }
 
 #[cfg(test)]
@@ -91,7 +230,7 @@ mod tests {
     use super::*;
 
     fn network(mode: Option<NetworkMode>, allow: &[&str]) -> Network {
-        Network { mode, allow: allow.iter().map(|&rule| rule.to_owned()).collect() }
+        Network { mode, allow: allow.iter().map(|&rule| rule.to_owned()).collect(), ..Network::default() }
     }
 
     #[test]
@@ -120,8 +259,8 @@ mod tests {
             (Profile::ReadOnly, None, "profile read-only"),
             (Profile::ReadOnly, Some(NetworkMode::Proxy), "profile read-only"),
             (Profile::RepoWrite, Some(NetworkMode::None), "network.mode is none"),
-            (Profile::FullDev, None, "not filtered"),
-            (Profile::RepoWrite, Some(NetworkMode::Host), "not filtered"),
+            (Profile::FullDev, None, "by port only"),
+            (Profile::RepoWrite, Some(NetworkMode::Host), "by port only"),
         ] {
             let error = network(mode, &["crates.io:443"]).check(profile).expect_err(words).to_string();
             assert!(error.starts_with("network.allow `crates.io:443`: ") && error.contains(words), "{error}");
@@ -144,24 +283,82 @@ mod tests {
     }
 
     #[test]
-    fn rules_have_a_host_and_a_port() {
-        for rule in ["crates.io:443", "*.github.com:443", "localhost:*", "127.0.0.1:80", "[::1]:65535"] {
-            check_rule(rule).expect(rule);
-        }
-        for rule in [
-            "",
-            "crates.io",
-            ":443",
-            "a:",
-            "a:0",
-            "a:+1",
-            "a:65536",
-            "a b:1",
-            "https://a:443",
-            "a\n:1",
-            "a:http",
+    fn each_value_is_judged() {
+        let check = |change: fn(&mut Network)| {
+            let mut network = network(None, &["crates.io:443"]);
+            change(&mut network);
+            network.check(Profile::RepoWrite).map_err(|error| error.to_string())
+        };
+        check(|_| ()).expect("plain");
+        check(|network| network.deny.push("*.crates.io:80".into())).expect("deny");
+        check(|network| network.allow_addresses.push("203.0.113.0/24".into())).expect("addresses");
+        check(|network| network.upstream = Some("environment".into())).expect("upstream");
+        check(|network| network.upstream = Some("http://u:p@proxy.example:3128".into())).expect("upstream");
+        for (change, start) in [
+            ((|network| network.allow.push("x".into())) as fn(&mut Network), "network.allow `x`: "),
+            (|network| network.deny.push("a b:1".into()), "network.deny `a b:1`: "),
+            (|network| network.allow_addresses.push("10.0.0.0/33".into()), "network.allow_addresses `10"),
+            (|network| network.upstream = Some("secret".into()), "network.upstream `…`: "),
+            (|network| network.name_servers.push("dns".into()), "network.name_servers `dns`"),
+            (|network| network.limits.connections = Some(0), "network.limits.connections `0`"),
+            (
+                |network| network.limits.header_size = Some(Size::from_bytes(1)),
+                "network.limits.header_size `1`",
+            ),
+            (|network| network.limits.rate = Some(Size::from_bytes(0)), "network.limits.rate `0`"),
+            (
+                |network| network.limits.idle_time = Some(Duration::ZERO.into()),
+                "network.limits.idle_time `0s`",
+            ),
+            (
+                |network| network.proxy = Some(ForeignProxy { unix: "/p".into() }),
+                "network.allow `crates.io:443`",
+            ),
+            (
+                |network| {
+                    *network = Network { proxy: Some(ForeignProxy { unix: "".into() }), ..Network::default() }
+                },
+                "network.proxy.unix ``",
+            ),
         ] {
-            check_rule(rule).expect_err(rule);
+            let error = check(change).expect_err(start);
+            assert!(error.starts_with(start), "{error}");
         }
+    }
+
+    #[test]
+    fn keys_of_the_proxy_without_one_are_refused() {
+        let changes: [fn(&mut Network); 5] = [
+            |network| network.deny.push("a:1".into()),
+            |network| network.allow_addresses.push("10.0.0.0/8".into()),
+            |network| network.upstream = Some("environment".into()),
+            |network| network.limits.connections = Some(3),
+            |network| network.transparent = Some(true),
+        ];
+        for change in changes {
+            for mode in [NetworkMode::None, NetworkMode::Host] {
+                let mut network = network(Some(mode), &[]);
+                change(&mut network);
+                network.check(Profile::RepoWrite).expect_err("nobody would obey it");
+            }
+        }
+    }
+
+    #[test]
+    fn the_host_is_narrowed_by_port() {
+        network(Some(NetworkMode::Host), &["*:443", "*:80"]).check(Profile::RepoWrite).expect("ports");
+        network(None, &["*:443"]).check(Profile::FullDev).expect("ports");
+        for rule in ["*:*", "a.example:443", "192.0.2.1:443"] {
+            network(Some(NetworkMode::Host), &["*:443", rule]).check(Profile::RepoWrite).expect_err(rule);
+        }
+    }
+
+    #[test]
+    fn another_proxy_is_a_way_out() {
+        let network =
+            Network { proxy: Some(ForeignProxy { unix: "/run/p.sock".into() }), ..Network::default() };
+        network.check(Profile::RepoWrite).expect("foreign");
+        assert_eq!(network.effective(Profile::RepoWrite), NetworkMode::Proxy);
+        network.check(Profile::NoNetwork).expect_err("no network at all");
     }
 }

@@ -27,6 +27,8 @@ words! {
         PidNamespace = "pid_namespace",
         /// A network namespace: no interface of the host.
         NetworkNamespace = "network_namespace",
+        /// A proxy as the only way out of the network namespace.
+        Proxy = "proxy",
         /// A System V and POSIX message-queue namespace.
         IpcNamespace = "ipc_namespace",
         /// A host name of its own.
@@ -43,6 +45,8 @@ words! {
         Landlock = "landlock",
         /// Landlock scopes: abstract sockets and signals end at the sandbox.
         LandlockScope = "landlock_scope",
+        /// Landlock rules for the TCP ports that may be connected to, where the host's network is narrowed.
+        LandlockNetwork = "landlock_network",
         /// A filter of system calls.
         Seccomp = "seccomp",
         /// A session keyring of its own.

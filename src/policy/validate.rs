@@ -53,6 +53,9 @@ impl Policy {
         if let Some(cwd) = &self.cwd {
             check_text("cwd", cwd)?;
         }
+        if let Some(audit) = &self.audit {
+            check_text("audit", audit)?;
+        }
         check_hostname(&self.hostname)?;
         self.protect.iter().try_for_each(|path| check_protect(path, &self.workspace))?;
         Mount::check_all(&self.mounts)?;
@@ -235,7 +238,7 @@ mod tests {
     fn each_part_is_asked() {
         refused(&policy().tmpfs("t", None), "mounts[0].target `t`", "absolute");
         refused(&policy().set_env("A=", ""), "env.set `A=`", "`=`");
-        refused(&policy().allow("x"), "network.allow `x`", "host:port");
+        refused(&policy().allow("x"), "network.allow `x`", "write `x:443`");
         refused(
             &policy().limits(Limits { pids: Some(0), ..Limits::default() }),
             "limits.pids `0`",

@@ -84,7 +84,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start_alone(&Prepared::new(compiled, Images::new()?), None)?;
+    let inside = start::start_alone(&Prepared::new(compiled, Images::new()?, None)?, None)?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
@@ -133,6 +133,7 @@ fn overlay_plan() -> (Compiled, u32) {
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         limits: Limits::default(),
+        network: None,
     };
     (compiled, count - 1)
 }

@@ -28,6 +28,7 @@ use crate::{
     compile::{self, Section, Shape},
     inside::{Arrival, Inside},
     prepared::Prepared,
+    proxy::{Ask, Serving, Witness},
     start::{self, Images, socket_pair},
     watch,
 };
@@ -52,6 +53,8 @@ pub(crate) struct Live {
     depth: Depth,
     ended: AtomicBool,
     counts: Counts,
+    /// The proxy, where the policy has one.
+    serving: Option<Serving>,
     span: tracing::Span,
 }
 
@@ -67,7 +70,7 @@ impl fmt::Debug for Live {
 }
 
 impl Live {
-    pub(crate) async fn prepare(policy: &Policy, ready: usize) -> Result<Self, Error> {
+    pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session { ready });
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new()?;
@@ -75,7 +78,10 @@ impl Live {
         let mut zygote = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
-        let prepared = Prepared::new(compiled, images);
+        let prepared = Prepared::new(compiled, images, None)?;
+        if let Some(ask) = ask {
+            prepared.ask(ask);
+        }
         start::hand_over(&mut zygote, &prepared, None)?;
         let mut live = Self {
             enforcement: prepared.compiled.enforcement.clone(),
@@ -87,6 +93,7 @@ impl Live {
             depth: Depth::of(ready),
             ended: AtomicBool::new(false),
             counts: Counts::default(),
+            serving: None,
             span: tracing::info_span!("session", workspace = %policy.workspace.display()),
         };
         // They lie in the zygote's socket until it has set up.
@@ -107,6 +114,8 @@ impl Live {
                 Arrival::Report(Report::Skipped { section, index, errno }) => {
                     self.prepared.step_skipped(None, (section, index), errno, &mut self.enforcement);
                 }
+                Arrival::Listening(listening) => self.prepared.serve(&mut self.serving, listening)?,
+                Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Closed => return Err(Error::SessionEnded),
                 _ => {}
             }
@@ -215,6 +224,9 @@ impl Live {
             tracing::info!(parent: &self.span, "ends");
         }
         self.zygote.kill();
+        if let Some(serving) = &self.serving {
+            serving.end();
+        }
         self.lock().clear();
         self.background().clear();
     }
@@ -239,6 +251,11 @@ impl Live {
     /// The error for a worker that is gone: with its session, or because somebody killed it.
     fn lost(&self) -> Error {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
+    }
+
+    /// Follows what the proxy refuses, where there is one.
+    pub(crate) fn witness(&self) -> Option<Witness> {
+        self.serving.as_ref().map(Serving::witness)
     }
 
     /// Counts a command as running, until it is dropped.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::live::Live;
-use crate::{Enforcement, inside::Inside};
+use crate::{Enforcement, inside::Inside, proxy::Witness};
 
 /// How a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +75,11 @@ impl Guard {
     /// Keeps what a command left behind, as long as the session lives.
     pub(crate) fn keep(&self, inside: Inside) {
         self.live.keep(inside);
+    }
+
+    /// Follows what the session's proxy refuses.
+    pub(crate) fn witness(&self) -> Option<Witness> {
+        self.live.witness()
     }
 
     /// Whether the session was ended from this side.

@@ -141,7 +141,7 @@ impl Worker {
             Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
-            Arrival::Report(_) | Arrival::Terminal(_) => {}
+            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) => {}
         }
         Ok(())
     }

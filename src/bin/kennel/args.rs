@@ -40,6 +40,7 @@ const RUN_HELP: &str = "\
 Examples:
   kennel run -- make test                     the current directory writable, no network
   kennel run --profile read-only -- rg TODO   nothing writable but /tmp
+  kennel run --allow crates.io:443 --allow '*.crates.io:443' -- cargo build
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
 Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
@@ -208,12 +209,33 @@ pub(crate) struct PolicyFlags {
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network: none, host [default: by profile].
+    /// Network: none, proxy, host [default: by profile; proxy as soon as something is allowed].
     #[arg(long, value_name = "MODE", help_heading = "Network")]
     pub(crate) net: Option<NetworkMode>,
-    /// Let connections to HOST:PORT pass the proxy, which this version does not have: an error.
+    /// Let connections to HOST:PORT pass, such as crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) allow: Vec<String>,
+    /// Refuse connections to HOST:PORT, whatever is allowed.
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    pub(crate) deny: Vec<String>,
+    /// Let names resolve to addresses of CIDR although they are private or otherwise special.
+    #[arg(long, value_name = "CIDR", help_heading = "Network")]
+    pub(crate) allow_address: Vec<String>,
+    /// Go through the HTTP proxy at URL, or `environment`: what https_proxy and no_proxy say.
+    #[arg(long, value_name = "URL", help_heading = "Network")]
+    pub(crate) upstream: Option<String>,
+    /// Lead to another proxy, at a Unix socket, which decides by itself what passes.
+    #[arg(long, value_name = "SOCKET", help_heading = "Network")]
+    pub(crate) proxy_socket: Option<PathBuf>,
+    /// Ask the name server at ADDRESS[:PORT] instead of the system's.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
+    pub(crate) name_server: Vec<String>,
+    /// Serve only programs that know the proxy: no name server inside, no listeners on ports 80 and 443.
+    #[arg(long, help_heading = "Network")]
+    pub(crate) no_transparent: bool,
+    /// Append each decision of the proxy to FILE, as a line of JSON.
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    pub(crate) audit: Option<PathBuf>,
     /// Host name that the command sees [default: kennel].
     #[arg(long, value_name = "H", help_heading = "Network")]
     pub(crate) hostname: Option<String>,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use kennel::{Error, Mount, Policy, Sandbox};
+use kennel::{Error, ForeignProxy, Mount, Network, Policy, Sandbox};
 
 use crate::{
     args::{PolicyAction, PolicyFlags},
@@ -39,14 +39,29 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.hostname, flags.hostname.clone());
     set(&mut policy.env.base, flags.env);
     policy.cwd = flags.cwd.clone().or(policy.cwd);
-    policy.network.mode = flags.net.or(policy.network.mode);
-    policy.network.allow.extend(flags.allow.iter().cloned());
+    policy.audit = flags.audit.clone().or(policy.audit);
+    network(&mut policy.network, flags);
     policy.protect.extend(flags.protect.iter().cloned());
     policy.env.pass.extend(flags.pass_env.iter().cloned());
     policy.env.set.extend(flags.setenv.iter().cloned());
     policy.mounts.extend(mounts(flags)?);
     limits(&mut policy, flags);
     Ok(policy)
+}
+
+fn network(network: &mut Network, flags: &PolicyFlags) {
+    network.mode = flags.net.or(network.mode);
+    network.allow.extend(flags.allow.iter().cloned());
+    network.deny.extend(flags.deny.iter().cloned());
+    network.allow_addresses.extend(flags.allow_address.iter().cloned());
+    network.name_servers.extend(flags.name_server.iter().cloned());
+    network.upstream = flags.upstream.clone().or(network.upstream.take());
+    if let Some(unix) = &flags.proxy_socket {
+        network.proxy = Some(ForeignProxy { unix: unix.clone() });
+    }
+    if flags.no_transparent {
+        network.transparent = Some(false);
+    }
 }
 
 fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {

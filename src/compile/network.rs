@@ -1,0 +1,230 @@
+//! The network of the policy: sockets of the sandbox that are handed out, what the proxy has to know, and how the tools
+//! inside are told. Decides which steps, runs none.
+
+use std::{
+    ffi::OsString,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use kennel_helper::plan::Step;
+
+use super::{
+    Parts,
+    section::Section,
+    source::Source,
+    system,
+    view::{Access, Node, View},
+};
+use crate::{
+    Enforcement, Error, PolicyError,
+    enforcement::State,
+    policy::{Network, NetworkMode, Profile, Protection},
+    proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
+};
+
+/// Ports of [`Network::transparent`] that programs without a proxy are served on, whatever is allowed.
+const USUAL: [u16; 2] = [80, 443];
+
+/// More ports than that are not listened on: their steps must fit into the first message.
+const MOST_PORTS: usize = 12;
+
+/// Variables that lead programs to the proxy.
+const PROXY: &[&str] = &[
+    "ALL_PROXY",
+    "CARGO_HTTP_PROXY",
+    "DOCKER_HTTPS_PROXY",
+    "DOCKER_HTTP_PROXY",
+    "FTP_PROXY",
+    "GRPC_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "PIP_PROXY",
+    "YARN_HTTPS_PROXY",
+    "YARN_HTTP_PROXY",
+    "all_proxy",
+    "ftp_proxy",
+    "grpc_proxy",
+    "http_proxy",
+    "https_proxy",
+    "npm_config_https_proxy",
+    "npm_config_proxy",
+];
+
+/// Variables that say what is reached without it.
+const NO_PROXY: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
+
+/// Variables by which the caller names bundles of certificates: a network may have authorities of its own.
+const CERTIFICATES: &[&str] = &[
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+];
+
+/// The sandbox's own loopback.
+const DIRECT: &str = "localhost,127.0.0.1,::1";
+
+/// A proxy of a Kennel sandbox, as programs know it. HTTP, not SOCKS: some libraries refuse to start with a SOCKS proxy
+/// in `ALL_PROXY` that they have no support for.
+fn url() -> String {
+    format!("http://127.0.0.1:{PORT}")
+}
+
+fn asks_for_proxy(parts: &Parts<'_>) -> bool {
+    parts.policy.effective_network() == NetworkMode::Proxy
+}
+
+fn is_transparent(parts: &Parts<'_>) -> bool {
+    asks_for_proxy(parts) && parts.policy.network.is_transparent()
+}
+
+/// The sockets that are handed out. They are made by the inside while it may: ports below 1024 take a privilege that no
+/// command has, so none can be taken by one.
+pub(super) fn listen(parts: &Parts<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
+    if !asks_for_proxy(parts) {
+        return;
+    }
+    let mut at = |kind: libc::c_int, address: Ipv4Addr, port: u16| {
+        let step = Step::Listen { kind: kind.cast_unsigned(), address: address.to_bits(), port: port.into() };
+        namespaces.push(Protection::Proxy, &step);
+    };
+    at(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT);
+    if is_transparent(parts) {
+        at(libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER);
+        for port in ports(&parts.policy.network) {
+            at(libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port);
+        }
+    }
+    enforcement.set(Protection::Proxy, State::Enforced, detail(&parts.policy.network));
+}
+
+/// Where programs without a proxy are served.
+fn ports(network: &Network) -> Vec<u16> {
+    let mut ports = USUAL.to_vec();
+    for port in rules(&network.allow).low_ports() {
+        if !ports.contains(&port) && port != NAME_SERVER {
+            ports.push(port);
+        }
+    }
+    ports.truncate(MOST_PORTS);
+    ports
+}
+
+/// Rules of a policy that was validated.
+fn rules(texts: &[String]) -> Rules {
+    Rules::parse(texts.iter().map(String::as_str)).unwrap_or_default()
+}
+
+fn detail(network: &Network) -> String {
+    if let Some(proxy) = &network.proxy {
+        return format!("the proxy at {} decides what passes", proxy.unix.display());
+    }
+    let allow = rules(&network.allow);
+    let allowed = if allow.is_empty() { "nothing is allowed".to_owned() } else { format!("only {allow}") };
+    match rules(&network.deny) {
+        deny if deny.is_empty() => allowed,
+        deny => format!("{allowed}; never {deny}"),
+    }
+}
+
+/// The ports that TCP connections may be made to on the host's network, where the policy narrows it.
+pub(super) fn ports_of_host(parts: &Parts<'_>) -> Option<Vec<u16>> {
+    let allow = &parts.policy.network.allow;
+    let is_narrowed = parts.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
+    if is_narrowed { rules(allow).ports_of_any_host() } else { None }
+}
+
+/// What the proxy has to know.
+///
+/// # Errors
+/// A proxy of the environment that is none.
+pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
+    if !asks_for_proxy(parts) {
+        return Ok(None);
+    }
+    let network = &parts.policy.network;
+    let way = match (&network.proxy, &network.upstream) {
+        (Some(proxy), _) => Way::Foreign(parts.caller.absolute(&proxy.unix)),
+        (None, Some(upstream)) => Upstream::of(upstream, &parts.caller.environment)
+            .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
+            .map_or(Way::Direct, Way::Upstream),
+        (None, None) => Way::Direct,
+    };
+    let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
+    Ok(Some(Settings {
+        allow: rules(&network.allow),
+        deny: rules(&network.deny),
+        addresses: addresses.unwrap_or_default(),
+        way,
+        name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
+        limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
+        audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
+    }))
+}
+
+/// A name server as `address` or `address:port`.
+pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
+    let plain = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NAME_SERVER));
+    text.parse().or_else(|_| plain()).ok()
+}
+
+/// The variables by which tools find the proxy.
+pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
+    if !asks_for_proxy(parts) {
+        return Vec::new();
+    }
+    let java: Vec<String> = ["http", "https"]
+        .iter()
+        .flat_map(|scheme| {
+            [format!("-D{scheme}.proxyHost=127.0.0.1"), format!("-D{scheme}.proxyPort={PORT}")]
+        })
+        .chain(["-Dhttp.nonProxyHosts=localhost|127.*|[::1]".to_owned()])
+        .collect();
+    let own = [("JAVA_TOOL_OPTIONS", java.join(" ")), ("NODE_USE_ENV_PROXY", "1".to_owned())];
+    let to =
+        |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
+    to(PROXY, url())
+        .chain(to(NO_PROXY, DIRECT.to_owned()))
+        .chain(own)
+        .map(|(name, value)| (name.into(), value.into()))
+        .chain(certificates(parts).map(|(name, source)| (name.into(), source.path.into())))
+        .collect()
+}
+
+/// The bundles of certificates that the caller's variables name. `ci-only` has nothing of the caller's.
+fn certificates(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Source)> {
+    let has_them = asks_for_proxy(parts) && parts.policy.profile != Profile::CiOnly;
+    CERTIFICATES.iter().filter(move |_| has_them).filter_map(|&name| {
+        let path = Path::new(parts.caller.variable(name)?);
+        let source = path.is_absolute().then(|| Source::resolve(path).ok())??;
+        let is_file = std::fs::metadata(&source.path).is_ok_and(|metadata| metadata.is_file());
+        is_file.then_some((name, source))
+    })
+}
+
+/// Shows the caller's bundles of certificates where nothing shows them yet.
+pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
+    for (_, source) in certificates(parts) {
+        if view.host_path(&source.path).is_none() {
+            view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
+        }
+    }
+}
+
+/// The sandbox's own name server, where it has one. To be shown first: it wins over what the profile shows.
+pub(super) fn show_resolver(view: &mut View, parts: &Parts<'_>) {
+    if is_transparent(parts) {
+        let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
+        view.offer("file", place_of_resolver(parts), system::file(contents));
+    }
+}
+
+/// Where programs end up that open `/etc/resolv.conf`: where the whole tree is shown, it may be a link.
+fn place_of_resolver(parts: &Parts<'_>) -> PathBuf {
+    let usual = Path::new("/etc/resolv.conf");
+    let shown = if parts.policy.profile == Profile::FullDev { usual.canonicalize().ok() } else { None };
+    shown.unwrap_or_else(|| usual.to_owned())
+}

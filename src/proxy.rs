@@ -1,0 +1,167 @@
+//! The proxy: the only way out of a sandbox whose network mode is `proxy`. It runs outside, on the runtime of whoever
+//! prepared the sandbox; its listeners lie in the sandbox's network namespace and were handed out, so that no byte
+//! passes through the inside.
+//!
+//! Nothing that a client sends is believed, and nothing is dialled that `gate` did not let pass.
+
+mod accept;
+pub(crate) mod address;
+mod ask;
+mod audit;
+mod denials;
+pub(crate) mod destination;
+mod dial;
+mod dns;
+mod forward;
+mod gate;
+mod http;
+mod meter;
+mod names;
+mod refusal;
+mod relay;
+mod resolve;
+pub(crate) mod rule;
+mod settings;
+mod socks;
+mod stream;
+mod transparent;
+pub(crate) mod upstream;
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use tokio::{sync::Semaphore, task::AbortHandle};
+
+pub use self::ask::{Decision, NetworkRequest};
+pub(crate) use self::{
+    ask::Ask,
+    gate::Gate,
+    settings::{Limits as ProxyLimits, NAME_SERVER, PORT, Settings, Way},
+};
+use self::{audit::Exec, denials::Denials, meter::Meter, names::Names, refusal::Refusal};
+use crate::{Denial, inside::Listening};
+
+/// Sessions and one-shots of this process, counted for the audit log.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The proxy of one network namespace.
+pub(crate) struct Proxy {
+    gate: Arc<Gate>,
+    names: Names,
+    denials: Denials,
+    meter: Meter,
+    slots: Arc<Semaphore>,
+    session: String,
+    execs: audit::Execs,
+}
+
+impl Proxy {
+    fn new(gate: &Arc<Gate>) -> Self {
+        let limits = &gate.settings().limits;
+        Self {
+            names: Names::default(),
+            denials: Denials::default(),
+            meter: Meter::new(limits.bytes, limits.rate),
+            slots: Arc::new(Semaphore::new(limits.connections)),
+            session: format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Relaxed)),
+            execs: audit::Execs::default(),
+            gate: Arc::clone(gate),
+        }
+    }
+
+    /// Remembers that something was refused, for the commands that run and for the audit log. To be called before the
+    /// client is told, so that no command ends before its denial is known.
+    fn refused(&self, refusal: &Refusal) {
+        self.denials.add(refusal);
+        self.gate.audit(|| audit::Line::refused(self, refusal));
+    }
+}
+
+/// A proxy that serves; it ends with this value, and every connection through it.
+pub(crate) struct Serving {
+    proxy: Arc<Proxy>,
+    tasks: Vec<AbortHandle>,
+}
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Serving").field("session", &self.proxy.session).finish_non_exhaustive()
+    }
+}
+
+impl Serving {
+    pub(crate) fn new(gate: &Arc<Gate>) -> Self {
+        Self { proxy: Arc::new(Proxy::new(gate)), tasks: Vec::new() }
+    }
+
+    /// Serves a socket that came out of the sandbox.
+    ///
+    /// # Errors
+    /// Those of putting it under the runtime's watch.
+    pub(crate) fn take(&mut self, Listening { kind, port, socket }: Listening) -> io::Result<()> {
+        let task = match (kind, port) {
+            (libc::SOCK_DGRAM, _) => transparent::answer_names(Arc::clone(&self.proxy), socket)?,
+            (_, PORT) => accept::accept(Arc::clone(&self.proxy), socket, accept::serve)?,
+            _ => accept::accept(Arc::clone(&self.proxy), socket, transparent::serve)?,
+        };
+        self.tasks.push(task);
+        Ok(())
+    }
+
+    /// Follows what is refused while a command runs.
+    pub(crate) fn witness(&self) -> Witness {
+        Witness {
+            since: self.proxy.denials.now(),
+            _exec: self.proxy.execs.enter(&self.proxy),
+            proxy: Arc::clone(&self.proxy),
+        }
+    }
+}
+
+impl Serving {
+    /// Ends every connection, and takes no more.
+    pub(crate) fn end(&self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What is known of the network of one command. Commands of a session that run side by side share a network, so each
+/// sees what is refused to the others.
+pub(crate) struct Witness {
+    proxy: Arc<Proxy>,
+    since: u64,
+    _exec: Exec,
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Witness").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+impl Witness {
+    /// What was refused since the command was handed over.
+    pub(crate) fn denials(&self) -> Vec<Denial> {
+        self.proxy.denials.since(self.since)
+    }
+}
+
+/// A TCP listener or UDP socket made of what came out of the sandbox.
+fn nonblocking<T: From<OwnedFd>>(socket: OwnedFd) -> io::Result<T> {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
+    fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(socket.into())
+}

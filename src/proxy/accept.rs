@@ -1,0 +1,73 @@
+//! Listeners to connections: as many at once as the limits say, each a task that ends with the listener's.
+
+use std::{future::Future, io, net::TcpListener as StdListener, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{AbortHandle, JoinSet},
+    time::{sleep, timeout},
+};
+
+use super::{Proxy, http, nonblocking, socks};
+
+/// Where the embedding program has no descriptor left: how long to leave it alone.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Accepts on a listener of the sandbox's and has each connection served.
+pub(super) fn accept<S: Future<Output = ()> + Send + 'static>(
+    proxy: Arc<Proxy>,
+    socket: OwnedFd,
+    serve: fn(Arc<Proxy>, TcpStream) -> S,
+) -> io::Result<AbortHandle> {
+    let listener = TcpListener::from_std(nonblocking::<StdListener>(socket)?)?;
+    let task = tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                Some(_) = connections.join_next() => continue,
+                accepted = next(&proxy, &listener) => accepted,
+            };
+            let Some((stream, slot)) = accepted else { return };
+            let proxy = Arc::clone(&proxy);
+            connections.spawn(async move {
+                serve(proxy, stream).await;
+                drop(slot);
+            });
+        }
+    });
+    Ok(task.abort_handle())
+}
+
+/// The next connection, once there is room for one.
+async fn next(
+    proxy: &Proxy,
+    listener: &TcpListener,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let slot = Arc::clone(&proxy.slots).acquire_owned().await.ok()?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                // Requests and answers are small, and somebody waits for each.
+                let _ = stream.set_nodelay(true);
+                return Some((stream, slot));
+            }
+            Err(error) => {
+                tracing::debug!(%error, "accept");
+                sleep(BREATH).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection of the proxy's own port, in the protocol that its first byte begins.
+pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
+    let mut first = [0];
+    let time = proxy.gate.settings().limits.header_time;
+    match timeout(time, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first == [5] => socks::serve(proxy, stream).await,
+        Ok(Ok(1)) => http::serve(proxy, stream).await,
+        // It said nothing.
+        _ => {}
+    }
+}

@@ -1,0 +1,293 @@
+//! Requests in absolute form, passed on to their origin. Each message is taken apart and written anew, so what an origin
+//! reads is what was decided about.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http_body_util::BodyExt;
+use hyper::{
+    HeaderMap, Method, Request, Response, Uri, Version,
+    body::Incoming,
+    client::conn::http1::{self, SendRequest},
+    header::{self, HeaderName, HeaderValue},
+    http::uri::{Authority, PathAndQuery, Scheme},
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, Sleep, sleep_until},
+};
+
+use super::{
+    Proxy,
+    audit::Record,
+    destination::Destination,
+    dial,
+    gate::Route,
+    http::{Body, noted},
+    meter::Heading,
+    refusal::{Reason, Refusal},
+};
+
+/// Headers of one hop, which are not passed on (RFC 9110, 7.6.1), besides those that `Connection` names.
+const OF_ONE_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// The connection to an origin that a client's connection keeps for its next request.
+#[derive(Default)]
+pub(super) struct Kept {
+    origin: Option<Origin>,
+}
+
+struct Origin {
+    destination: Destination,
+    sender: SendRequest<Incoming>,
+    /// Where it leads to another proxy: the value of its credentials.
+    through: Option<Option<HeaderValue>>,
+    /// Ends with this.
+    _driver: JoinSet<()>,
+}
+
+impl Kept {
+    /// Passes a request on.
+    pub(super) async fn forward(
+        &mut self,
+        proxy: &Arc<Proxy>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, Refusal> {
+        let destination = destination(&request).map_err(|refusal| noted(proxy, refusal))?;
+        // Decided for each request: a deny that was remembered meanwhile counts.
+        let permit = dial::permit(proxy, destination.clone()).await?;
+        let mut is_new = false;
+        loop {
+            let mut origin = match self.reusable(&destination).await {
+                Some(origin) => origin,
+                None => {
+                    is_new = true;
+                    Origin::connect(proxy, &permit).await?
+                }
+            };
+            rewrite(&mut request, &destination, origin.through.as_ref());
+            match origin.sender.try_send_request(request).await {
+                Ok(mut response) => {
+                    self.origin = Some(origin);
+                    strip(response.headers_mut());
+                    return Ok(response.map(BodyExt::boxed_unsync));
+                }
+                Err(mut error) => match error.take_message() {
+                    // It was closed just now, and nothing of the request was sent.
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => {
+                        let reason = Reason::Unreachable(error.into_error().to_string());
+                        return Err(noted(proxy, Refusal::of(&destination, reason)));
+                    }
+                },
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// The connection that is kept, if it leads to the same origin and is still open.
+    async fn reusable(&mut self, destination: &Destination) -> Option<Origin> {
+        let mut origin = self.origin.take().filter(|origin| origin.destination == *destination)?;
+        origin.sender.ready().await.is_ok().then_some(origin)
+    }
+}
+
+impl Origin {
+    async fn connect(proxy: &Arc<Proxy>, permit: &super::gate::Permit) -> Result<Self, Refusal> {
+        let (stream, address) = dial::first_hop(proxy, permit).await?;
+        let destination = permit.destination.clone();
+        let record = Record::new(proxy, &destination, address, permit.reason);
+        let metered = Metered::new(stream, Arc::clone(proxy), record);
+        let limits = &proxy.gate.settings().limits;
+        let mut builder = http1::Builder::new();
+        let handshake = builder.max_buf_size(limits.header_size).handshake(TokioIo::new(metered)).await;
+        let (sender, connection) = handshake.map_err(|error| {
+            noted(proxy, Refusal::of(&destination, Reason::Unreachable(error.to_string())))
+        })?;
+        let mut driver = JoinSet::new();
+        driver.spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to an origin");
+            }
+        });
+        let through = match &permit.route {
+            Route::Upstream(upstream) => {
+                let value = upstream.authorization.as_deref();
+                Some(value.and_then(|value| HeaderValue::from_str(value).ok()))
+            }
+            _ => None,
+        };
+        Ok(Self { destination, sender, through, _driver: driver })
+    }
+}
+
+/// Where a request shall go; the Host header says nothing (RFC 9112, 3.2.2).
+fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
+    let uri = request.uri();
+    let subject = uri.to_string();
+    let refuse = |reason| Err(Refusal::request(&subject, reason));
+    if request.method() == Method::TRACE {
+        return refuse(Reason::Method("method TRACE is not served"));
+    }
+    if uri.scheme().is_none() {
+        return refuse(Reason::Malformed(
+            "this is a proxy: write the request in absolute form, or use CONNECT",
+        ));
+    }
+    if uri.scheme() != Some(&Scheme::HTTP) {
+        return refuse(Reason::Malformed(
+            "only http:// is passed on in absolute form; use CONNECT for others",
+        ));
+    }
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
+    Destination::parse(&with_port).map_err(|malformed| Refusal::malformed(&subject, &malformed))
+}
+
+/// Whether something follows the host, which may be an address in brackets.
+fn has_port(authority: &str) -> bool {
+    authority.rsplit_once(']').map_or(authority, |(_, rest)| rest).contains(':')
+}
+
+/// Makes the request the origin's: its own target and host, and nothing that was meant for us.
+fn rewrite(
+    request: &mut Request<Incoming>,
+    destination: &Destination,
+    through: Option<&Option<HeaderValue>>,
+) {
+    strip(request.headers_mut());
+    let authority = match destination.port {
+        80 => destination.host.to_string(),
+        _ => destination.to_string(),
+    };
+    if let Ok(host) = HeaderValue::from_str(&authority) {
+        request.headers_mut().insert(header::HOST, host);
+    }
+    let mut parts = std::mem::take(request.uri_mut()).into_parts();
+    let path = parts.path_and_query.take().unwrap_or(PathAndQuery::from_static("/"));
+    parts.path_and_query = Some(path);
+    (parts.scheme, parts.authority) = match through {
+        Some(_) => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),
+        None => (None, None),
+    };
+    *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
+    *request.version_mut() = Version::HTTP_11;
+    if let Some(Some(value)) = through {
+        request.headers_mut().insert(header::PROXY_AUTHORIZATION, value.clone());
+    }
+}
+
+/// Takes away what is of one hop.
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // What frames the message is hyper's affair.
+        .filter(|name| {
+            *name != header::CONTENT_LENGTH && *name != header::TRANSFER_ENCODING && *name != header::HOST
+        })
+        .collect();
+    for name in named.iter().chain(&OF_ONE_HOP) {
+        headers.remove(name);
+    }
+}
+
+/// A connection whose bytes are counted, bounded and hurried.
+struct Metered {
+    stream: TcpStream,
+    proxy: Arc<Proxy>,
+    record: Record,
+    /// Until when nothing is read, because too much was.
+    pause: Option<Pin<Box<Sleep>>>,
+    idle: Pin<Box<Sleep>>,
+}
+
+impl Metered {
+    fn new(stream: TcpStream, proxy: Arc<Proxy>, record: Record) -> Self {
+        let idle = Box::pin(sleep_until(Instant::now() + proxy.gate.settings().limits.idle_time));
+        Self { stream, proxy, record, pause: None, idle }
+    }
+
+    fn passed(&mut self, heading: Heading, bytes: usize) -> io::Result<()> {
+        self.record.tally.add(heading, bytes);
+        let end = Instant::now() + self.proxy.gate.settings().limits.idle_time;
+        self.idle.as_mut().reset(end);
+        match self.proxy.meter.count(bytes) {
+            Some(until) => {
+                self.pause = until.map(|until| Box::pin(sleep_until(until)));
+                Ok(())
+            }
+            None => Err(io::ErrorKind::QuotaExceeded.into()),
+        }
+    }
+
+    /// Waits while too much has passed.
+    fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.pause {
+            Some(pause) => pause.as_mut().poll(context).map(|()| self.pause = None),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        std::task::ready!(self.poll_pause(context));
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.stream).poll_read(context, buffer) {
+            Poll::Ready(read) => {
+                read?;
+                Poll::Ready(self.passed(Heading::Down, buffer.filled().len() - before))
+            }
+            Poll::Pending if self.idle.as_mut().poll(context).is_ready() => {
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.poll_pause(context));
+        let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
+        self.passed(Heading::Up, written)?;
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,177 @@
+//! The decision: what may be reached, and at which addresses. Everything that is dialled passed here.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::OnceLock,
+};
+
+use super::{
+    address,
+    ask::Ask,
+    audit::{Line, Log},
+    destination::{Destination, Host, Name},
+    refusal::{Reason, Refusal},
+    resolve::Resolver,
+    settings::{Settings, Way},
+    upstream::Upstream,
+};
+use crate::Error;
+
+/// Who decides for the sandboxes of one policy.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    settings: Settings,
+    ask: OnceLock<Ask>,
+    resolver: Resolver,
+    log: Option<Log>,
+}
+
+/// Leave to connect: checked, and to nothing else.
+#[derive(Debug)]
+pub(super) struct Permit {
+    pub(super) destination: Destination,
+    pub(super) route: Route,
+    /// What let it pass: a word for the audit log.
+    pub(super) reason: &'static str,
+}
+
+/// How it is reached.
+#[derive(Debug)]
+pub(super) enum Route {
+    Direct(Vec<SocketAddr>),
+    Upstream(Upstream),
+    Foreign(std::path::PathBuf),
+}
+
+impl Gate {
+    /// # Errors
+    /// An audit log that cannot be opened.
+    pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
+        let open = |path: &std::path::PathBuf| {
+            Log::open(path).map_err(|source| Error::Grant {
+                what: "audit log",
+                path: path.clone(),
+                source,
+                remedy: Some("name a file in a directory that you can write".to_owned()),
+            })
+        };
+        let log = settings.audit.as_ref().map(open).transpose()?;
+        Ok(Self {
+            resolver: Resolver::new(settings.name_servers.clone()),
+            settings,
+            ask: OnceLock::new(),
+            log,
+        })
+    }
+
+    /// Whom to ask about what the lists do not decide. The first one stays.
+    pub(crate) fn ask(&self, ask: Ask) {
+        let _ = self.ask.set(ask);
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Every address of a name, unchecked: for what the policy itself names.
+    pub(super) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+        self.resolver.resolve(name).await
+    }
+
+    /// Whether a program may learn that the name exists. What it may connect to is decided when it does.
+    pub(super) fn may_name(&self, name: &Name) -> bool {
+        let host = Host::Name(name.clone());
+        self.ask.get().is_some()
+            || matches!(self.settings.way, Way::Foreign(_))
+            || self.settings.allow.may_match(&host)
+    }
+
+    /// Decides. Names are resolved once, here; only what was checked is dialled.
+    pub(super) async fn permit(&self, destination: Destination) -> Result<Permit, Refusal> {
+        if let Way::Foreign(unix) = &self.settings.way {
+            return Ok(Permit { destination, route: Route::Foreign(unix.clone()), reason: "foreign" });
+        }
+        let reason = self.listed(&destination).await?;
+        let route = match &self.settings.way {
+            Way::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+                if let Host::Address(address) = destination.host {
+                    self.check(address, &destination, reason)?;
+                }
+                Route::Upstream(upstream.clone())
+            }
+            _ => Route::Direct(self.addresses(&destination, reason).await?),
+        };
+        Ok(Permit { destination, route, reason })
+    }
+
+    /// What the lists say, or whoever is asked.
+    async fn listed(&self, destination: &Destination) -> Result<&'static str, Refusal> {
+        if let Some(rule) = self.settings.deny.find(destination) {
+            return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+        }
+        if self.settings.allow.find(destination).is_some() {
+            return Ok("allowed");
+        }
+        match self.ask.get() {
+            Some(ask) if ask.allows(destination).await => Ok("asked"),
+            _ => Err(Refusal::of(destination, Reason::NotAllowed)),
+        }
+    }
+
+    /// The addresses of a destination that may be dialled.
+    async fn addresses(
+        &self,
+        destination: &Destination,
+        reason: &'static str,
+    ) -> Result<Vec<SocketAddr>, Refusal> {
+        let found = match &destination.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => Refusal::of(destination, Reason::Timeout("looking its name up")),
+                _ => Refusal::of(destination, Reason::Unreachable(error.to_string())),
+            })?,
+        };
+        let mut refused = None;
+        let mut checked = Vec::with_capacity(found.len());
+        for address in found {
+            match self.check(address, destination, reason) {
+                Ok(address) => checked.push(SocketAddr::new(address, destination.port)),
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        match (checked.is_empty(), refused) {
+            (true, Some(refusal)) => Err(refusal),
+            (true, None) => {
+                Err(Refusal::of(destination, Reason::Unreachable("its name has no address".to_owned())))
+            }
+            (false, _) => Ok(checked),
+        }
+    }
+
+    /// One address, as it will be dialled.
+    fn check(&self, address: IpAddr, destination: &Destination, reason: &str) -> Result<IpAddr, Refusal> {
+        // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
+        let address = address.to_canonical();
+        let here = Destination { host: Host::Address(address), port: destination.port };
+        if let Some(rule) = self.settings.deny.find(&here) {
+            return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+        }
+        // Whoever was asked about this very address has seen it.
+        let was_named = reason == "asked" && matches!(destination.host, Host::Address(_));
+        let is_open = was_named
+            || self.settings.addresses.iter().any(|network| network.contains(&address))
+            || self.settings.allow.lists(address, destination.port);
+        match address::special(address) {
+            Some(range) if !is_open => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
+            _ => Ok(address),
+        }
+    }
+
+    /// Writes a line of the audit log, where there is one.
+    pub(super) fn audit<'l>(&self, line: impl FnOnce() -> Line<'l>) {
+        if let Some(log) = &self.log {
+            log.write(&line());
+        }
+    }
+}

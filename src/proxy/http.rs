@@ -1,0 +1,138 @@
+//! HTTP/1.1 of the proxy's port: CONNECT, and requests in absolute form. Decides nothing; what is refused is answered in
+//! words.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    ext::ReasonPhrase,
+    header::{self, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use super::{
+    Proxy,
+    destination::Destination,
+    dial::{self, Dialled},
+    forward::Kept,
+    refusal::{Reason, Refusal},
+    relay,
+    stream::Stream,
+};
+
+/// What is answered: a text of ours, or what an origin sends.
+pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// A CONNECT that was answered with yes: what to relay once the answer is out.
+type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
+
+/// Serves one connection to its end.
+pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
+    let limits = &proxy.gate.settings().limits;
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_time)
+        .max_buf_size(limits.header_size)
+        .half_close(true);
+    let tunnel = Arc::new(Tunnel::default());
+    let kept = Arc::new(tokio::sync::Mutex::new(Kept::default()));
+    let service = service_fn(|request| {
+        let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
+        async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
+    });
+    // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
+    let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades()).await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection to the proxy");
+    }
+    drop(kept);
+    let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((upgrade, dialled)) = taken {
+        begin(&proxy, upgrade, dialled).await;
+    }
+}
+
+/// Relays what follows a CONNECT.
+async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
+    let Ok(upgraded) = upgrade.await else { return };
+    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
+    relay::relay(proxy, Stream::Tcp(parts.io.into_inner()), parts.read_buf, dialled).await;
+}
+
+async fn answer(
+    proxy: &Arc<Proxy>,
+    mut request: Request<Incoming>,
+    tunnel: &Tunnel,
+    kept: &tokio::sync::Mutex<Kept>,
+) -> Response<Body> {
+    if request.method() != Method::CONNECT {
+        return kept
+            .lock()
+            .await
+            .forward(proxy, request)
+            .await
+            .unwrap_or_else(|refusal| explain(proxy, &refusal));
+    }
+    match connect(proxy, &request).await {
+        Ok(dialled) => {
+            let upgrade = hyper::upgrade::on(&mut request);
+            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, dialled));
+            let mut response = Response::new(text(String::new()));
+            response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection established"));
+            response
+        }
+        Err(refusal) => explain(proxy, &refusal),
+    }
+}
+
+async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, Refusal> {
+    let authority = request.uri().authority().map_or("", |authority| authority.as_str());
+    match Destination::parse(authority) {
+        Ok(destination) => dial::reach(proxy, destination).await,
+        Err(malformed) => Err(noted(proxy, Refusal::malformed(authority, &malformed))),
+    }
+}
+
+/// A refusal that nobody has noted yet.
+pub(super) fn noted(proxy: &Proxy, refusal: Refusal) -> Refusal {
+    proxy.refused(&refusal);
+    refusal
+}
+
+/// A refusal as an answer: what was asked, why not, and what would allow it.
+pub(super) fn explain(proxy: &Proxy, refusal: &Refusal) -> Response<Body> {
+    let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
+    if matches!(refusal.reason, Reason::NotAllowed) {
+        let allow = &proxy.gate.settings().allow;
+        let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
+        words.push_str(&format!("kennel: allowed is: {listed}\n"));
+    }
+    if let Some(flag) = refusal.flag() {
+        words.push_str(&format!("kennel: whoever runs the sandbox can allow it with: {flag}\n"));
+    }
+    let mut response = Response::new(text(words));
+    *response.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
+    let headers = response.headers_mut();
+    let name = if refusal.is_denial() { "x-kennel-deny" } else { "x-kennel-error" };
+    headers.insert(name, HeaderValue::from_static(refusal.word()));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if refusal.status() == 405 {
+        headers.insert(
+            header::ALLOW,
+            HeaderValue::from_static("CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        );
+    }
+    response
+}
+
+fn text(words: String) -> Body {
+    Full::new(Bytes::from(words)).map_err(|never| match never {}).boxed_unsync()
+}

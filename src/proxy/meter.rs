@@ -1,0 +1,114 @@
+//! How much passes: counted for each connection, bounded for the sandbox.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// What all connections of a sandbox may pass together.
+pub(super) struct Meter {
+    bytes: Option<u64>,
+    passed: AtomicU64,
+    rate: Option<Rate>,
+}
+
+/// Bytes per second: when the next byte is due.
+struct Rate {
+    per_second: u64,
+    due: Mutex<Instant>,
+}
+
+/// How far ahead of its time a stream may be, so that it need not sleep after each packet.
+const SLACK: Duration = Duration::from_millis(50);
+
+impl Meter {
+    pub(super) fn new(bytes: Option<u64>, rate: Option<u64>) -> Self {
+        let rate = rate.map(|per_second| Rate { per_second, due: Mutex::new(Instant::now()) });
+        Self { bytes, passed: AtomicU64::new(0), rate }
+    }
+
+    /// Counts bytes that passed; answers until when to wait before the next may. `None`: there will be no next.
+    pub(super) fn count(&self, bytes: usize) -> Option<Option<Instant>> {
+        let bytes = bytes as u64;
+        let passed = self.passed.fetch_add(bytes, Relaxed) + bytes;
+        if self.bytes.is_some_and(|most| passed > most) {
+            return None;
+        }
+        Some(self.rate.as_ref().and_then(|rate| rate.delay(bytes)))
+    }
+
+    /// Whether anything may pass at all.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
+    }
+
+    /// Whether there is nothing to wait for or to run out of.
+    pub(super) fn is_unbounded(&self) -> bool {
+        self.bytes.is_none() && self.rate.is_none()
+    }
+}
+
+impl Rate {
+    fn delay(&self, bytes: u64) -> Option<Instant> {
+        let now = Instant::now();
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.per_second);
+        *due = (*due).max(now) + takes;
+        (*due > now + SLACK).then_some(*due)
+    }
+}
+
+/// What one connection passed, and when it did last.
+pub(super) struct Tally {
+    pub(super) up: AtomicU64,
+    pub(super) down: AtomicU64,
+    begun: Instant,
+    /// Milliseconds from `begun`.
+    last: AtomicU64,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heading {
+    Up,
+    Down,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        Self {
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            begun: Instant::now(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn add(&self, heading: Heading, bytes: usize) {
+        let counter = if heading == Heading::Up { &self.up } else { &self.down };
+        counter.fetch_add(bytes as u64, Relaxed);
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Relaxed);
+    }
+
+    pub(super) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns once nothing has passed for so long.
+    pub(super) async fn idle(&self, time: Duration) {
+        loop {
+            let last = self.begun + Duration::from_millis(self.last.load(Relaxed));
+            let end = last + time;
+            if Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Names to addresses: the hosts file, then the system's name servers, or those that the policy names. Judges nothing.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use hickory_resolver::{
+    TokioResolver,
+    config::{ConnectionConfig, NameServerConfig, ResolverConfig},
+    net::{NetError, runtime::TokioRuntimeProvider},
+};
+use tokio::{
+    sync::{OnceCell, Semaphore},
+    time::timeout,
+};
+
+use super::destination::Name;
+
+/// All questions about one name together.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Names that are looked up at the same time; more wait.
+const AT_ONCE: usize = 64;
+
+/// Looks names up. It reads the system's configuration with the first name.
+pub(super) struct Resolver {
+    name_servers: Vec<SocketAddr>,
+    resolver: OnceCell<TokioResolver>,
+    slots: Semaphore,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").field("name_servers", &self.name_servers).finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    pub(super) fn new(name_servers: Vec<SocketAddr>) -> Self {
+        Self { name_servers, resolver: OnceCell::new(), slots: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Every address of a name.
+    ///
+    /// # Errors
+    /// `TimedOut`, or why there is none.
+    pub(super) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+        let look_up = async {
+            let _slot = self.slots.acquire().await;
+            let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await?;
+            // With its dot at the end no search domain is appended to a name that has one inside.
+            let absolute = if name.as_str().contains('.') { format!("{name}.") } else { name.to_string() };
+            let found = resolver.lookup_ip(absolute).await.map_err(|error| explained(&error))?;
+            Ok(found.iter().collect())
+        };
+        timeout(PATIENCE, look_up).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn build(&self) -> io::Result<TokioResolver> {
+        let builder = if self.name_servers.is_empty() {
+            TokioResolver::builder_tokio().map_err(io::Error::other)?
+        } else {
+            let servers = self.name_servers.iter().map(name_server).collect();
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        };
+        builder.build().map_err(io::Error::other)
+    }
+}
+
+fn name_server(at: &SocketAddr) -> NameServerConfig {
+    let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
+    connections.iter_mut().for_each(|connection| connection.port = at.port());
+    NameServerConfig::new(at.ip(), true, connections)
+}
+
+fn explained(error: &NetError) -> io::Error {
+    if matches!(error, NetError::Timeout) {
+        return io::ErrorKind::TimedOut.into();
+    }
+    if error.is_nx_domain() || error.is_no_records_found() {
+        return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    }
+    io::Error::other(format!("looking its name up: {error}"))
+}
