@@ -47,10 +47,6 @@ impl Meter {
         self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
     }
 
-    /// Whether there is nothing to wait for or to run out of.
-    pub(super) fn is_unbounded(&self) -> bool {
-        self.bytes.is_none() && self.rate.is_none()
-    }
 }
 
 impl Rate {

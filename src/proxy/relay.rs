@@ -1,12 +1,21 @@
 //! Bytes in both directions, until both have ended or nothing passes any more. A direction that ends is told to the other
 //! side, and the other direction goes on.
 //!
-//! An idle connection has no buffer: each thread has one, used between two waits.
+//! An idle connection has no buffer: each thread has one, used between two waits. A stream of much is moved by
+//! splice(2), which passes pages on instead of copying them.
 
-use std::{cell::RefCell, io};
+use std::{
+    cell::RefCell,
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
 
 use bytes::Bytes;
-use tokio::time::sleep_until;
+use nix::{
+    fcntl::{OFlag, SpliceFFlags, splice},
+    unistd::pipe2,
+};
+use tokio::{io::Interest, time::sleep_until};
 
 use super::{
     Proxy,
@@ -15,8 +24,14 @@ use super::{
     stream::Stream,
 };
 
-/// What is moved at once.
+/// What is copied at once.
 const CHUNK: usize = 64 << 10;
+
+/// What is moved at once.
+const SPLICED: usize = 1 << 20;
+
+/// So many small moves in a row, and the pipe goes.
+const PATIENCE: u32 = 16;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
@@ -53,20 +68,46 @@ struct Direction<'r> {
     to: &'r Stream,
 }
 
+/// Whether a direction has come to its end.
+#[derive(PartialEq, Eq)]
+enum Flow {
+    Ended,
+    /// There is so much that it pays to move it without copying.
+    Bulk,
+    /// There is so little that a pipe is not worth its descriptors.
+    Little,
+}
+
 impl Direction<'_> {
     /// Passes everything, `early` first, to the end.
     async fn pass(&self, early: Bytes) -> io::Result<()> {
         self.write(&early).await?;
         self.count(early.len()).await?;
+        while self.copy().await? != Flow::Ended {
+            // Who has no room for a pipe goes on copying.
+            if let Ok(pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+                && self.splice(pipe).await? == Flow::Ended
+            {
+                break;
+            }
+        }
+        self.to.end();
+        Ok(())
+    }
+
+    /// Copies, until the end or until there is a lot.
+    async fn copy(&self) -> io::Result<Flow> {
         loop {
             self.from.readable().await?;
             let Some((count, rest)) = self.chunk()? else { continue };
             if count == 0 {
-                self.to.end();
-                return Ok(());
+                return Ok(Flow::Ended);
             }
             self.write(&rest).await?;
             self.count(count).await?;
+            if count == CHUNK {
+                return Ok(Flow::Bulk);
+            }
         }
     }
 
@@ -90,6 +131,29 @@ impl Direction<'_> {
         Ok(())
     }
 
+    /// Moves pages through a pipe, until the end or until there is little.
+    async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
+        let mut little = 0;
+        while little < PATIENCE {
+            self.from.readable().await?;
+            // The pipe is empty here, so it is the stream that is not ready.
+            let taken = self.from.try_io(Interest::READABLE, || moved(self.from, &into, SPLICED));
+            let Some(count) = ready(taken)? else { continue };
+            if count == 0 {
+                return Ok(Flow::Ended);
+            }
+            let mut rest = count;
+            while rest > 0 {
+                self.to.writable().await?;
+                let given = self.to.try_io(Interest::WRITABLE, || moved(&out, self.to, rest));
+                rest -= ready(given)?.unwrap_or(0);
+            }
+            self.count(count).await?;
+            little = if count < CHUNK / 4 { little + 1 } else { 0 };
+        }
+        Ok(Flow::Little)
+    }
+
     async fn count(&self, bytes: usize) -> io::Result<()> {
         self.tally.add(self.heading, bytes);
         match self.proxy.meter.count(bytes) {
@@ -101,6 +165,12 @@ impl Direction<'_> {
             }
         }
     }
+}
+
+/// splice(2): at most `count` bytes, without waiting.
+fn moved(from: impl AsFd, to: impl AsFd, count: usize) -> io::Result<usize> {
+    let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
+    Ok(splice(from, None, to, None, count, flags)?)
 }
 
 /// What is not ready is no error.
