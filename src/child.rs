@@ -150,13 +150,9 @@ impl Child {
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
             }
-            Arrival::Listening(listening) => {
-                running.serve(listening)?;
-                return Ok(None);
-            }
             // Its descriptor was lost for want of room for one.
-            Arrival::Report(Report::Terminal {} | Report::Listening { .. }) => Err(Error::no_descriptor()),
-            Arrival::Born(_) => return Ok(None),
+            Arrival::Report(Report::Terminal {}) => Err(Error::no_descriptor()),
+            Arrival::Born(_) | Arrival::Listening(_) => return Ok(None),
             Arrival::Report(report) => {
                 running.note(&report);
                 return Ok(None);

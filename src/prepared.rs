@@ -20,8 +20,8 @@ use crate::{
     compile::{Compiled, Section},
     describe::describe,
     host::remedy::remedy,
-    inside::{Inside, Listening},
-    proxy::{Ask, Gate, Serving},
+    inside::Inside,
+    proxy::{Ask, Gate},
     start::Images,
 };
 
@@ -55,15 +55,9 @@ impl Prepared {
         }
     }
 
-    /// Serves a socket that came out of a sandbox, beside those that `serving` has.
-    ///
-    /// # Errors
-    /// Those of putting it under the runtime's watch.
-    pub(crate) fn serve(&self, serving: &mut Option<Serving>, listening: Listening) -> Result<(), Error> {
-        // Nothing listens where nobody decides.
-        let Some(gate) = &self.gate else { return Ok(()) };
-        let taken = serving.get_or_insert_with(|| Serving::new(gate)).take(listening);
-        taken.map_err(Error::io("serve the sandbox's network"))
+    /// Who decides what passes the proxy, where there is one.
+    pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
     }
 
     /// What was started ahead, if nobody has had it.

@@ -17,6 +17,7 @@ mod gate;
 mod http;
 mod meter;
 mod names;
+mod open;
 mod refusal;
 mod relay;
 mod resolve;
@@ -96,7 +97,7 @@ impl std::fmt::Debug for Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(gate: &Arc<Gate>) -> Self {
+    fn new(gate: &Arc<Gate>) -> Self {
         Self { proxy: Arc::new(Proxy::new(gate)), tasks: Vec::new() }
     }
 
@@ -104,7 +105,7 @@ impl Serving {
     ///
     /// # Errors
     /// Those of putting it under the runtime's watch.
-    pub(crate) fn take(&mut self, Listening { kind, port, socket }: Listening) -> io::Result<()> {
+    fn take(&mut self, Listening { kind, port, socket }: Listening) -> io::Result<()> {
         let task = match (kind, port) {
             (libc::SOCK_DGRAM, _) => transparent::answer_names(Arc::clone(&self.proxy), socket)?,
             (_, PORT) => accept::accept(Arc::clone(&self.proxy), socket, accept::serve)?,

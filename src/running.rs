@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
     compile::Section,
-    inside::{Arrival, Inside, Listening},
+    inside::{Arrival, Inside},
     prepared::Prepared,
     proxy::{Serving, Witness},
     session::Guard,
@@ -59,7 +59,7 @@ pub(crate) struct Running {
     /// Counts the command as one of its session's.
     guard: Option<Guard>,
     /// The proxy of a one-shot.
-    serving: Option<Serving>,
+    _serving: Option<Serving>,
     /// Follows what the proxy refuses.
     witness: Option<Witness>,
     span: tracing::Span,
@@ -70,7 +70,7 @@ impl Running {
         inside: Inside,
         prepared: Arc<Prepared>,
         asked: Asked,
-        (guard, span): (Option<Guard>, tracing::Span),
+        (guard, serving, span): (Option<Guard>, Option<Serving>, tracing::Span),
     ) -> Result<Self, Error> {
         let enforcement = match &guard {
             Some(guard) => guard.enforcement(),
@@ -87,8 +87,11 @@ impl Running {
             has_started: false,
             killed: None,
             last: None,
-            witness: guard.as_ref().and_then(Guard::witness),
-            serving: None,
+            witness: match &guard {
+                Some(guard) => guard.witness(),
+                None => serving.as_ref().map(Serving::witness),
+            },
+            _serving: serving,
             guard,
             span,
         })
@@ -111,15 +114,6 @@ impl Running {
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {
         self.inside.get_ref().order(&Order::Signal { number })
-    }
-
-    /// Serves a socket of the sandbox's.
-    pub(crate) fn serve(&mut self, listening: Listening) -> Result<(), Error> {
-        self.prepared.serve(&mut self.serving, listening)?;
-        if self.witness.is_none() {
-            self.witness = self.serving.as_ref().map(Serving::witness);
-        }
-        Ok(())
     }
 
     /// The error for an end that nobody told.

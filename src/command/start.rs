@@ -60,7 +60,7 @@ impl Command {
         let (taken, guard) = self.hand_over(&asked, &request, theirs).await?;
         tracing::debug!(parent: &span, "handed over");
         let asked = Asked { narrow: taken.steps(), ..asked };
-        let mut running = Running::new(taken.inside, prepared, asked, (guard, span))?;
+        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, span))?;
         taken.said.iter().for_each(|report| running.note(report));
         let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
@@ -115,7 +115,7 @@ impl Command {
         let failed = || Error::io("hand the command over");
         match &self.source {
             Source::Alone(prepared) => {
-                let taken = Taken::alone(prepared, asked.narrow.clone())?;
+                let taken = Taken::alone(prepared, asked.narrow.clone()).await?;
                 start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
                 Ok((taken, None))
             }

@@ -87,18 +87,22 @@ pub(super) fn listen(parts: &Parts<'_>, namespaces: &mut Section, enforcement: &
     if !asks_for_proxy(parts) {
         return;
     }
-    let mut at = |kind: libc::c_int, address: Ipv4Addr, port: u16| {
-        let step = Step::Listen { kind: kind.cast_unsigned(), address: address.to_bits(), port: port.into() };
-        namespaces.push(Protection::Proxy, &step);
-    };
-    at(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT);
-    if is_transparent(parts) {
-        at(libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER);
-        for port in ports(&parts.policy.network) {
-            at(libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port);
-        }
+    for (kind, address, port) in sockets(parts) {
+        let (kind, address) = (kind.cast_unsigned(), address.to_bits());
+        namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
     }
     enforcement.set(Protection::Proxy, State::Enforced, detail(&parts.policy.network));
+}
+
+/// Each socket that is handed out: its kind as socket(2) has it, and where it is bound.
+fn sockets(parts: &Parts<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
+    let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
+    if is_transparent(parts) {
+        sockets.push((libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
+        let ports = ports(&parts.policy.network).into_iter();
+        sockets.extend(ports.map(|port| (libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
+    }
+    sockets
 }
 
 /// Where programs without a proxy are served.
@@ -161,6 +165,7 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         way,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
+        sockets: sockets(parts).len(),
         audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
     }))
 }

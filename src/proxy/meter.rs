@@ -46,7 +46,6 @@ impl Meter {
     pub(super) fn is_exhausted(&self) -> bool {
         self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
     }
-
 }
 
 impl Rate {

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: Limits,
     pub(crate) audit: Option<PathBuf>,
+    /// How many sockets come out of each sandbox.
+    pub(crate) sockets: usize,
 }
 
 /// How what passes is reached.

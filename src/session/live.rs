@@ -105,8 +105,19 @@ impl Live {
 
     /// Waits until the zygote has carried out the session's steps.
     async fn set_up(&mut self) -> Result<(), Error> {
+        let mut said = Vec::new();
+        self.serving =
+            Serving::open(&self.prepared, &self.zygote, &mut said).await.map_err(|error| match error {
+                Error::Lost => Error::SessionEnded,
+                error => error,
+            })?;
+        let mut said = said.into_iter();
         loop {
-            match self.zygote.next().await.map_err(Error::io("read the control socket"))? {
+            let arrival = match said.next() {
+                Some(report) => Arrival::Report(report),
+                None => self.zygote.next().await.map_err(Error::io("read the control socket"))?,
+            };
+            match arrival {
                 Arrival::Report(Report::Ready { .. }) => return Ok(()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, (section, index), errno));
@@ -114,8 +125,6 @@ impl Live {
                 Arrival::Report(Report::Skipped { section, index, errno }) => {
                     self.prepared.step_skipped(None, (section, index), errno, &mut self.enforcement);
                 }
-                Arrival::Listening(listening) => self.prepared.serve(&mut self.serving, listening)?,
-                Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Closed => return Err(Error::SessionEnded),
                 _ => {}
             }

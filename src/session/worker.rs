@@ -14,6 +14,7 @@ use crate::{
     compile::Section,
     inside::{Arrival, Inside},
     prepared::Prepared,
+    proxy::Serving,
     start,
 };
 
@@ -23,16 +24,20 @@ pub(crate) struct Taken {
     pub(crate) inside: Inside,
     /// What it said that its command has to know.
     pub(crate) said: Vec<Report>,
+    /// The proxy of a one-shot.
+    pub(crate) serving: Option<Serving>,
     own: Option<Arc<Own>>,
 }
 
 impl Taken {
     /// The only worker of a one-shot.
-    pub(crate) fn alone(prepared: &Prepared, steps: Option<Section>) -> Result<Self, Error> {
+    pub(crate) async fn alone(prepared: &Prepared, steps: Option<Section>) -> Result<Self, Error> {
         let own = steps.map(Own::of).transpose();
         let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
         let inside = start::start_alone(prepared, own.as_ref().map(|own| &own.bytes))?;
-        Ok(Self { inside, said: Vec::new(), own })
+        let mut said = Vec::new();
+        let serving = Serving::open(prepared, &inside, &mut said).await?;
+        Ok(Self { inside, said, serving, own })
     }
 
     /// Its steps that are not in the plan.
@@ -85,7 +90,7 @@ impl Worker {
     pub(super) fn taken(self, hold: Hold) -> Taken {
         let mut inside = self.inside;
         inside.hold(hold);
-        Taken { inside, said: self.skipped, own: self.own }
+        Taken { inside, said: self.skipped, serving: None, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.

@@ -1,0 +1,45 @@
+//! Takes the sockets of a sandbox that was just started, and begins to serve them: before any command can use them, so
+//! that what goes wrong is an error of the start.
+
+use kennel_helper::control::Report;
+
+use super::Serving;
+use crate::{
+    Error,
+    inside::{Arrival, Inside},
+    prepared::Prepared,
+};
+
+impl Serving {
+    /// Serves the network of a sandbox or session whose steps are being carried out; waits until its sockets have come.
+    /// `None` where the policy has no proxy. What else was said meanwhile is left in `said`.
+    ///
+    /// # Errors
+    /// A step that failed, no room for a descriptor.
+    pub(crate) async fn open(
+        prepared: &Prepared,
+        inside: &Inside,
+        said: &mut Vec<Report>,
+    ) -> Result<Option<Self>, Error> {
+        let Some(gate) = prepared.gate() else { return Ok(None) };
+        let mut serving = Self::new(gate);
+        let mut missing = gate.settings().sockets;
+        while missing > 0 {
+            match inside.next().await.map_err(Error::io("read the control socket"))? {
+                Arrival::Listening(listening) => {
+                    serving.take(listening).map_err(Error::io("serve the sandbox's network"))?;
+                    missing -= 1;
+                }
+                Arrival::Report(Report::Failed { section, index, errno }) => {
+                    return Err(prepared.step_failed(None, (section, index), errno));
+                }
+                // Its descriptor was lost for want of room for one.
+                Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
+                Arrival::Report(report) => said.push(report),
+                Arrival::Closed => return Err(Error::Lost),
+                Arrival::Born(_) | Arrival::Terminal(_) => {}
+            }
+        }
+        Ok(Some(serving))
+    }
+}
