@@ -70,12 +70,25 @@ impl Child {
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
         loop {
+            if self.ended.is_some() {
+                self.let_go().await;
+            }
             if let Some(outcome) = self.ended.take() {
                 return Ok(outcome);
             }
             let running = self.running.as_mut().ok_or(Error::Lost)?;
             let arrival = running.next().await?;
             self.ended = self.arrived(arrival)?;
+        }
+    }
+
+    /// Lets go of a sandbox that has told its end. Whoever gives up waiting for it can come back.
+    async fn let_go(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.drain().await;
+        }
+        if let Some(running) = self.running.take() {
+            running.release();
         }
     }
 
@@ -141,11 +154,7 @@ impl Child {
             }
             Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed }) => {
                 let usage = Usage { user_us, system_us, max_rss_bytes: max_rss_kib * 1024, killed };
-                let outcome = running.outcome(ExitStatus::from_raw(status), usage);
-                if let Some(running) = self.running.take() {
-                    running.release();
-                }
-                Ok(Some(outcome))
+                return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage)));
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))

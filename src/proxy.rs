@@ -30,14 +30,20 @@ pub(crate) mod upstream;
 
 use std::{
     io,
+    net::IpAddr,
     os::fd::OwnedFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
-use tokio::{sync::Semaphore, task::AbortHandle};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time::timeout,
+};
 
 pub use self::ask::{Decision, NetworkRequest};
 pub(crate) use self::{
@@ -45,8 +51,18 @@ pub(crate) use self::{
     gate::Gate,
     settings::{Limits as ProxyLimits, NAME_SERVER, PORT, Settings, Way},
 };
-use self::{audit::Exec, denials::Denials, meter::Meter, names::Names, refusal::Refusal};
+use self::{
+    audit::Exec,
+    denials::Denials,
+    destination::{Destination, Host},
+    meter::Meter,
+    names::Names,
+    refusal::Refusal,
+};
 use crate::{Denial, inside::Listening};
+
+/// How long what was sent last may take to arrive.
+const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// Sessions and one-shots of this process, counted for the audit log.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -60,6 +76,7 @@ pub(crate) struct Proxy {
     slots: Arc<Semaphore>,
     session: String,
     execs: audit::Execs,
+    closing: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -72,22 +89,44 @@ impl Proxy {
             slots: Arc::new(Semaphore::new(limits.connections)),
             session: format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Relaxed)),
             execs: audit::Execs::default(),
+            closing: watch::Sender::new(false),
             gate: Arc::clone(gate),
         }
     }
 
     /// Remembers that something was refused, for the commands that run and for the audit log. To be called before the
     /// client is told, so that no command ends before its denial is known.
-    fn refused(&self, refusal: &Refusal) {
-        self.denials.add(refusal);
+    ///
+    /// Who is refused too often waits for the answer: nobody shall fill a disk with what he may not do.
+    async fn refused(&self, refusal: &Refusal) {
         self.gate.audit(|| audit::Line::refused(self, refusal));
+        if let Some(until) = self.denials.add(refusal) {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    /// The destination by its name, where a program asks for an address that its name was answered with.
+    fn named(&self, destination: Destination) -> Destination {
+        match destination.host {
+            Host::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
+                Some(name) => Destination { host: Host::Name(name), ..destination },
+                None => destination,
+            },
+            _ => destination,
+        }
+    }
+
+    /// Returns once the command that the sandbox was for has ended.
+    async fn closing(&self) {
+        // The sender lives as long as this value.
+        let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 
 /// A proxy that serves; it ends with this value, and every connection through it.
 pub(crate) struct Serving {
     proxy: Arc<Proxy>,
-    tasks: Vec<AbortHandle>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Serving {
@@ -126,9 +165,25 @@ impl Serving {
 }
 
 impl Serving {
+    /// Takes no more connections, and waits, for a moment at most, until what was sent through them has arrived: as it
+    /// would have without a proxy, although whoever sent it is gone.
+    pub(crate) async fn drain(&mut self) {
+        self.proxy.closing.send_replace(true);
+        let ended = async {
+            // One by one, because whoever waits may give up and come back.
+            while let Some(task) = self.tasks.last_mut() {
+                let _ = task.await;
+                self.tasks.pop();
+            }
+        };
+        if timeout(LAST_MOMENT, ended).await.is_err() {
+            tracing::debug!("connections did not come to their end in time");
+        }
+    }
+
     /// Ends every connection, and takes no more.
     pub(crate) fn end(&self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 

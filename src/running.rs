@@ -59,7 +59,7 @@ pub(crate) struct Running {
     /// Counts the command as one of its session's.
     guard: Option<Guard>,
     /// The proxy of a one-shot.
-    _serving: Option<Serving>,
+    serving: Option<Serving>,
     /// Follows what the proxy refuses.
     witness: Option<Witness>,
     span: tracing::Span,
@@ -91,7 +91,7 @@ impl Running {
                 Some(guard) => guard.witness(),
                 None => serving.as_ref().map(Serving::witness),
             },
-            _serving: serving,
+            serving,
             guard,
             span,
         })
@@ -205,6 +205,13 @@ impl Running {
             (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },
             (section::LIMITS, _, _) => Error::Io { what: "set the command's limits", source },
             _ => self.prepared.step_failed(self.asked.narrow.as_ref(), (section, index), errno),
+        }
+    }
+
+    /// Waits until what the command sent has left, where it ended by itself.
+    pub(crate) async fn drain(&mut self) {
+        if let Some(serving) = self.serving.as_mut().filter(|_| self.killed.is_none()) {
+            serving.drain().await;
         }
     }
 

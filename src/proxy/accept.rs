@@ -4,7 +4,7 @@ use std::{future::Future, io, net::TcpListener as StdListener, os::fd::OwnedFd, 
 
 use tokio::{
     net::{TcpListener, TcpStream},
-    task::{AbortHandle, JoinSet},
+    task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
 };
 
@@ -18,25 +18,26 @@ pub(super) fn accept<S: Future<Output = ()> + Send + 'static>(
     proxy: Arc<Proxy>,
     socket: OwnedFd,
     serve: fn(Arc<Proxy>, TcpStream) -> S,
-) -> io::Result<AbortHandle> {
+) -> io::Result<JoinHandle<()>> {
     let listener = TcpListener::from_std(nonblocking::<StdListener>(socket)?)?;
-    let task = tokio::spawn(async move {
+    Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let accepted = tokio::select! {
                 biased;
                 Some(_) = connections.join_next() => continue,
                 accepted = next(&proxy, &listener) => accepted,
+                () = proxy.closing() => None,
             };
-            let Some((stream, slot)) = accepted else { return };
+            let Some((stream, slot)) = accepted else { break };
             let proxy = Arc::clone(&proxy);
             connections.spawn(async move {
                 serve(proxy, stream).await;
                 drop(slot);
             });
         }
-    });
-    Ok(task.abort_handle())
+        while connections.join_next().await.is_some() {}
+    }))
 }
 
 /// The next connection, once there is room for one.

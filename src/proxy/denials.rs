@@ -3,13 +3,20 @@
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::refusal::Refusal;
 use crate::{Denial, Protection};
 
 /// How many different ones are remembered.
 const MOST: usize = 100;
+
+/// How much time each takes, and how many may come at once.
+const EACH: Duration = Duration::from_millis(20);
+const AT_ONCE: u32 = 250;
 
 #[derive(Default)]
 pub(super) struct Denials {
@@ -22,12 +29,25 @@ struct Log {
     count: u64,
     /// Different ones, with the number of the last of its kind.
     recent: VecDeque<(u64, Denial)>,
+    /// When the next is due.
+    due: Option<Instant>,
+}
+
+impl Log {
+    fn wait(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let due = self.due.unwrap_or(now).max(now) + EACH;
+        self.due = Some(due);
+        // Many at once are let pass, such as a build that asks a dozen mirrors.
+        (due > now + EACH * AT_ONCE).then(|| due - EACH * AT_ONCE)
+    }
 }
 
 impl Denials {
-    pub(super) fn add(&self, refusal: &Refusal) {
+    /// Remembers one; answers until when to wait with the answer.
+    pub(super) fn add(&self, refusal: &Refusal) -> Option<Instant> {
         if !refusal.is_denial() {
-            return;
+            return self.lock().wait();
         }
         let reason = refusal.advice();
         tracing::info!(subject = refusal.subject, reason, "denied");
@@ -40,6 +60,7 @@ impl Denials {
         }
         let count = log.count;
         log.recent.push_back((count, denial));
+        log.wait()
     }
 
     /// A point in time.

@@ -23,6 +23,7 @@ use super::{
     audit::Record,
     destination::{Destination, Host},
     gate::{Permit, Route},
+    http::noted,
     refusal::{Reason, Refusal},
     stream::Stream,
     upstream::Upstream,
@@ -47,12 +48,15 @@ pub(super) struct Dialled {
 /// # Errors
 /// Why not; it is remembered and in the audit log already.
 pub(super) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, Refusal> {
-    let permit = permit(proxy, destination).await?;
+    let permit = permit(proxy, proxy.named(destination)).await?;
     let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
         Ok(reached) => reached,
         Err(_) => Err(Refusal::of(&permit.destination, Reason::Timeout("connecting"))),
     };
-    reached.inspect_err(|refusal| proxy.refused(refusal))
+    if let Err(refusal) = &reached {
+        proxy.refused(refusal).await;
+    }
+    reached
 }
 
 /// Leave for one destination.
@@ -65,7 +69,10 @@ pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
     } else {
         proxy.gate.permit(destination).await
     };
-    permit.inspect_err(|refusal| proxy.refused(refusal))
+    if let Err(refusal) = &permit {
+        proxy.refused(refusal).await;
+    }
+    permit
 }
 
 async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal> {
@@ -113,11 +120,10 @@ pub(super) async fn first_hop(
         Ok(Err(error)) => Err(Reason::Unreachable(error.to_string())),
         Err(_) => Err(Reason::Timeout("connecting")),
     };
-    let stream = connected.map_err(|reason| {
-        let refusal = Refusal::of(&permit.destination, reason);
-        proxy.refused(&refusal);
-        refusal
-    })?;
+    let stream = match connected {
+        Ok(stream) => stream,
+        Err(reason) => return Err(noted(proxy, Refusal::of(&permit.destination, reason)).await),
+    };
     let is_direct = matches!(permit.route, Route::Direct(_));
     let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);
     Ok((stream, address))

@@ -30,7 +30,7 @@ use super::{
     destination::Destination,
     dial,
     gate::Route,
-    http::{Body, noted},
+    http::{Body, noted, shown},
     meter::Heading,
     refusal::{Reason, Refusal},
 };
@@ -69,7 +69,10 @@ impl Kept {
         proxy: &Arc<Proxy>,
         mut request: Request<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
-        let destination = destination(&request).map_err(|refusal| noted(proxy, refusal))?;
+        let destination = match destination(&request) {
+            Ok(destination) => proxy.named(destination),
+            Err(refusal) => return Err(noted(proxy, refusal).await),
+        };
         // Decided for each request: a deny that was remembered meanwhile counts.
         let permit = dial::permit(proxy, destination.clone()).await?;
         let mut is_new = false;
@@ -93,7 +96,7 @@ impl Kept {
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let reason = Reason::Unreachable(error.into_error().to_string());
-                        return Err(noted(proxy, Refusal::of(&destination, reason)));
+                        return Err(noted(proxy, Refusal::of(&destination, reason)).await);
                     }
                 },
             }
@@ -118,9 +121,13 @@ impl Origin {
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
         let handshake = builder.max_buf_size(limits.header_size).handshake(TokioIo::new(metered)).await;
-        let (sender, connection) = handshake.map_err(|error| {
-            noted(proxy, Refusal::of(&destination, Reason::Unreachable(error.to_string())))
-        })?;
+        let (sender, connection) = match handshake {
+            Ok(both) => both,
+            Err(error) => {
+                let reason = Reason::Unreachable(error.to_string());
+                return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+            }
+        };
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             if let Err(error) = connection.await {
@@ -141,8 +148,7 @@ impl Origin {
 /// Where a request shall go; the Host header says nothing (RFC 9112, 3.2.2).
 fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
     let uri = request.uri();
-    let subject = uri.to_string();
-    let refuse = |reason| Err(Refusal::request(&subject, reason));
+    let refuse = |reason| Err(Refusal::request(shown(uri), reason));
     if request.method() == Method::TRACE {
         return refuse(Reason::Method("method TRACE is not served"));
     }
@@ -158,7 +164,7 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
-    Destination::parse(&with_port).map_err(|malformed| Refusal::malformed(&subject, &malformed))
+    Destination::parse(&with_port).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
 }
 
 /// Whether something follows the host, which may be an address in brackets.

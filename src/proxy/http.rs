@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, Response, StatusCode, Uri,
     body::Incoming,
     ext::ReasonPhrase,
     header::{self, HeaderValue},
@@ -94,16 +94,31 @@ async fn answer(
 }
 
 async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, Refusal> {
-    let authority = request.uri().authority().map_or("", |authority| authority.as_str());
-    match Destination::parse(authority) {
+    match destination(request.uri()) {
         Ok(destination) => dial::reach(proxy, destination).await,
-        Err(malformed) => Err(noted(proxy, Refusal::malformed(authority, &malformed))),
+        Err(refusal) => Err(noted(proxy, refusal).await),
     }
 }
 
+/// The target of a CONNECT, which is a host and a port and nothing else (RFC 9112, 3.2.3).
+fn destination(uri: &Uri) -> Result<Destination, Refusal> {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    if uri.scheme().is_some() || uri.path_and_query().is_some() {
+        let reason = Reason::Malformed("the target of CONNECT is a host and a port, not a URL");
+        return Err(Refusal::request(shown(uri), reason));
+    }
+    Destination::parse(authority).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+}
+
+/// What may be repeated of a target: whom it names, without credentials, path and query.
+pub(super) fn shown(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
 /// A refusal that nobody has noted yet.
-pub(super) fn noted(proxy: &Proxy, refusal: Refusal) -> Refusal {
-    proxy.refused(&refusal);
+pub(super) async fn noted(proxy: &Proxy, refusal: Refusal) -> Refusal {
+    proxy.refused(&refusal).await;
     refusal
 }
 

@@ -15,7 +15,7 @@ use nix::{
     fcntl::{OFlag, SpliceFFlags, splice},
     unistd::pipe2,
 };
-use tokio::{io::Interest, time::sleep_until};
+use tokio::{io::Interest, sync::Notify, time::sleep_until};
 
 use super::{
     Proxy,
@@ -42,20 +42,31 @@ pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
     let Dialled { stream: server, early: answer, record } = dialled;
     let tally = &record.tally;
     let idle = proxy.gate.settings().limits.idle_time;
+    // Whatever ends this, also the end of the whole process: what broke off must not look complete.
+    client.resets(true);
+    server.resets(true);
+    let is_sent = Notify::new();
     let ended = {
         let up = Direction { proxy, tally, heading: Heading::Up, from: &client, to: &server };
         let down = Direction { proxy, tally, heading: Heading::Down, from: &server, to: &client };
-        let both = async { tokio::try_join!(up.pass(early), down.pass(answer)).map(drop) };
+        let sent = async { up.pass(early).await.map(|()| is_sent.notify_one()) };
+        // Nobody is left to receive anything then.
+        let closed = async {
+            proxy.closing().await;
+            is_sent.notified().await;
+        };
         tokio::select! {
-            ended = both => ended,
+            ended = async { tokio::try_join!(sent, down.pass(answer)).map(drop) } => ended,
             () = tally.idle(idle) => Err(io::ErrorKind::TimedOut.into()),
+            () = closed => Ok(()),
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "relay");
-        // What broke off must not look complete.
-        client.reset();
-        server.reset();
+    match ended {
+        Ok(()) => {
+            client.resets(false);
+            server.resets(false);
+        }
+        Err(error) => tracing::debug!(%error, "relay"),
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let Ok(Ok((protocol, command, target))) = timeout(time, greeting).await else { return };
     let reached = match destination(command, &target) {
         Ok(destination) => dial::reach(&proxy, destination).await,
-        Err(refusal) => Err(noted(&proxy, refusal)),
+        Err(refusal) => Err(noted(&proxy, refusal).await),
     };
     match reached {
         Ok(dialled) => {

@@ -54,11 +54,11 @@ impl Stream {
         let _ = shutdown(self.as_fd().as_raw_fd(), Shutdown::Write);
     }
 
-    /// Has the other side see a reset when this is dropped, where there is such a thing.
-    pub(super) fn reset(&self) {
+    /// Whether the other side sees a reset when this is closed, where there is such a thing: SO_LINGER of socket(7).
+    pub(super) fn resets(&self, resets: bool) {
         use nix::sys::socket::{setsockopt, sockopt::Linger};
         if let Self::Tcp(stream) = self {
-            let _ = setsockopt(stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
+            let _ = setsockopt(stream, Linger, &libc::linger { l_onoff: resets.into(), l_linger: 0 });
         }
     }
 }

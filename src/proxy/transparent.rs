@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     net::{TcpStream, UdpSocket},
-    task::AbortHandle,
+    task::JoinHandle,
 };
 
 use super::{
@@ -29,25 +29,33 @@ use super::{
 const QUESTION: usize = 4096;
 
 /// Answers questions about names on a UDP socket of the sandbox's.
-pub(super) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<AbortHandle> {
+pub(super) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
     let socket = UdpSocket::from_std(nonblocking::<StdUdpSocket>(socket)?)?;
-    let task = tokio::spawn(async move {
+    Ok(tokio::spawn(async move {
         let mut question = [0; QUESTION];
         loop {
+            let received = tokio::select! {
+                received = socket.recv_from(&mut question) => received,
+                () = proxy.closing() => return,
+            };
             // An error is about an answer that nobody waited for.
-            let Ok((count, from)) = socket.recv_from(&mut question).await else { continue };
+            let Ok((count, from)) = received else { continue };
             let asked = question.get(..count).unwrap_or_default();
-            if let Some(answer) = dns::answer(asked, |name| look_up(&proxy, name)) {
+            let mut refusal = None;
+            let answer = dns::answer(asked, |name| look_up(&proxy, name, &mut refusal));
+            if let Some(refusal) = refusal {
+                proxy.refused(&refusal).await;
+            }
+            if let Some(answer) = answer {
                 let _ = socket.send_to(&answer, from).await;
             }
         }
-    });
-    Ok(task.abort_handle())
+    }))
 }
 
-fn look_up(proxy: &Proxy, name: &Name) -> Answer {
+fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer {
     if !proxy.gate.may_name(name) {
-        proxy.refused(&Refusal::name(name));
+        *refusal = Some(Refusal::name(name));
         return Answer::NoSuchName;
     }
     proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
@@ -64,10 +72,10 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     };
     let stream = Stream::Tcp(stream);
     // The sandbox's own loopback has no server there.
-    let Some((name, port)) = name else { return stream.reset() };
+    let Some((name, port)) = name else { return stream.resets(true) };
     let destination = Destination { host: Host::Name(name), port };
     match dial::reach(&proxy, destination).await {
         Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
-        Err(_) => stream.reset(),
+        Err(_) => stream.resets(true),
     }
 }
