@@ -35,7 +35,7 @@ fn compile(name: &str, source: &str, flags: &[&str]) {
         .args(["-Ccodegen-units=1", "-Crelocation-model=static", "-Cforce-unwind-tables=no"])
         .args(["-Ctarget-feature=+crt-static", "-Clink-arg=-nostartfiles", "-Clink-arg=-nostdlib"])
         .args(["-Clink-arg=-static", "-Clink-arg=-Wl,--build-id=none", "-Clink-arg=-Wl,-z,norelro"])
-        .args(["-Clink-arg=-Wl,-z,noseparate-code", "-Cstrip=debuginfo"])
+        .args(["-Clink-arg=-Wl,-z,noseparate-code", "-Clink-arg=-Wl,--no-eh-frame-hdr", "-Cstrip=debuginfo"])
         .arg("-o")
         .arg(&image)
         .arg(source)

@@ -2,6 +2,8 @@
 //!
 //! A session's zygote has one, each worker has one. No command ever holds an end.
 
+use core::ffi::CStr;
+
 use crate::wire::{Cursor, Field, Sink, records};
 
 /// Longest message in either direction but a request, in bytes.
@@ -15,6 +17,12 @@ pub const LONGEST_REQUEST: usize = 32 << 10;
 
 /// Scratch that the inside has for a request that comes in a message, in bytes.
 pub const SCRATCH: usize = 8 << 10;
+
+/// More connections than that no bridge has at a time.
+pub const MOST_CONNECTIONS: u32 = 8192;
+
+/// Where the root of a bridge has the proxy's socket, relative to it.
+pub const PROXY: &CStr = c"proxy";
 
 /// Section numbers of [`Report::Failed`] and [`Report::Skipped`].
 pub mod section {
@@ -65,6 +73,8 @@ enum Role<'w> {
     1 = Alone { namespaces: &'w [u8] },
     /// The zygote of a session: after the plan come orders for workers.
     2 = Zygote { namespaces: &'w [u8] },
+    /// A bridge to a proxy: after the plan, of which it carries out `setup` and `walls`, comes a [`BridgeOrder`].
+    3 = Bridge { namespaces: &'w [u8] },
 }
 }
 
@@ -92,6 +102,15 @@ enum ZygoteOrder {
     /// Fork a worker. Its socket comes with this message; where `narrow` is not zero also a memfd with that many
     /// bytes of steps to carry out before the walls.
     1 = Worker { narrow: u32 },
+}
+}
+
+records! { 'w,
+/// What the outside tells a bridge, once.
+enum BridgeOrder {
+    /// Connect whoever connects to the listening TCP socket that comes with this message to the proxy, that many at a
+    /// time. Ends with the control socket.
+    1 = Serve { connections: u32 },
 }
 }
 
@@ -130,7 +149,7 @@ enum Report {
     },
     /// A worker's init has begun; its pidfd comes with this message.
     6 = Born {},
-    /// The zygote takes orders, or the worker takes a command: everything before was done, in that many microseconds.
+    /// The zygote takes orders, the worker takes a command, or the bridge takes connections: everything before was done, in that many microseconds.
     7 = Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
     8 = Listening { kind: u32, port: u32 },

@@ -16,8 +16,10 @@ pub(crate) mod nr {
     pub(crate) const CONNECT: usize = 42;
     pub(crate) const SENDMSG: usize = 46;
     pub(crate) const RECVMSG: usize = 47;
+    pub(crate) const SHUTDOWN: usize = 48;
     pub(crate) const BIND: usize = 49;
     pub(crate) const LISTEN: usize = 50;
+    pub(crate) const SETSOCKOPT: usize = 54;
     pub(crate) const CLONE: usize = 56;
     pub(crate) const EXECVE: usize = 59;
     pub(crate) const WAIT4: usize = 61;
@@ -35,14 +37,20 @@ pub(crate) mod nr {
     pub(crate) const SETHOSTNAME: usize = 170;
     pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const EXIT_GROUP: usize = 231;
+    pub(crate) const EPOLL_WAIT: usize = 232;
+    pub(crate) const EPOLL_CTL: usize = 233;
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
     pub(crate) const MKNODAT: usize = 259;
     pub(crate) const SYMLINKAT: usize = 266;
     pub(crate) const UNSHARE: usize = 272;
+    pub(crate) const SPLICE: usize = 275;
+    pub(crate) const ACCEPT4: usize = 288;
     pub(crate) const SIGNALFD4: usize = 289;
+    pub(crate) const EPOLL_CREATE1: usize = 291;
     pub(crate) const DUP3: usize = 292;
+    pub(crate) const PIPE2: usize = 293;
     pub(crate) const PRLIMIT64: usize = 302;
     pub(crate) const SECCOMP: usize = 317;
     pub(crate) const STATX: usize = 332;
@@ -61,10 +69,15 @@ pub(crate) const EINTR: i32 = 4;
 pub(crate) const E2BIG: i32 = 7;
 pub(crate) const EAGAIN: i32 = 11;
 pub(crate) const ENOENT: i32 = 2;
+pub(crate) const ENOMEM: i32 = 12;
 pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EINVAL: i32 = 22;
+pub(crate) const ENFILE: i32 = 23;
+pub(crate) const EMFILE: i32 = 24;
 pub(crate) const EPROTO: i32 = 71;
+pub(crate) const ECONNABORTED: i32 = 103;
+pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ESTALE: i32 = 116;
 
 pub(crate) const AT_FDCWD: i32 = -100;
@@ -77,6 +90,7 @@ pub(crate) const O_RDWR: usize = 2;
 pub(crate) const O_CREAT: usize = 0o100;
 pub(crate) const O_EXCL: usize = 0o200;
 pub(crate) const O_NOCTTY: usize = 0o400;
+pub(crate) const O_NONBLOCK: usize = 0o4000;
 pub(crate) const O_NOFOLLOW: usize = 0o400_000;
 pub(crate) const O_CLOEXEC: usize = 0o2_000_000;
 pub(crate) const O_PATH: usize = 0o10_000_000;
@@ -126,13 +140,27 @@ pub(crate) const POLLIN: i16 = 1;
 pub(crate) const POLLHUP: i16 = 0x10;
 pub(crate) const POLLERR: i16 = 0x08;
 
+pub(crate) const EPOLL_CLOEXEC: usize = O_CLOEXEC;
+pub(crate) const EPOLL_CTL_ADD: usize = 1;
+pub(crate) const EPOLLIN: u32 = 0x01;
+pub(crate) const EPOLLOUT: u32 = 0x04;
+pub(crate) const EPOLLERR: u32 = 0x08;
+pub(crate) const EPOLLHUP: u32 = 0x10;
+pub(crate) const EPOLLRDHUP: u32 = 0x2000;
+pub(crate) const EPOLLET: u32 = 1 << 31;
+pub(crate) const SPLICE_F_MOVE: usize = 1;
+pub(crate) const SPLICE_F_NONBLOCK: usize = 2;
+
 pub(crate) const AF_UNIX: usize = 1;
 pub(crate) const AF_INET: usize = 2;
 pub(crate) const SOCK_STREAM: usize = 1;
 pub(crate) const SOCK_DGRAM: usize = 2;
 pub(crate) const SOCK_CLOEXEC: usize = O_CLOEXEC;
 pub(crate) const SOMAXCONN: usize = 4096;
+pub(crate) const SOCK_NONBLOCK: usize = O_NONBLOCK;
 pub(crate) const SOL_SOCKET: i32 = 1;
+pub(crate) const SO_LINGER: usize = 13;
+pub(crate) const SHUT_WR: usize = 1;
 pub(crate) const SCM_RIGHTS: i32 = 1;
 pub(crate) const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 pub(crate) const MSG_CTRUNC: i32 = 0x08;
@@ -221,6 +249,21 @@ pub(crate) struct PollFd {
     pub(crate) fd: i32,
     pub(crate) events: i16,
     pub(crate) answered: i16,
+}
+
+/// `struct epoll_event`, packed on x86_64.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+pub(crate) struct EpollEvent {
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// `struct linger`.
+#[repr(C)]
+pub(crate) struct Linger {
+    pub(crate) on: i32,
+    pub(crate) seconds: i32,
 }
 
 /// `struct iovec`.

@@ -9,6 +9,7 @@
 
 mod arch;
 mod attempts;
+mod bridge;
 mod channel;
 #[path = "../control.rs"]
 mod control;
@@ -60,7 +61,7 @@ fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> 
     sys::exit(code)
 }
 
-/// The life of one sandbox: build what is shared, then be the only worker or fork workers. The outside compiles the
+/// The life of one sandbox: build what is shared, then be the only worker or fork workers; or that of a bridge. The outside compiles the
 /// plan while the first steps are carried out.
 fn confine(channel: &Channel) -> Result<(), Fault> {
     let begun = sys::monotonic_us();
@@ -70,7 +71,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let mut state = steps::State::default();
     let mut buffer = [0; LONGEST_ROLE];
     let role = channel.receive_role(&mut buffer).map_err(Fault::init)?;
-    let (Role::Alone { namespaces } | Role::Zygote { namespaces }) = role;
+    let (Role::Alone { namespaces } | Role::Zygote { namespaces } | Role::Bridge { namespaces }) = role;
     steps::carry_out(namespaces, section::NAMESPACES, &mut state, channel)?;
     let (bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
     let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
@@ -78,6 +79,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     match role {
         Role::Alone { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
         Role::Zygote { .. } => zygote::serve(channel, &plan, (begun, file_mask)),
+        Role::Bridge { .. } => bridge::serve(channel, &plan, state, begun),
     }
 }
 
