@@ -60,7 +60,7 @@ pub(super) fn own_network(narrow: &mut Section) {
 }
 
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
-fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
+pub(super) fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
     let uids = format!("{0} {0} 1\n", parts.caller.uid);
     let gids = format!("{0} {0} 1\n", parts.caller.gid);
     let mut write = |path: &CStr, bytes: &[u8]| {

@@ -90,6 +90,20 @@ pub(super) fn restrict(parts: &Parts<'_>, payload: &mut Section) {
     }
 }
 
+/// Appends a domain in which nothing is allowed: no file, no port, no signal or abstract socket to anybody outside of it.
+/// Connecting to a socket by its path needs none of these rights.
+pub(super) fn nothing(parts: &Parts<'_>, walls: &mut Section) {
+    let number = parts.host.landlock_abi;
+    if number == 0 {
+        return;
+    }
+    let abi = abi(number);
+    let (fs, net, scoped) = (AccessFs::from_all(abi), AccessNet::from_all(abi), Scope::from_all(abi));
+    let ruleset = Step::LandlockRuleset { fs: fs.bits(), net: net.bits(), scoped: scoped.bits() };
+    walls.push_by(parts.policy, Protection::Landlock, &ruleset);
+    restrict(parts, walls);
+}
+
 /// What a place allows beyond reading, if anything.
 fn allowed(place: &Place, abi: ABI) -> Option<BitFlags<AccessFs>> {
     let directory =

@@ -12,7 +12,7 @@ use crate::{
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
 /// (fs/coredump.c), and too small for a file.
-const NO_CORE: u64 = 1;
+pub(super) const NO_CORE: u64 = 1;
 
 /// From here on RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
@@ -80,7 +80,7 @@ fn pids_kept(parts: &Parts<'_>) -> (u64, State, String) {
     }
 }
 
-fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
+pub(super) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
     // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
     let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
     Step::Limit { resource, soft, hard }

@@ -53,6 +53,11 @@ pub(crate) fn of_worker() -> &'static [sock_filter] {
     &PROGRAM
 }
 
+/// The filter of a bridge, which knows the calls it makes: any other ends it.
+pub(crate) fn of_bridge() -> Vec<sock_filter> {
+    tree::compile(&table::only(syscalls::BRIDGING, rules::BRIDGING), rules::BRIDGING)
+}
+
 fn part(part: Part) -> Vec<sock_filter> {
     tree::compile(&table::ranges(part), rules::RULES)
 }

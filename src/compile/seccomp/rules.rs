@@ -195,6 +195,13 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
+/// The rules of a bridge: sockets to a path and nothing else.
+pub(super) const BRIDGING: &[Rule] = &[Rule {
+    calls: &[libc::SYS_socket],
+    clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW }],
+    otherwise: Verdict::Kill,
+}];
+
 /// socket(family, type, protocol), with the errno the kernel gives where it was built without the thing.
 const SOCKET: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW },

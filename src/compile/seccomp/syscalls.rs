@@ -30,6 +30,12 @@ pub(super) const MAKING: &[c_long] = &[
     SYS_keyctl,
 ];
 
+/// Everything that a bridge does once its walls stand, but socket(2), which has a rule. Any other call ends it.
+pub(super) const BRIDGING: &[c_long] = &[
+    SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_accept4, SYS_connect, SYS_setsockopt, SYS_shutdown,
+    SYS_pipe2, SYS_splice, SYS_close, SYS_recvmsg, SYS_sendmsg, SYS_clock_gettime, SYS_exit_group,
+];
+
 /// Bytes in and out of what is already open.
 const DATA: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev,

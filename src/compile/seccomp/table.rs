@@ -3,7 +3,7 @@
 
 use libc::c_long;
 
-use super::rule::Verdict;
+use super::rule::{Rule, Verdict};
 use super::rules::RULES;
 use super::syscalls;
 
@@ -17,6 +17,7 @@ const SIZE: u32 = 512;
 
 const UNKNOWN_ERRNO: u32 = libc::ENOSYS.cast_unsigned();
 const UNKNOWN: Decision = Decision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO));
+const KILL: Decision = Decision::Verdict(Verdict::Kill);
 
 /// What a number leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +96,31 @@ impl Part {
 /// The whole number space as ranges, in rising order, neighbours differing.
 pub(super) fn ranges(part: Part) -> Vec<Range> {
     let known = (0..).zip(DECISIONS.iter().copied());
-    let above = [(SIZE, UNKNOWN), (X32, Decision::Verdict(Verdict::Kill)), (SKIPPED, UNKNOWN)];
+    let above = [(SIZE, UNKNOWN), (X32, KILL), (SKIPPED, UNKNOWN)];
+    let taken = |(first, decision)| {
+        (first, if part.takes(first) { decision } else { Decision::Verdict(Verdict::Allow) })
+    };
+    merged(known.chain(above).map(taken))
+}
+
+/// The whole number space for a program of our own that makes few calls: those that `allowed` lists or `rules` decide
+/// about. Any other ends it.
+pub(super) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
+    let decide = |number: u32| {
+        let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
+        match rules.iter().position(|rule| rule.calls.iter().any(is_it)) {
+            Some(rule) => Decision::Rule(rule),
+            None if allowed.iter().any(is_it) => Decision::Verdict(Verdict::Allow),
+            None => KILL,
+        }
+    };
+    merged((0..SIZE).map(|number| (number, decide(number))).chain([(SIZE, KILL)]))
+}
+
+/// Numbers with what each and all after it lead to, as ranges.
+fn merged(decisions: impl Iterator<Item = (u32, Decision)>) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::with_capacity(128);
-    for (first, decision) in known.chain(above) {
-        let decision = if part.takes(first) { decision } else { Decision::Verdict(Verdict::Allow) };
+    for (first, decision) in decisions {
         if ranges.last().is_none_or(|last| last.decision != decision) {
             ranges.push(Range { first, decision });
         }

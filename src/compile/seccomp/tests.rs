@@ -8,7 +8,7 @@ use libc::{
 
 use super::interpreter::{self, Call, Run, X86_64};
 use super::rule::Verdict;
-use super::{bytes, of_worker, of_zygote, rules, syscalls, whole};
+use super::{bytes, of_bridge, of_worker, of_zygote, rules, syscalls, whole};
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
@@ -58,6 +58,27 @@ fn a_zygote_can_make_workers_and_a_command_cannot() {
         let call = Call { number, arch: X86_64, arguments: [bits(libc::CLONE_NEWNS); 6] };
         assert_eq!(interpreter::run(of_zygote(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
         assert_ne!(interpreter::run(of_worker(), &call).action, libc::SECCOMP_RET_ALLOW, "{number}");
+    }
+}
+
+#[test]
+fn a_bridge_makes_its_calls_and_no_other() {
+    let program = of_bridge();
+    interpreter::check(&program);
+    assert!(program.len() < 64, "{} instructions", program.len());
+    let action = |number: u32, first: u64| {
+        let call = Call { number, arch: X86_64, arguments: [first, 0, 0, 0, 0, 0] };
+        interpreter::run(&program, &call).action
+    };
+    let socket = u32::try_from(libc::SYS_socket).expect("a number");
+    for number in (0..600).chain([0x4000_0000, u32::MAX]).filter(|number| *number != socket) {
+        let allowed = syscalls::BRIDGING.contains(&number.into());
+        let expected = if allowed { libc::SECCOMP_RET_ALLOW } else { libc::SECCOMP_RET_KILL_PROCESS };
+        assert_eq!(action(number, 0), expected, "{number}");
+    }
+    assert_eq!(action(socket, bits(AF_UNIX)), libc::SECCOMP_RET_ALLOW);
+    for family in [AF_INET, AF_INET6, AF_NETLINK, libc::AF_PACKET] {
+        assert_eq!(action(socket, bits(family)), libc::SECCOMP_RET_KILL_PROCESS, "{family}");
     }
 }
 
