@@ -91,6 +91,12 @@ impl Inside {
         self.hold = Some(hold);
     }
 
+    /// Its PID 1.
+    #[cfg(test)]
+    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
     /// Takes in who a worker is.
     pub(crate) fn is_born(&mut self, pidfd: OwnedFd) {
         self.pidfd = Some(pidfd);

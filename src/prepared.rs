@@ -81,19 +81,7 @@ impl Prepared {
 
     /// The error for a step that failed inside; `narrow` are the steps of that worker alone.
     pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
-        let source = io::Error::from_raw_os_error(errno);
-        match self.step(narrow, place) {
-            Some((protection, step)) => {
-                Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
-            }
-            None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
-                step: "start a process in the sandbox".to_owned(),
-                protection: Protection::PidNamespace,
-                source,
-                remedy: None,
-            },
-            None => Error::Io { what: "carry out the plan inside", source },
-        }
+        step_failed(self.step(narrow, place), place, errno)
     }
 
     /// Enters into `enforcement` that a step was skipped which may be.
@@ -104,12 +92,7 @@ impl Prepared {
         errno: i32,
         enforcement: &mut Enforcement,
     ) {
-        if let Some((protection, step)) = self.step(narrow, place) {
-            let error = io::Error::from_raw_os_error(errno);
-            let detail = format!("{}: {error}", describe(&step));
-            tracing::warn!(%protection, %detail, "a protection is off");
-            enforcement.set(protection, State::Off, detail);
-        }
+        step_skipped(self.step(narrow, place), errno, enforcement);
     }
 
     /// The step at `place`, section and index, and the protection that it belongs to.
@@ -129,6 +112,33 @@ impl Prepared {
             _ => return None,
         };
         section.step(index)
+    }
+}
+
+/// The error for a step that failed inside, at that place of its plan.
+pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32), errno: i32) -> Error {
+    let source = io::Error::from_raw_os_error(errno);
+    match step {
+        Some((protection, step)) => {
+            Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
+        }
+        None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
+            step: "start a process in the sandbox".to_owned(),
+            protection: Protection::PidNamespace,
+            source,
+            remedy: None,
+        },
+        None => Error::Io { what: "carry out the plan inside", source },
+    }
+}
+
+/// Enters into `enforcement` that a step was skipped which may be.
+pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
+    if let Some((protection, step)) = step {
+        let error = io::Error::from_raw_os_error(errno);
+        let detail = format!("{}: {error}", describe(&step));
+        tracing::warn!(%protection, %detail, "a protection is off");
+        enforcement.set(protection, State::Off, detail);
     }
 }
 

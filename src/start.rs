@@ -88,15 +88,24 @@ fn birth_error(error: BirthError) -> Error {
 
 /// Starts PID 1 with its first steps. It waits for the plan then.
 pub(crate) fn start(images: &Images, shape: Shape, namespaces: &Section) -> Result<Inside, Error> {
-    let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
-    let pidfd = images.give_birth(theirs.as_fd())?;
-    drop(theirs);
-    let inside = Inside::child(ours, pidfd);
     let namespaces = &*namespaces.bytes;
     let role = match shape {
         Shape::OneShot => Role::Alone { namespaces },
         Shape::Session { .. } => Role::Zygote { namespaces },
     };
+    start_as(images, &role)
+}
+
+/// Starts a bridge with its first steps. It waits for the plan then.
+pub(crate) fn start_bridge(images: &Images, namespaces: &Section) -> Result<Inside, Error> {
+    start_as(images, &Role::Bridge { namespaces: &namespaces.bytes })
+}
+
+fn start_as(images: &Images, role: &Role<'_>) -> Result<Inside, Error> {
+    let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
+    let pidfd = images.give_birth(theirs.as_fd())?;
+    drop(theirs);
+    let inside = Inside::child(ours, pidfd);
     let mut message = Vec::new();
     role.put(&mut message);
     unless_gone(inside.send(&message, [])).map_err(Error::io("hand over the first steps"))?;
@@ -109,12 +118,17 @@ pub(crate) fn hand_over(
     prepared: &Prepared,
     narrow: Option<&Bytes>,
 ) -> Result<(), Error> {
-    let failed = || Error::io("hand over the plan");
-    let plan = prepared.plan().map_err(failed())?;
+    let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
+    inside.watch(&prepared.compiled.watches);
+    hand_over_plan(inside, plan, narrow)
+}
+
+/// Hands over a plan that is written.
+pub(crate) fn hand_over_plan(inside: &Inside, plan: &Bytes, narrow: Option<&Bytes>) -> Result<(), Error> {
     let mut message = Vec::new();
     Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
-    inside.watch(&prepared.compiled.watches);
-    unless_gone(inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd))).map_err(failed())
+    unless_gone(inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd)))
+        .map_err(Error::io("hand over the plan"))
 }
 
 /// Who is gone before a message came has told why. It is read like everything that it tells.

@@ -1,0 +1,113 @@
+//! The outside's hold on a bridge: a process that connects whoever connects to a TCP socket of the sandbox to a proxy on a
+//! Unix socket of the host. It sees no byte that passes.
+//!
+//! A bridge can be started early, beside the sandbox whose listener it will serve. Dropping it ends it, with every
+//! connection.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use kennel_helper::{
+    control::{BridgeOrder, Report, section},
+    plan::{Plan, Step},
+    wire::Field,
+};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::socket::{setsockopt, sockopt::TcpNoDelay},
+};
+
+use crate::{
+    Enforcement, Error, Protection,
+    compile::bridge::BridgePlan,
+    inside::{Arrival, Inside},
+    prepared::{Bytes, step_failed, step_skipped},
+    start::{self, Images},
+};
+
+/// A bridge that was started.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    inside: Inside,
+    plan: Arc<BridgePlan>,
+}
+
+impl Bridge {
+    /// Starts a bridge, which makes its namespaces, its root and its walls without being waited for. Blocks its thread
+    /// for about as long as posix_spawn(3) would.
+    ///
+    /// # Errors
+    /// Those of any start before a step is carried out.
+    pub(crate) fn start(images: &Images, plan: &Arc<BridgePlan>) -> Result<Self, Error> {
+        let inside = start::start_bridge(images, &plan.namespaces)?;
+        let mut bytes = Vec::new();
+        Plan { setup: &plan.setup.bytes, worker: &[], walls: &plan.walls.bytes, payload: &[] }
+            .put(&mut bytes);
+        let bytes = Bytes::new(&bytes).map_err(Error::io("hand over the plan of the bridge"))?;
+        start::hand_over_plan(&inside, &bytes, None)?;
+        Ok(Self { inside, plan: Arc::clone(plan) })
+    }
+
+    /// Hands over a listening TCP socket, and waits until whoever connects to it is served. To be called once. Walls of
+    /// the bridge that may be missing and are get entered into `enforcement`.
+    ///
+    /// # Errors
+    /// A step that failed, [`Error::Lost`] where the bridge was killed.
+    pub(crate) async fn serve(&self, listener: OwnedFd, enforcement: &mut Enforcement) -> Result<(), Error> {
+        let failed = || Error::io("hand over the listener of the bridge");
+        // Connections inherit that they do not hold back small packets; the bridge expects that nothing blocks.
+        setsockopt(&listener, TcpNoDelay, &true).map_err(|errno| failed()(errno.into()))?;
+        fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
+        let mut message = Vec::new();
+        BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
+        start::unless_gone(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
+        // From here on connections end with the bridge.
+        drop(listener);
+        loop {
+            match self.inside.next().await.map_err(Error::io("read the control socket of the bridge"))? {
+                Arrival::Report(Report::Ready { .. }) => return Ok(()),
+                Arrival::Report(Report::Failed { section, index, errno }) => {
+                    let place = (section, index);
+                    return Err(step_failed(self.step(place), place, errno));
+                }
+                Arrival::Report(Report::Skipped { section, index, errno }) => {
+                    step_skipped(self.step((section, index)), errno, enforcement);
+                }
+                Arrival::Closed => return Err(Error::Lost),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits until the bridge, which serves, is gone; answers why. Only a fault of its own or of the host ends it before
+    /// it is dropped.
+    pub(crate) async fn ended(&self) -> Error {
+        match self.inside.next().await {
+            Ok(Arrival::Report(Report::Failed { section, index, errno })) => {
+                step_failed(self.step((section, index)), (section, index), errno)
+            }
+            Ok(_) => Error::Lost,
+            Err(source) => Error::Io { what: "read the control socket of the bridge", source },
+        }
+    }
+
+    /// Kills it and waits, a second at most, until it is gone.
+    pub(crate) async fn gone(&self) {
+        self.inside.gone().await;
+    }
+
+    fn step(&self, (section, index): (u32, u32)) -> Option<(Protection, Step<'_>)> {
+        let section = match section {
+            section::NAMESPACES => &self.plan.namespaces,
+            section::SETUP => &self.plan.setup,
+            section::WALLS => &self.plan.walls,
+            _ => return None,
+        };
+        section.step(index)
+    }
+}
+
+#[cfg(test)]
+mod tests;
