@@ -3,7 +3,6 @@
 //! Reads the host's files to check what is granted; changes nothing and starts nothing. Every condition on the
 //! policy is in this room, so that the inside has none.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "no network mode starts a bridge yet"))]
 pub(crate) mod bridge;
 mod emit;
 mod environment;
@@ -34,7 +33,9 @@ use kennel_helper::plan::Step;
 
 pub(crate) use self::{environment::Overlay, section::Section};
 
-use self::{emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View};
+use self::{
+    bridge::BridgePlan, emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View,
+};
 use crate::{
     Enforcement, Error,
     caller::Caller,
@@ -130,6 +131,8 @@ pub(crate) struct Compiled {
     pub(crate) limits: Limits,
     /// What a proxy has to know, where there shall be one.
     pub(crate) network: Option<Settings>,
+    /// What leads to a proxy that is not ours.
+    pub(crate) bridge: Option<Arc<BridgePlan>>,
 }
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
@@ -214,6 +217,7 @@ pub(crate) fn finish(
         watches: protected.watches.into(),
         limits: policy.limits.clone(),
         network: network::settings(&parts)?,
+        bridge: network::bridge(&parts)?.map(Arc::new),
         enforcement,
     })
 }

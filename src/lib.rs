@@ -28,7 +28,6 @@
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "no network mode starts a bridge yet"))]
 mod bridge;
 mod caller;
 mod child;

@@ -59,7 +59,7 @@ use self::{
     names::Names,
     refusal::Refusal,
 };
-use crate::{Denial, inside::Listening};
+use crate::{Denial, Enforcement, Error, bridge::Bridge, inside::Listening};
 
 /// How long what was sent last may take to arrive.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
@@ -127,6 +127,8 @@ impl Proxy {
 pub(crate) struct Serving {
     proxy: Arc<Proxy>,
     tasks: Vec<JoinHandle<()>>,
+    /// What the proxy's own port leads to, where the proxy is not ours.
+    bridge: Option<Arc<Bridge>>,
 }
 
 impl std::fmt::Debug for Serving {
@@ -136,21 +138,22 @@ impl std::fmt::Debug for Serving {
 }
 
 impl Serving {
-    fn new(gate: &Arc<Gate>) -> Self {
-        Self { proxy: Arc::new(Proxy::new(gate)), tasks: Vec::new() }
+    fn new(gate: &Arc<Gate>, bridge: Option<Arc<Bridge>>) -> Self {
+        Self { proxy: Arc::new(Proxy::new(gate)), tasks: Vec::new(), bridge }
     }
 
     /// Serves a socket that came out of the sandbox.
     ///
     /// # Errors
-    /// Those of putting it under the runtime's watch.
-    fn take(&mut self, Listening { kind, port, socket }: Listening) -> io::Result<()> {
-        let task = match (kind, port) {
-            (libc::SOCK_DGRAM, _) => transparent::answer_names(Arc::clone(&self.proxy), socket)?,
-            (_, PORT) => accept::accept(Arc::clone(&self.proxy), socket, accept::serve)?,
-            _ => accept::accept(Arc::clone(&self.proxy), socket, transparent::serve)?,
+    /// Those of putting it under the runtime's watch, and of the bridge.
+    async fn take(&mut self, Listening { kind, port, socket }: Listening) -> Result<(), Error> {
+        let task = match (kind, port, &self.bridge) {
+            (libc::SOCK_DGRAM, _, _) => transparent::answer_names(Arc::clone(&self.proxy), socket),
+            (_, PORT, Some(bridge)) => Ok(lead(Arc::clone(bridge), socket).await?),
+            (_, PORT, None) => accept::accept(Arc::clone(&self.proxy), socket, accept::serve),
+            _ => accept::accept(Arc::clone(&self.proxy), socket, transparent::serve),
         };
-        self.tasks.push(task);
+        self.tasks.push(task.map_err(Error::io("serve the sandbox's network"))?);
         Ok(())
     }
 
@@ -165,10 +168,21 @@ impl Serving {
 }
 
 impl Serving {
+    /// Waits until the bridge, if there is one, is gone.
+    pub(crate) async fn gone(&self) {
+        if let Some(bridge) = &self.bridge {
+            bridge.gone().await;
+        }
+    }
+
     /// Takes no more connections, and waits, for a moment at most, until what was sent through them has arrived: as it
     /// would have without a proxy, although whoever sent it is gone.
     pub(crate) async fn drain(&mut self) {
         self.proxy.closing.send_replace(true);
+        if self.bridge.is_some() {
+            // It looks at no byte, so it cannot tell what is the last.
+            self.end();
+        }
         let ended = async {
             // One by one, because whoever waits may give up and come back.
             while let Some(task) = self.tasks.last_mut() {
@@ -191,6 +205,16 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Has a bridge serve a listener; the task says so if it ends before its time.
+async fn lead(bridge: Arc<Bridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
+    // What the host lacks is told of the sandbox, which has the same walls.
+    bridge.serve(listener, &mut Enforcement::default()).await?;
+    Ok(tokio::spawn(async move {
+        let error = bridge.ended().await;
+        tracing::error!(error = error.chain(), "the bridge to the proxy is gone, and the way out with it");
+    }))
 }
 
 /// What is known of the network of one command. Commands of a session that run side by side share a network, so each

@@ -11,6 +11,7 @@ use kennel_helper::plan::Step;
 
 use super::{
     Parts,
+    bridge::{self, BridgePlan},
     section::Section,
     source::Source,
     system,
@@ -168,6 +169,19 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         sockets: sockets(parts).len(),
         audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
     }))
+}
+
+/// What leads to a proxy that is not ours.
+///
+/// # Errors
+/// A path where no socket is.
+pub(super) fn bridge(parts: &Parts<'_>) -> Result<Option<BridgePlan>, Error> {
+    match &parts.policy.network.proxy {
+        Some(proxy) if asks_for_proxy(parts) => {
+            bridge::compile(parts.policy, parts.host, parts.caller, &proxy.unix).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// A name server as `address` or `address:port`.

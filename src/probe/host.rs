@@ -134,6 +134,7 @@ fn overlay_plan() -> (Compiled, u32) {
         watches: Arc::default(),
         limits: Limits::default(),
         network: None,
+        bridge: None,
     };
     (compiled, count - 1)
 }

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::AsRawFd,
     sync::Arc,
     time::Duration,
 };
@@ -90,7 +91,8 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
             let (stream, early) = ask_for(stream, destination, authorization).await.map_err(failed)?;
             (Stream::Tcp(stream), early, None)
         }
-        Route::Foreign(path) => {
+        Route::Foreign(socket) => {
+            let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
             let stream = UnixStream::connect(path).await.map_err(failed)?;
             let (stream, early) = ask_for(stream, destination, None).await.map_err(failed)?;
             (Stream::Unix(stream), early, None)

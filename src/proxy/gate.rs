@@ -3,8 +3,12 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::OnceLock,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Arc, OnceLock},
 };
+
+use nix::{fcntl::OFlag, sys::stat::Mode};
 
 use super::{
     address,
@@ -25,6 +29,8 @@ pub(crate) struct Gate {
     ask: OnceLock<Ask>,
     resolver: Resolver,
     log: Option<Log>,
+    /// The socket of a proxy that is not ours, as it was when the policy was compiled.
+    foreign: Option<Arc<OwnedFd>>,
 }
 
 /// Leave to connect: checked, and to nothing else.
@@ -41,12 +47,12 @@ pub(super) struct Permit {
 pub(super) enum Route {
     Direct(Vec<SocketAddr>),
     Upstream(Upstream),
-    Foreign(std::path::PathBuf),
+    Foreign(Arc<OwnedFd>),
 }
 
 impl Gate {
     /// # Errors
-    /// An audit log that cannot be opened.
+    /// An audit log that cannot be opened, a proxy socket that is gone.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
         let open = |path: &std::path::PathBuf| {
             Log::open(path).map_err(|source| Error::Grant {
@@ -57,7 +63,12 @@ impl Gate {
             })
         };
         let log = settings.audit.as_ref().map(open).transpose()?;
+        let foreign = match &settings.way {
+            Way::Foreign(path) => Some(Arc::new(pin(path)?)),
+            _ => None,
+        };
         Ok(Self {
+            foreign,
             resolver: Resolver::new(settings.name_servers.clone()),
             settings,
             ask: OnceLock::new(),
@@ -82,15 +93,13 @@ impl Gate {
     /// Whether a program may learn that the name exists. What it may connect to is decided when it does.
     pub(super) fn may_name(&self, name: &Name) -> bool {
         let host = Host::Name(name.clone());
-        self.ask.get().is_some()
-            || matches!(self.settings.way, Way::Foreign(_))
-            || self.settings.allow.may_match(&host)
+        self.ask.get().is_some() || self.foreign.is_some() || self.settings.allow.may_match(&host)
     }
 
     /// Decides. Names are resolved once, here; only what was checked is dialled.
     pub(super) async fn permit(&self, destination: Destination) -> Result<Permit, Refusal> {
-        if let Way::Foreign(unix) = &self.settings.way {
-            return Ok(Permit { destination, route: Route::Foreign(unix.clone()), reason: "foreign" });
+        if let Some(foreign) = &self.foreign {
+            return Ok(Permit { destination, route: Route::Foreign(Arc::clone(foreign)), reason: "foreign" });
         }
         let reason = self.listed(&destination).await?;
         let route = match &self.settings.way {
@@ -174,4 +183,14 @@ impl Gate {
             log.write(&line());
         }
     }
+}
+
+/// A hold on a socket that is not its path: whoever may write to the directory could put another there.
+fn pin(path: &Path) -> Result<OwnedFd, Error> {
+    nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|errno| Error::Grant {
+        what: "proxy socket",
+        path: path.to_owned(),
+        source: errno.into(),
+        remedy: Some("start the proxy first, and name the Unix socket that it listens on".to_owned()),
+    })
 }

@@ -1,11 +1,14 @@
 //! Takes the sockets of a sandbox that was just started, and begins to serve them: before any command can use them, so
 //! that what goes wrong is an error of the start.
 
+use std::sync::Arc;
+
 use kennel_helper::control::Report;
 
 use super::Serving;
 use crate::{
     Error,
+    bridge::Bridge,
     inside::{Arrival, Inside},
     prepared::Prepared,
 };
@@ -22,12 +25,15 @@ impl Serving {
         said: &mut Vec<Report>,
     ) -> Result<Option<Self>, Error> {
         let Some(gate) = prepared.gate() else { return Ok(None) };
-        let mut serving = Self::new(gate);
+        let bridge = prepared.compiled.bridge.as_ref();
+        // It gets ready beside the sandbox.
+        let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
+        let mut serving = Self::new(gate, bridge.map(Arc::new));
         let mut missing = gate.settings().sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {
                 Arrival::Listening(listening) => {
-                    serving.take(listening).map_err(Error::io("serve the sandbox's network"))?;
+                    serving.take(listening).await?;
                     missing -= 1;
                 }
                 Arrival::Report(Report::Failed { section, index, errno }) => {

@@ -243,6 +243,9 @@ impl Live {
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
+        if let Some(serving) = &self.serving {
+            serving.gone().await;
+        }
         watch::log(&watch::undo(&self.ground.watches()));
     }
 
