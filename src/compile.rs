@@ -226,7 +226,6 @@ pub(crate) fn finish(
 /// all that the policy does not name.
 fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    network::show_resolver(&mut view, parts);
     system::show(&mut view, parts);
     grants::show_workspace(&mut view, parts, workspace)?;
     grants::show_mounts(&mut view, parts)?;
@@ -235,6 +234,7 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Prote
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);
     network::show_certificates(&mut view, parts);
+    network::show_resolver(&mut view, parts);
     secrets::mask(&mut view, parts)?;
     let protected = protect::protect(&mut view, parts, workspace)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {

@@ -40,6 +40,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
             format!("mount {} again, which was replaced outside", target(at))
         }
         Step::Forgo { path } => format!("go without {}", target(path)),
+        Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
         Step::NewSession {} => "start a session".to_owned(),

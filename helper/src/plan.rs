@@ -52,6 +52,8 @@ enum Step<'w> {
     15 = LandlockRuleset { fs: u64, net: u64, scoped: u64 },
     /// landlock_add_rule(2): what is allowed beneath `path` in the finished view.
     16 = LandlockRule { path: &'w CStr, access: u64 },
+    /// ioctl(SIOCSIFADDR): one more address of the loopback device.
+    33 = LoopbackAddress { address: u32 },
     /// landlock_add_rule(2): what is allowed with a TCP port. Linux 6.7.
     32 = LandlockPort { access: u64, port: u64 },
     /// landlock_restrict_self(2).

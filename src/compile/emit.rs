@@ -64,8 +64,9 @@ pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Resul
     for path in above.into_iter().rev().skip(1) {
         emitter.make_dir(path, 0o755);
     }
-    // Covers of files are made from the sandbox's own /dev/null, which has to be there first.
-    let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| place.node == Node::CoverFile);
+    // They are made from the sandbox's own /dev/null and files, which have to be there first.
+    let is_late = |place: &Place| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
+    let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
     for (target, place) in rest.into_iter().chain(covers) {
         emitter.place(target, place)?;
     }
@@ -276,6 +277,9 @@ impl Emitter<'_> {
                 push(&Step::BindOwn { source: NULL, target: &path });
             }
             Node::CoverFile => push(&Step::Cover { empty: NULL, target: &path, within }),
+            Node::OwnFile { source } => {
+                push(&Step::Cover { empty: &relative(source), target: &path, within })
+            }
             Node::File { contents, mode } => {
                 push(&Step::MakeFile { path: &path, mode: *mode, bytes: contents });
             }

@@ -96,10 +96,15 @@ pub(super) fn again(view: &View, mounts: &[OnHost]) -> Section {
     for OnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);
+        let own;
         let (from, attributes, (device, inode)) = match &place.node {
             Node::Bind { source, access } if source.path == *path => (to, emit::attributes(*access), (0, 0)),
             Node::Cover => (empty, emit::RDONLY, (0, 0)),
             Node::CoverFile => (emit::NULL, emit::RDONLY, (0, 0)),
+            Node::OwnFile { source } => {
+                own = relative(source);
+                (&*own, emit::RDONLY, (0, 0))
+            }
             // What it showed is out of a worker's reach.
             Node::Bind { source, .. } => (c"", 0, source.identity),
             _ => (c"", 0, (0, 0)),

@@ -4,7 +4,7 @@
 use std::{
     ffi::OsString,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use kennel_helper::plan::Step;
@@ -29,6 +29,9 @@ const USUAL: [u16; 2] = [80, 443];
 
 /// More ports than that are not listened on: their steps must fit into the first message.
 const MOST_PORTS: usize = 12;
+
+/// An address of loopback that names are not answered with.
+const BESIDES: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// Variables that lead programs to the proxy.
 const PROXY: &[&str] = &[
@@ -87,6 +90,11 @@ fn is_transparent(parts: &Parts<'_>) -> bool {
 pub(super) fn listen(parts: &Parts<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
     if !asks_for_proxy(parts) {
         return;
+    }
+    if is_transparent(parts) {
+        // With 127.0.0.1 alone the C library takes IPv4 for not configured, and asks for no address of it.
+        let address = BESIDES.to_bits();
+        namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
     for (kind, address, port) in sockets(parts) {
         let (kind, address) = (kind.cast_unsigned(), address.to_bits());
@@ -233,17 +241,28 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
     }
 }
 
-/// The sandbox's own name server, where it has one. To be shown first: it wins over what the profile shows.
+/// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is
+/// there.
 pub(super) fn show_resolver(view: &mut View, parts: &Parts<'_>) {
-    if is_transparent(parts) {
-        let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
-        view.offer("file", place_of_resolver(parts), system::file(contents));
+    if !is_transparent(parts) {
+        return;
     }
-}
-
-/// Where programs end up that open `/etc/resolv.conf`: where the whole tree is shown, it may be a link.
-fn place_of_resolver(parts: &Parts<'_>) -> PathBuf {
     let usual = Path::new("/etc/resolv.conf");
-    let shown = if parts.policy.profile == Profile::FullDev { usual.canonicalize().ok() } else { None };
-    shown.unwrap_or_else(|| usual.to_owned())
+    let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
+    let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
+    if parts.policy.profile != Profile::FullDev {
+        return show(usual, system::file(contents));
+    }
+    // Where the whole tree is shown, it is the host's file, and may be a link.
+    match usual.canonicalize() {
+        Ok(leads_to) if view.host_path(&leads_to).is_some() => {
+            let own = Path::new("/run/kennel/resolv.conf");
+            let source = own.to_owned();
+            view.wall("name server", own, system::file(contents), Protection::Proxy);
+            view.wall("name server", &leads_to, Node::OwnFile { source }, Protection::Proxy);
+        }
+        Ok(leads_to) => view.wall("name server", &leads_to, system::file(contents), Protection::Proxy),
+        // Programs ask 127.0.0.1 then.
+        Err(_) => {}
+    }
 }

@@ -29,6 +29,8 @@ pub(crate) enum Node {
     Symlink { points_to: PathBuf },
     /// /dev/null over a file that must not be read.
     CoverFile,
+    /// A file of the sandbox's own, which lies at `source`, over one of the host's.
+    OwnFile { source: PathBuf },
     /// A fresh procfs.
     Proc,
     /// A fresh devpts.
@@ -45,7 +47,7 @@ impl Node {
     pub(crate) fn is_dir(&self) -> bool {
         match self {
             Self::Bind { source, .. } => source.is_dir(),
-            Self::File { .. } | Self::Symlink { .. } | Self::CoverFile => false,
+            Self::File { .. } | Self::Symlink { .. } | Self::CoverFile | Self::OwnFile { .. } => false,
             Self::Dir
             | Self::Private { .. }
             | Self::Tmpfs { .. }

@@ -168,6 +168,7 @@ pub(crate) const MSG_TRUNC: i32 = 0x20;
 pub(crate) const MSG_NOSIGNAL: usize = 0x4000;
 pub(crate) const IFF_UP: i16 = 1;
 pub(crate) const SIOCSIFFLAGS: usize = 0x8914;
+pub(crate) const SIOCSIFADDR: usize = 0x8916;
 
 pub(crate) const TIOCSCTTY: usize = 0x540E;
 pub(crate) const TIOCSWINSZ: usize = 0x5414;
@@ -330,10 +331,9 @@ pub(crate) struct SockFprog {
     pub(crate) filter: *const u8,
 }
 
-/// `struct ifreq` with flags.
-#[repr(C)]
+/// `struct ifreq`.
+#[repr(C, align(8))]
 pub(crate) struct IfReq {
     pub(crate) name: [u8; 16],
-    pub(crate) flags: i16,
-    pub(crate) rest: [u8; 22],
+    pub(crate) value: [u8; 24],
 }

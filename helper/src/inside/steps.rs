@@ -75,6 +75,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::Unshare { flags } => sys::unshare(flags),
         Step::Hostname { name } => sys::set_hostname(name),
         Step::LoopbackUp {} => sys::loopback_up(),
+        Step::LoopbackAddress { address } => sys::loopback_address(address),
         Step::NewRoot { options } => {
             state.root = Some(mounts::new_root(options)?);
             Ok(())
