@@ -26,7 +26,7 @@ use tokio::runtime::{Builder, Runtime};
 const BULK: u64 = 1 << 30;
 
 /// Tunnels open at the same time.
-const TUNNELS: usize = 2000;
+const TUNNELS: u32 = 2000;
 
 /// Connections of one round.
 const CONNECTS: usize = 300;
@@ -173,7 +173,7 @@ impl Bench {
     fn tunnels(&self) {
         let before = resident();
         let mut policy = self.with_proxy();
-        policy.network.limits.connections = Some(TUNNELS as u32 + 10);
+        policy.network.limits.connections = Some(TUNNELS + 10);
         policy.limits.open_files = Some(1 << 14);
         let session = self.session(&policy);
         let mut command = session.command(&self.myself);
@@ -198,7 +198,7 @@ impl Bench {
         // The server's threads are in this process too, so this is an upper bound.
         println!(
             "  {:.1} KiB each in this process, proxy and server together",
-            grown as f64 / TUNNELS as f64
+            grown as f64 / f64::from(TUNNELS)
         );
         self.runtime.block_on(child.kill()).expect("the end");
     }

@@ -42,7 +42,7 @@ pub(super) fn ruleset(
     let scopes: BitFlags<Scope> = Scope::from_all(abi);
     let policy = parts.policy;
     let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(parts) };
-    let net = ports.as_ref().map_or(0, |_| u64::from(BitFlags::from(AccessNet::ConnectTcp).bits()));
+    let net = ports.as_ref().map_or(0, |_| BitFlags::from(AccessNet::ConnectTcp).bits());
     let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net, scoped: scopes.bits() };
     setup.push_by(policy, Protection::Landlock, &ruleset);
     for port in ports.into_iter().flatten() {
