@@ -10,7 +10,7 @@ use std::{
 
 use http_body_util::BodyExt;
 use hyper::{
-    HeaderMap, Method, Request, Response, Uri, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
     body::Incoming,
     client::conn::http1::{self, SendRequest},
     header::{self, HeaderName, HeaderValue},
@@ -86,6 +86,11 @@ impl Kept {
             };
             rewrite(&mut request, &destination, origin.through.as_ref());
             match origin.sender.try_send_request(request).await {
+                // Nobody asked for that: what asks for it is of one hop.
+                Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    let reason = Reason::Unreachable("it switched protocols unasked".to_owned());
+                    return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+                }
                 Ok(mut response) => {
                     self.origin = Some(origin);
                     strip(response.headers_mut());

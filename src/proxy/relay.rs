@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use nix::{
-    fcntl::{OFlag, SpliceFFlags, splice},
+    fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
     unistd::pipe2,
 };
 use tokio::{io::Interest, sync::Notify, time::sleep_until};
@@ -96,7 +96,7 @@ impl Direction<'_> {
         self.count(early.len()).await?;
         while self.copy().await? != Flow::Ended {
             // Who has no room for a pipe goes on copying.
-            if let Ok(pipe) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
+            if let Ok(pipe) = pipe()
                 && self.splice(pipe).await? == Flow::Ended
             {
                 break;
@@ -176,6 +176,15 @@ impl Direction<'_> {
             }
         }
     }
+}
+
+/// A pipe with as much room as it may have.
+fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
+    let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    let size = i32::try_from(SPLICED).unwrap_or(i32::MAX);
+    // A user has only so much room in all pipes together: then it has the usual size.
+    let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(size));
+    Ok((out, into))
 }
 
 /// splice(2): at most `count` bytes, without waiting.
