@@ -1,9 +1,12 @@
 //! Listeners to connections: as many at once as the limits say, each a task that ends with the listener's.
 
-use std::{future::Future, io, net::TcpListener as StdListener, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    future::Future, io, net::TcpListener as StdListener, os::fd::OwnedFd, pin::pin, sync::Arc, time::Duration,
+};
 
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::OwnedSemaphorePermit,
     task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
 };
@@ -22,14 +25,7 @@ pub(super) fn accept<S: Future<Output = ()> + Send + 'static>(
     let listener = TcpListener::from_std(nonblocking::<StdListener>(socket)?)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
-        loop {
-            let accepted = tokio::select! {
-                biased;
-                Some(_) = connections.join_next() => continue,
-                accepted = next(&proxy, &listener) => accepted,
-                () = proxy.closing() => None,
-            };
-            let Some((stream, slot)) = accepted else { break };
+        while let Some((stream, slot)) = meanwhile(&mut connections, next(&proxy, &listener), &proxy).await {
             let proxy = Arc::clone(&proxy);
             connections.spawn(async move {
                 serve(proxy, stream).await;
@@ -40,25 +36,39 @@ pub(super) fn accept<S: Future<Output = ()> + Send + 'static>(
     }))
 }
 
-/// The next connection, once there is room for one.
-async fn next(
+/// Waits for the next connection, and takes away those that have ended; `None` when there shall be no more.
+async fn meanwhile<T>(
+    connections: &mut JoinSet<()>,
+    next: impl Future<Output = Option<T>>,
     proxy: &Proxy,
-    listener: &TcpListener,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let slot = Arc::clone(&proxy.slots).acquire_owned().await.ok()?;
+) -> Option<T> {
+    let mut next = pin!(next);
     loop {
+        tokio::select! {
+            // Who has connected before the end is served.
+            biased;
+            Some(_) = connections.join_next() => {}
+            next = &mut next => return next,
+            () = proxy.closing() => return None,
+        }
+    }
+}
+
+/// The next connection, once there is room for one more. A listener that nobody connects to takes no room.
+async fn next(proxy: &Proxy, listener: &TcpListener) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let stream = loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                // Requests and answers are small, and somebody waits for each.
-                let _ = stream.set_nodelay(true);
-                return Some((stream, slot));
-            }
+            Ok((stream, _)) => break stream,
             Err(error) => {
                 tracing::debug!(%error, "accept");
                 sleep(BREATH).await;
             }
         }
-    }
+    };
+    // Requests and answers are small, and somebody waits for each.
+    let _ = stream.set_nodelay(true);
+    let slot = Arc::clone(&proxy.slots).acquire_owned().await.ok()?;
+    Some((stream, slot))
 }
 
 /// Serves one connection of the proxy's own port, in the protocol that its first byte begins.
