@@ -115,3 +115,80 @@ impl Ask {
         self.remembered.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use super::*;
+
+    fn destination(text: &str) -> Destination {
+        Destination::parse(text).expect(text)
+    }
+
+    /// Someone who always says the same, and how often he was asked.
+    fn always(decision: Decision) -> (Ask, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let ask = Ask::new(Duration::from_secs(5), move |_| {
+            count.fetch_add(1, Relaxed);
+            async move { decision }
+        });
+        (ask, asked)
+    }
+
+    #[tokio::test]
+    async fn decisions_for_the_session_are_asked_for_once() {
+        for (decision, allowed, times) in [
+            (Decision::Allow, true, 2),
+            (Decision::AllowForSession, true, 1),
+            (Decision::Deny, false, 2),
+            (Decision::DenyForSession, false, 1),
+        ] {
+            let (ask, asked) = always(decision);
+            for _ in 0..2 {
+                assert_eq!(ask.allows(&destination("a.example:1")).await, allowed, "{decision:?}");
+            }
+            assert_eq!(asked.load(Relaxed), times, "{decision:?}");
+            ask.allows(&destination("a.example:2")).await;
+            assert_eq!(asked.load(Relaxed), times + 1, "another port is another question");
+            ask.anew().allows(&destination("a.example:1")).await;
+            assert_eq!(asked.load(Relaxed), times + 2, "another session knows nothing");
+        }
+    }
+
+    #[tokio::test]
+    async fn many_at_once_are_one_question() {
+        let (ask, asked) = always(Decision::AllowForSession);
+        let waiting = (0..20).map(|_| {
+            let ask = ask.clone();
+            tokio::spawn(async move { ask.allows(&destination("a.example:1")).await })
+        });
+        for answer in waiting.collect::<Vec<_>>() {
+            assert!(answer.await.expect("an answer"));
+        }
+        assert_eq!(asked.load(Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_answer_is_no() {
+        let ask = Ask::new(Duration::from_secs(5), |_| std::future::pending());
+        assert!(!ask.allows(&destination("a.example:1")).await);
+    }
+
+    #[tokio::test]
+    async fn the_question_names_host_and_port() {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let ask = Ask::new(Duration::from_secs(5), move |request: NetworkRequest| {
+            log.lock().expect("a log").push((request.host, request.port));
+            async { Decision::Deny }
+        });
+        for text in ["EXAMPLE.com.:443", "[::1]:80", "192.0.2.1:1"] {
+            ask.allows(&destination(text)).await;
+        }
+        let expected = [("example.com", 443), ("::1", 80), ("192.0.2.1", 1)];
+        let expected: Vec<_> = expected.map(|(host, port)| (host.to_owned(), port)).into();
+        assert_eq!(*seen.lock().expect("a log"), expected);
+    }
+}

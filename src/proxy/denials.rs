@@ -78,3 +78,53 @@ impl Denials {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::{destination::Name, refusal::Reason};
+
+    fn refusal(name: &str) -> Refusal {
+        Refusal::name(&Name::parse(name).expect(name))
+    }
+
+    #[tokio::test]
+    async fn each_point_in_time_sees_what_came_after_it_once() {
+        let denials = Denials::default();
+        let first = denials.now();
+        denials.add(&refusal("a.example"));
+        let second = denials.now();
+        denials.add(&refusal("b.example"));
+        denials.add(&refusal("b.example"));
+        let subjects =
+            |point| denials.since(point).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
+        assert_eq!(subjects(first), ["a.example", "b.example"]);
+        assert_eq!(subjects(second), ["b.example"]);
+        denials.add(&refusal("a.example"));
+        assert_eq!(subjects(second), ["b.example", "a.example"], "again is also after");
+        assert!(subjects(denials.now()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_a_thousand_times_waits_and_is_forgotten() {
+        let denials = Denials::default();
+        let waits: Vec<_> = (0..1000).map(|n| denials.add(&refusal(&format!("n{n}.example")))).collect();
+        assert!(waits[..usize::try_from(AT_ONCE).expect("small")].iter().all(Option::is_none));
+        let last = waits.last().copied().flatten().expect("a wait");
+        assert!(last > Instant::now() + EACH * 700, "each takes its time");
+        let kept = denials.since(0);
+        assert_eq!((kept.len(), &*kept[MOST - 1].subject), (MOST, "n999.example"));
+    }
+
+    #[tokio::test]
+    async fn what_the_network_refuses_is_no_denial() {
+        let denials = Denials::default();
+        let destination = crate::proxy::destination::Destination::parse("a.example:1").expect("valid");
+        for reason in [Reason::Unreachable("x".into()), Reason::Timeout("x")] {
+            denials.add(&Refusal::of(&destination, reason));
+        }
+        assert!(denials.since(0).is_empty());
+        denials.add(&Refusal::of(&destination, Reason::Limit));
+        assert_eq!(denials.since(0).len(), 1);
+    }
+}

@@ -194,3 +194,83 @@ fn pin(path: &Path) -> Result<OwnedFd, Error> {
         remedy: Some("start the proxy first, and name the Unix socket that it listens on".to_owned()),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::proxy::{Decision, address, rule::Rules};
+
+    fn gate(allow: &[&str], deny: &[&str], addresses: &[&str]) -> Gate {
+        let rules = |texts: &[&str]| Rules::parse(texts.iter().copied()).expect("rules");
+        let settings = Settings {
+            allow: rules(allow),
+            deny: rules(deny),
+            addresses: address::networks(addresses.iter().copied()).expect("networks"),
+            ..Settings::default()
+        };
+        Gate::new(settings).expect("no log")
+    }
+
+    async fn word(gate: &Gate, destination: &str) -> &'static str {
+        match gate.permit(Destination::parse(destination).expect("valid")).await {
+            Ok(permit) => permit.reason,
+            Err(refusal) => refusal.word(),
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_decide_and_deny_wins() {
+        let gate = gate(&["192.0.2.0/24:*", "8.8.8.8:53", "*:443"], &["192.0.2.7:*", "9.9.9.9:443"], &[]);
+        for (destination, expected) in [
+            ("192.0.2.1:80", "allowed"),
+            ("192.0.2.7:80", "denied"),
+            ("8.8.8.8:53", "allowed"),
+            ("8.8.8.8:54", "not-allowed"),
+            ("1.1.1.1:443", "allowed"),
+            ("9.9.9.9:443", "denied"),
+            ("1.1.1.1:80", "not-allowed"),
+            ("a.example:80", "not-allowed"),
+            // Who writes `*` means the internet, and not his own network.
+            ("10.0.0.1:443", "address-blocked"),
+            ("127.0.0.1:443", "address-blocked"),
+            ("169.254.169.254:443", "address-blocked"),
+            ("[::1]:443", "address-blocked"),
+            ("[::ffff:127.0.0.1]:443", "address-blocked"),
+            ("[64:ff9b::7f00:1]:443", "address-blocked"),
+        ] {
+            assert_eq!(word(&gate, destination).await, expected, "{destination}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ranges_are_opened_by_name_only() {
+        let open = gate(&["*:443"], &[], &["10.0.0.0/8"]);
+        assert_eq!(word(&open, "10.1.2.3:443").await, "allowed");
+        assert_eq!(word(&open, "10.1.2.3:80").await, "not-allowed");
+        assert_eq!(word(&open, "192.168.0.1:443").await, "address-blocked");
+        let listed = gate(&["127.0.0.1:8080"], &[], &[]);
+        assert_eq!(word(&listed, "127.0.0.1:8080").await, "allowed");
+        assert_eq!(word(&listed, "127.0.0.1:8081").await, "not-allowed");
+        assert_eq!(word(&gate(&[], &[], &[]), "1.1.1.1:443").await, "not-allowed");
+    }
+
+    #[tokio::test]
+    async fn who_is_asked_decides_what_no_list_does() {
+        let gate = gate(&["8.8.8.8:53"], &["9.9.9.9:*"], &[]);
+        gate.ask(Ask::new(Duration::from_secs(5), |request| async move {
+            if request.port == 443 { Decision::Allow } else { Decision::Deny }
+        }));
+        for (destination, expected) in [
+            ("8.8.8.8:53", "allowed"),
+            ("1.1.1.1:443", "asked"),
+            ("1.1.1.1:80", "not-allowed"),
+            ("9.9.9.9:443", "denied"),
+            // The address itself was in the question.
+            ("10.0.0.1:443", "asked"),
+        ] {
+            assert_eq!(word(&gate, destination).await, expected, "{destination}");
+        }
+    }
+}

@@ -107,3 +107,43 @@ impl Tally {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_counted_to_the_last() {
+        let meter = Meter::new(Some(100), None);
+        assert_eq!((meter.count(60), meter.is_exhausted()), (Some(None), false));
+        assert_eq!((meter.count(40), meter.is_exhausted()), (Some(None), true));
+        assert_eq!(meter.count(1), None);
+        let unbounded = Meter::new(None, None);
+        assert_eq!((unbounded.count(usize::MAX >> 1), unbounded.is_exhausted()), (Some(None), false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_holds_over_time() {
+        let meter = Meter::new(None, Some(1000));
+        let begun = Instant::now();
+        for _ in 0..50 {
+            if let Some(until) = meter.count(100).expect("no bound") {
+                tokio::time::sleep_until(until).await;
+            }
+        }
+        let took = begun.elapsed();
+        assert!((Duration::from_millis(4900)..Duration::from_millis(5200)).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_is_from_the_last_byte_on() {
+        let tally = Tally::new();
+        let begun = Instant::now();
+        tokio::join!(tally.idle(Duration::from_secs(10)), async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            tally.add(Heading::Up, 1);
+        });
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(17)..Duration::from_secs(18)).contains(&took), "{took:?}");
+    }
+}
