@@ -1,12 +1,19 @@
 //! Asking the embedding program about what no list decides.
 
-use std::{collections::HashMap, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::{sync::Mutex, time::timeout};
+use tokio::{sync::watch, time::timeout};
 
 use super::destination::{Destination, Host};
 
-/// More decisions than that are not remembered; whoever makes up names cannot fill the memory.
+/// More questions than that are neither asked nor remembered; whoever makes up names cannot fill the memory.
 const MOST: usize = 4096;
 
 /// A connection that a command wants and no list of the policy decides.
@@ -22,11 +29,11 @@ pub struct NetworkRequest {
 /// What the embedding program says to a [`NetworkRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// This connection may be made.
+    /// This connection may be made, and those to the same host and port that came while the question was open.
     Allow,
     /// This one and every other to the same host and port, as long as the session lives.
     AllowForSession,
-    /// This connection is refused.
+    /// This connection is refused, and those to the same host and port that came while the question was open.
     Deny,
     /// This one and every other to the same host and port, as long as the session lives.
     DenyForSession,
@@ -39,9 +46,21 @@ type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 pub(crate) struct Ask {
     callback: Arc<dyn Fn(NetworkRequest) -> Answer + Send + Sync>,
     patience: Duration,
-    remembered: Arc<std::sync::Mutex<HashMap<Destination, bool>>>,
-    /// One question at a time: twenty connections to one host are one question where the answer is remembered.
-    turn: Arc<Mutex<()>>,
+    questions: Arc<Mutex<HashMap<Destination, Question>>>,
+}
+
+/// What is known of a destination.
+enum Question {
+    Answered(bool),
+    /// Somebody has asked; whoever comes meanwhile gets the same answer.
+    Open(watch::Receiver<Option<bool>>),
+}
+
+/// What somebody who wants to know has to do.
+enum Turn {
+    Take(bool),
+    Wait(watch::Receiver<Option<bool>>),
+    Ask(watch::Sender<Option<bool>>),
 }
 
 impl fmt::Debug for Ask {
@@ -60,59 +79,74 @@ impl Ask {
         Self {
             callback: Arc::new(move |request| Box::pin(callback(request))),
             patience,
-            remembered: Arc::default(),
-            turn: Arc::default(),
+            questions: Arc::default(),
         }
     }
 
     /// The same callback with nothing remembered: for another session.
     pub(crate) fn anew(&self) -> Self {
-        Self { remembered: Arc::default(), turn: Arc::default(), ..self.clone() }
+        Self { questions: Arc::default(), ..self.clone() }
     }
 
     /// Whether the connection may be made.
     pub(super) async fn allows(&self, destination: &Destination) -> bool {
-        let asked = async {
-            let _turn = self.turn.lock().await;
-            if let Some(remembered) = self.recall(destination) {
-                return remembered;
+        loop {
+            match self.turn(destination) {
+                Turn::Take(answer) => return answer,
+                Turn::Ask(sender) => return self.ask(destination, &sender).await,
+                Turn::Wait(mut answer) => {
+                    // Without an answer whoever asked has given up: then it is our turn.
+                    if let Ok(answer) = answer.wait_for(Option::is_some).await.map(|answer| *answer) {
+                        return answer == Some(true);
+                    }
+                }
             }
-            let host = match &destination.host {
-                Host::Name(name) => name.as_str().to_owned(),
-                Host::Address(address) => address.to_string(),
-            };
-            let request = NetworkRequest { host, port: destination.port };
-            let decision = timeout(self.patience, (self.callback)(request)).await;
-            let (allowed, keep) = match decision {
-                Ok(Decision::Allow) => (true, false),
-                Ok(Decision::AllowForSession) => (true, true),
-                Ok(Decision::Deny) | Err(_) => (false, false),
-                Ok(Decision::DenyForSession) => (false, true),
-            };
-            if keep {
-                self.remember(destination, allowed);
+        }
+    }
+
+    fn turn(&self, destination: &Destination) -> Turn {
+        let mut questions = self.lock();
+        match questions.get(destination) {
+            Some(Question::Answered(answer)) => return Turn::Take(*answer),
+            Some(Question::Open(answer)) if answer.has_changed().is_ok() => {
+                return Turn::Wait(answer.clone());
             }
-            allowed
+            _ => {}
+        }
+        // Nobody is asked on behalf of a crowd.
+        if questions.len() >= MOST {
+            return Turn::Take(false);
+        }
+        let (sender, receiver) = watch::channel(None);
+        questions.insert(destination.clone(), Question::Open(receiver));
+        Turn::Ask(sender)
+    }
+
+    async fn ask(&self, destination: &Destination, sender: &watch::Sender<Option<bool>>) -> bool {
+        let host = match &destination.host {
+            Host::Name(name) => name.as_str().to_owned(),
+            Host::Address(address) => address.to_string(),
         };
-        match self.recall(destination) {
-            Some(remembered) => remembered,
-            None => asked.await,
+        let request = NetworkRequest { host, port: destination.port };
+        let decision = timeout(self.patience, (self.callback)(request)).await;
+        let (allowed, keep) = match decision {
+            Ok(Decision::Allow) => (true, false),
+            Ok(Decision::AllowForSession) => (true, true),
+            Ok(Decision::Deny) | Err(_) => (false, false),
+            Ok(Decision::DenyForSession) => (false, true),
+        };
+        let mut questions = self.lock();
+        if keep {
+            questions.insert(destination.clone(), Question::Answered(allowed));
+        } else {
+            questions.remove(destination);
         }
+        sender.send_replace(Some(allowed));
+        allowed
     }
 
-    fn recall(&self, destination: &Destination) -> Option<bool> {
-        self.lock().get(destination).copied()
-    }
-
-    fn remember(&self, destination: &Destination, allowed: bool) {
-        let mut remembered = self.lock();
-        if remembered.len() < MOST {
-            remembered.insert(destination.clone(), allowed);
-        }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Destination, bool>> {
-        self.remembered.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Question>> {
+        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,6 +202,37 @@ mod tests {
             assert!(answer.await.expect("an answer"));
         }
         assert_eq!(asked.load(Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_leaves_the_question_to_the_next() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::clone(&count);
+        let ask = Ask::new(Duration::from_secs(60), move |_| {
+            let first = asked.fetch_add(1, Relaxed) == 0;
+            async move {
+                if first {
+                    std::future::pending::<()>().await;
+                }
+                Decision::Allow
+            }
+        });
+        let at = destination("a.example:1");
+        let first = tokio::spawn({
+            let (ask, at) = (ask.clone(), at.clone());
+            async move { ask.allows(&at).await }
+        });
+        tokio::task::yield_now().await;
+        let second = tokio::spawn({
+            let (ask, at) = (ask.clone(), at.clone());
+            async move { ask.allows(&at).await }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(count.load(Relaxed), 1, "the second waits");
+        assert!(ask.allows(&destination("b.example:1")).await, "another question is not held up");
+        first.abort();
+        assert!(second.await.expect("an answer"));
+        assert_eq!(count.load(Relaxed), 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -86,12 +86,10 @@ impl Kept {
             };
             rewrite(&mut request, &destination, origin.through.as_ref());
             match origin.sender.try_send_request(request).await {
-                // Nobody asked for that: what asks for it is of one hop.
-                Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    let reason = Reason::Unreachable("it switched protocols unasked".to_owned());
-                    return Err(noted(proxy, Refusal::of(&destination, reason)).await);
-                }
                 Ok(mut response) => {
+                    if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
+                        return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+                    }
                     self.origin = Some(origin);
                     strip(response.headers_mut());
                     return Ok(response.map(BodyExt::boxed_unsync));
@@ -147,6 +145,21 @@ impl Origin {
             _ => None,
         };
         Ok(Self { destination, sender, through, _driver: driver })
+    }
+}
+
+/// Why an answer is not passed on.
+fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Reason> {
+    match response.status() {
+        // The other proxy wants to know who we are. A client that is asked would tell us who it is.
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED if through => {
+            Some(Reason::Unreachable(format!("the proxy before it answered {}", response.status())))
+        }
+        // What asks for it is of one hop, so nobody did.
+        StatusCode::SWITCHING_PROTOCOLS => {
+            Some(Reason::Unreachable("it switched protocols unasked".to_owned()))
+        }
+        _ => None,
     }
 }
 
