@@ -14,6 +14,7 @@
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `listen` | sessions serve their own user's clients and nobody else |
+//! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
 //! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
@@ -35,6 +36,7 @@ mod filesystem;
 mod identity;
 mod limits;
 mod listen;
+mod network;
 mod pool;
 mod probe;
 mod process;

@@ -12,6 +12,7 @@ mod files;
 mod names;
 mod network;
 mod processes;
+mod talk;
 
 /// One kind of attempt.
 type Attempt = fn(&[&str]);
@@ -43,6 +44,9 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("abstract", network::abstract_socket),
     ("unix", network::unix_socket),
     ("loopback", network::loopback),
+    ("query", network::query),
+    ("talk", talk::talk),
+    ("crowd", talk::crowd),
 ];
 
 fn main() {

@@ -66,3 +66,37 @@ fn echo(address: &str) -> std::io::Result<()> {
     server.write_all(b"x")?;
     client.read_exact(&mut [0])
 }
+
+/// Asks the name server at the address for the name of each `ADDRESS/NAME` by UDP: what it answers, `silence`, or the
+/// errno.
+pub(crate) fn query(questions: &[&str]) {
+    for question in questions {
+        let (address, name) = question.split_once('/').unwrap_or_default();
+        match ask(address, name) {
+            Ok(answer) => println!("{answer}"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => println!("silence"),
+            Err(error) => say(Err(error.raw_os_error().unwrap_or_default())),
+        }
+    }
+}
+
+/// The last four bytes of an answer with records are an address; other answers are their code.
+fn ask(address: &str, name: &str) -> std::io::Result<String> {
+    let mut question = vec![0, 7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        question.push(u8::try_from(label.len()).unwrap_or_default());
+        question.extend_from_slice(label.as_bytes());
+    }
+    question.extend_from_slice(&[0, 0, 1, 0, 1]);
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(address)?;
+    socket.send(&question)?;
+    let mut answer = [0; 512];
+    let count = socket.recv(&mut answer)?;
+    Ok(match answer[..count] {
+        [_, _, _, code, _, _, 0, 0, ..] => format!("code {}", code & 15),
+        [.., a, b, c, d] => format!("{a}.{b}.{c}.{d}"),
+        _ => "short".to_owned(),
+    })
+}

@@ -1,0 +1,116 @@
+//! Network mode `proxy`: what is allowed works with the programs that people use, what is not is refused with a reason, and
+//! nothing of it reaches anybody.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `http` | requests in absolute form |
+//! | `tunnel` | CONNECT |
+//! | `socks` | SOCKS5 |
+
+mod http;
+mod names;
+mod origin;
+mod socks;
+mod tunnel;
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use tempfile::TempDir;
+
+use self::{
+    names::NameServer,
+    origin::{Origin, Server, answer},
+};
+use crate::support::{self, attempt, kennel, stderr, stdout, workspace};
+
+/// Where the proxy is inside.
+const PROXY: &str = "127.0.0.1:3128";
+
+/// A workspace and a name server by which every name leads to the host's loopback.
+struct Net {
+    dir: TempDir,
+    names: NameServer,
+}
+
+impl Net {
+    fn new() -> Self {
+        Self::with(NameServer::of_loopback())
+    }
+
+    fn with(names: NameServer) -> Self {
+        Self { dir: workspace(), names }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The flags for mode proxy with these rules: names may lead to the loopback of the host.
+    fn flags(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
+        let mut flags = self.strict(allow, more);
+        flags.extend(["--allow-address", "127.0.0.0/8"].map(str::to_owned));
+        flags
+    }
+
+    /// As `flags`, but names lead to the internet only.
+    fn strict(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
+        let at = self.names.at();
+        let mut flags = vec!["--net", "proxy", "--name-server", &at];
+        flags.extend(allow.iter().flat_map(|&rule| ["--allow", rule]));
+        flags.extend(more);
+        flags.into_iter().map(str::to_owned).collect()
+    }
+
+    /// A shell script inside.
+    fn shell(&self, flags: &[String], script: &str) -> Output {
+        self.command(flags, &["sh", "-c", script]).output().unwrap()
+    }
+
+    fn command(&self, flags: &[String], command: &[&str]) -> Command {
+        kennel(self.path(), &words(flags), command)
+    }
+
+    /// What a script writes that must succeed; stderr is for denials.
+    fn says(&self, flags: &[String], script: &str) -> String {
+        let output = self.shell(flags, script);
+        assert!(output.status.success(), "{script}: {}\n{}", stdout(&output), stderr(&output));
+        stdout(&output)
+    }
+
+    /// An attempt of the payload.
+    fn attempt(&self, flags: &[String], name: &str, arguments: &[&str]) -> String {
+        attempt(self.path(), &words(flags), name, arguments)
+    }
+
+    /// Conversations with the proxy, each of these steps; what each heard, with how it ended as the last line. See
+    /// `tests/payload/talk.rs`.
+    fn talk(&self, flags: &[String], conversations: &[&[&str]]) -> Vec<String> {
+        let words = conversations.iter().flat_map(|steps| [&["+", PROXY], *steps].concat());
+        let words: Vec<&str> = words.skip(1).collect();
+        let said = self.attempt(flags, "talk", &words);
+        let mut heard = vec![String::new()];
+        for line in said.lines() {
+            let last = heard.last_mut().unwrap();
+            last.push_str(line);
+            last.push('\n');
+            if line.starts_with('[') && line.ends_with(']') {
+                heard.push(String::new());
+            }
+        }
+        heard.pop();
+        assert_eq!(heard.len(), conversations.len(), "{said}");
+        heard
+    }
+}
+
+fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
+}
+
+/// `name:PORT`
+fn at(name: &str, port: u16) -> String {
+    format!("{name}:{port}")
+}
