@@ -6,12 +6,22 @@
 //! | `http` | requests in absolute form |
 //! | `tunnel` | CONNECT |
 //! | `socks` | SOCKS5 |
+//! | `upstream` | through another proxy |
+//! | `statuses` | every way to fail has its status and its words |
+//! | `transparent` | programs that know no proxies |
+//! | `denials` | whoever runs the sandbox learns what was refused |
+//! | `audit` | the audit log |
 
+mod audit;
+mod denials;
 mod http;
 mod names;
 mod origin;
 mod socks;
+mod statuses;
+mod transparent;
 mod tunnel;
+mod upstream;
 
 use std::{
     path::Path,

@@ -41,7 +41,8 @@ pub(crate) fn talk(words: &[&str]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => "silence".to_owned(),
             Err(error) => errno_name(error.raw_os_error().unwrap_or_default()),
         };
-        println!("{}\n[{end}]", String::from_utf8_lossy(&heard));
+        let newline = if heard.last().is_none_or(|last| *last == b'\n') { "" } else { "\n" };
+        println!("{}{newline}[{end}]", String::from_utf8_lossy(&heard));
     }
 }
 

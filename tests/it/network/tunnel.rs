@@ -85,7 +85,7 @@ fn the_end_of_a_server_is_told_and_the_client_still_speaks() {
         let _ = said.send(read.map(|_| all).map_err(|error| error.kind()));
     });
     let to = at("half.test", server.port);
-    let steps = [&connect(&to), "<\\r\\n\\r\\n", "<", ">late", "~200", ">r", "!"];
+    let steps = [&connect(&to), "<\\r\\n\\r\\n", "<", ">late", "~100", ">r", "!", "~300"];
     let heard = net.talk(&net.flags(&[&to], &[]), &[&steps]);
     assert!(heard[0].ends_with("bye\n[end]\n"), "{heard:?}");
     assert_eq!(hears.recv_timeout(Duration::from_secs(5)).unwrap(), Ok(b"later".to_vec()));
@@ -124,6 +124,6 @@ fn a_peer_that_is_the_proxy_itself_is_not_reached() {
     // 127.0.0.1 means the host's loopback, where nobody listens on that port; not the sandbox's.
     let free = std::net::TcpListener::bind(PROXY).is_ok();
     crate::support::require!(free, "port 3128 of the host, unused");
-    let heard = net.talk(&net.flags(&[PROXY], &[]), &[&[&connect(PROXY), "<"]]);
+    let heard = net.talk(&net.flags(&[PROXY], &[]), &[&[&connect(PROXY), "!", "<"]]);
     assert!(heard[0].starts_with("HTTP/1.1 502 "), "{heard:?}");
 }

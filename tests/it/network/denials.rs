@@ -1,0 +1,130 @@
+//! Whoever runs the sandbox learns what was refused: in the report, on stderr, with the flag that would allow it.
+
+use super::{Net, Origin, at, stderr, stdout};
+use crate::support::{has, report, require};
+
+/// `subject: reason` of each denial of a report.
+fn denials(report: &serde_json::Value) -> Vec<String> {
+    let entries = report["denials"].as_array().unwrap();
+    let line = |entry: &serde_json::Value| {
+        assert_eq!(entry["protection"], "proxy", "{entry}");
+        format!("{}: {}", entry["subject"].as_str().unwrap(), entry["reason"].as_str().unwrap())
+    };
+    entries.iter().map(line).collect()
+}
+
+#[test]
+fn report_and_stderr_say_the_same() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let (to, deny) = (at("one.test", origin.port()), at("no.two.test", origin.port()));
+    let allow = [at("*.two.test", origin.port()), at("local.test", origin.port())];
+    let flags = net.strict(&[&allow[0], &allow[1]], &["--deny", &deny]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let script = format!(
+        "for host in {to} {deny} local.test:{port} {to}; do curl -sS http://$host/ -o /dev/null; done; exit 3",
+        port = origin.port()
+    );
+    let (output, report) = report(net.path(), &flags, &["sh", "-c", &script]);
+    assert_eq!(output.status.code(), Some(3), "a denial is not the command's failure: {output:?}");
+    let expected = [
+        format!("{deny}: rule {deny} of the deny list refuses it; remove --deny {deny} to allow it"),
+        format!(
+            "local.test:{}: its address 127.0.0.1 is not of the public internet (loopback); --allow-address 127.0.0.1 \
+             would allow it",
+            origin.port()
+        ),
+        // Said once, in the order of the last of each.
+        format!("{to}: not on the list of what is allowed; --allow {to} would allow it"),
+    ];
+    assert_eq!(denials(&report), expected);
+    let said = stderr(&output);
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("kennel: ")).collect();
+    let wanted = expected.map(|line| format!("kennel: denied by proxy: {line}"));
+    assert_eq!(lines, wanted.each_ref());
+    assert!(origin.is_untouched());
+    assert_eq!(report["failure"], serde_json::Value::Null);
+}
+
+#[test]
+fn quiet_is_quiet_and_the_report_is_whole() {
+    let net = Net::new();
+    let flags = net.strict(&[], &["-q"]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let (output, report) = report(net.path(), &flags, &["getent", "hosts", "one.test"]);
+    assert_eq!((stderr(&output), output.status.code()), (String::new(), Some(2)), "{output:?}");
+    assert_eq!(
+        denials(&report),
+        ["one.test: not on the list of what is allowed; --allow one.test:443 would allow it"]
+    );
+}
+
+#[test]
+fn what_is_said_makes_it_work() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let to = at("one.test", origin.port());
+    let mut flags = net.strict(&[], &[]);
+    let script = format!("curl -sS http://{to}/");
+    for _ in 0..2 {
+        let said = stdout(&net.shell(&flags, &script));
+        let flag = said.split("can allow it with: ").nth(1).unwrap_or_else(|| panic!("no advice: {said}"));
+        flags.extend(flag.split_whitespace().map(str::to_owned));
+    }
+    assert!(flags.ends_with(&["--allow".into(), to.clone(), "--allow-address".into(), "127.0.0.1".into()]));
+    assert_eq!(net.says(&flags, &script), "one: /");
+}
+
+#[test]
+fn nothing_that_went_well_or_was_not_there_is_a_denial() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (to, nobody) = (at("one.test", origin.port()), at("one.test", closed));
+    let flags = net.flags(&[&to, &nobody], &[]);
+    let output = net.shell(&flags, &format!("curl -s http://{to}/ http://{nobody}/ -o /dev/null -o /dev/null"));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn every_kind_of_client_is_heard_of() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let script = "curl -s http://a.test/; curl -s -p http://b.test/; curl -s --socks5-hostname 127.0.0.1:3128 http://c.test/; \
+                  getent hosts d.test; curl -s -X TRACE http://e.test/; true";
+    let said = stderr(&net.shell(&net.flags(&[], &[]), script));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "kennel: denied by proxy: a.test:80: not on the list of what is allowed; --allow a.test:80 would allow it",
+            "kennel: denied by proxy: b.test:80: not on the list of what is allowed; --allow b.test:80 would allow it",
+            "kennel: denied by proxy: c.test:80: not on the list of what is allowed; --allow c.test:80 would allow it",
+            "kennel: denied by proxy: d.test: not on the list of what is allowed; --allow d.test:443 would allow it",
+            "kennel: denied by proxy: http://e.test/: method TRACE is not served",
+        ]
+    );
+}
+
+#[test]
+fn no_number_of_denials_is_too_much() {
+    let net = Net::new();
+    let get = |n: usize| format!(">GET http://n{n}.test/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
+    let requests: Vec<String> = (0..300).map(get).collect();
+    let steps: Vec<[&str; 3]> = requests.iter().map(|request| [request.as_str(), "!", "<"]).collect();
+    let steps: Vec<&[&str]> = steps.iter().map(<[&str; 3]>::as_slice).collect();
+    let words = steps.iter().flat_map(|steps| [&["+", super::PROXY], *steps].concat()).skip(1);
+    let flags = net.flags(&[], &[]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let grant = format!("{}:/payload", crate::support::payload_path().display());
+    let flags = [&["--ro", &grant], flags.as_slice()].concat();
+    let command: Vec<&str> = ["/payload", "talk"].into_iter().chain(words).collect();
+    let (output, report) = report(net.path(), &flags, &command);
+    assert_eq!(stdout(&output).matches("403 Forbidden").count(), 300);
+    let denials = denials(&report);
+    assert_eq!(denials.len(), 100, "the last ones");
+    assert!(denials[99].starts_with("n299.test:80: ") && denials[0].starts_with("n200.test:80: "));
+}
