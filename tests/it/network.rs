@@ -6,9 +6,12 @@
 //! | `http` | requests in absolute form |
 //! | `tunnel` | CONNECT |
 //! | `socks` | SOCKS5 |
+//! | `tls` | HTTPS and HTTP/2 |
+//! | `tools` | git, pip, npm, cargo |
 //! | `upstream` | through another proxy |
 //! | `statuses` | every way to fail has its status and its words |
 //! | `transparent` | programs that know no proxies |
+//! | `programs` | Python, node, Java without the variables of a proxy |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
@@ -17,8 +20,11 @@ mod denials;
 mod http;
 mod names;
 mod origin;
+mod programs;
 mod socks;
 mod statuses;
+mod tls;
+mod tools;
 mod transparent;
 mod tunnel;
 mod upstream;
@@ -68,7 +74,7 @@ impl Net {
     /// As `flags`, but names lead to the internet only.
     fn strict(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
         let at = self.names.at();
-        let mut flags = vec!["--net", "proxy", "--name-server", &at];
+        let mut flags = vec!["--net", "proxy", "--timeout", "50s", "--name-server", &at];
         flags.extend(allow.iter().flat_map(|&rule| ["--allow", rule]));
         flags.extend(more);
         flags.into_iter().map(str::to_owned).collect()

@@ -60,13 +60,15 @@ fn each_decision_is_a_line() {
     let flags = net.flags(&[&to, &nobody, &no], &["--audit", &log(&net), "--deny", &no]);
     let script = format!(
         "curl -s http://{to}/ -o /dev/null; curl -s -p http://{to}/ -o /dev/null; curl -s http://bad.test:1/ -o /dev/null; \
-         curl -s http://{no}/ -o /dev/null; curl -s http://{nobody}/ -o /dev/null; getent ahostsv6 bad.test; \
+         curl -s http://{no}/ -o /dev/null; curl -s http://{nobody}/ -o /dev/null; getent hosts bad.test; \
          curl -s http://169.254.169.254/; true"
     );
     net.says(&flags, &script);
     let lines = lines(&net);
     let mut found: Vec<_> = lines.iter().map(brief).collect();
     found.sort();
+    // A name is looked up for both families.
+    found.dedup_by(|one, other| one == other && one.0.ends_with("null"));
     let expected = |host: &str, decision: &str, reason: &str| (host.to_owned(), decision.to_owned(), reason.to_owned());
     let mut wanted = vec![
         expected(&to, "allowed", "allowed"),
