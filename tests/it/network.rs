@@ -12,6 +12,9 @@
 //! | `statuses` | every way to fail has its status and its words |
 //! | `transparent` | programs that know no proxies |
 //! | `programs` | Python, node, Java without the variables of a proxy |
+//! | `walls` | there is no other way out |
+//! | `spelling` | whatever a destination is spelt like, and wherever its name leads |
+//! | `smuggling` | requests that two servers read differently |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
@@ -21,13 +24,16 @@ mod http;
 mod names;
 mod origin;
 mod programs;
+mod smuggling;
 mod socks;
+mod spelling;
 mod statuses;
 mod tls;
 mod tools;
 mod transparent;
 mod tunnel;
 mod upstream;
+mod walls;
 
 use std::{
     path::Path,
