@@ -15,12 +15,17 @@
 //! | `walls` | there is no other way out |
 //! | `spelling` | whatever a destination is spelt like, and wherever its name leads |
 //! | `smuggling` | requests that two servers read differently |
+//! | `limits` | connections, heads, time, bytes |
+//! | `crowd` | many connections at once |
+//! | `variables` | programs are told where the proxy is |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
 mod audit;
+mod crowd;
 mod denials;
 mod http;
+mod limits;
 mod names;
 mod origin;
 mod programs;
@@ -33,6 +38,7 @@ mod tools;
 mod transparent;
 mod tunnel;
 mod upstream;
+mod variables;
 mod walls;
 
 use std::{

@@ -27,7 +27,8 @@ fn brief(heard: &str) -> String {
 /// Something on the host that an echo of requests would be.
 fn target() -> Server {
     Server::start(|mut stream, _| {
-        use std::io::Write;
+        use std::io::{Read, Write};
+        let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nreached\n");
     })
 }

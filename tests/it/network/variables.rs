@@ -1,0 +1,122 @@
+//! Programs are told where the proxy is, and the user has the last word.
+
+use std::{collections::BTreeMap, process::Command};
+
+use super::{Net, Origin, at, stdout};
+use crate::support::{has, kennel_path, require, workspace};
+
+/// What a command has in its environment, of a caller that has these.
+fn inside(flags: &[&str], caller: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let dir = workspace();
+    let output = Command::new(kennel_path())
+        .current_dir(dir.path())
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", "/home/kennel-test")
+        .envs(caller.iter().copied())
+        .arg("run")
+        .args(flags)
+        .args(["--", "/usr/bin/env", "-0"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let pairs = text.split_terminator('\0').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+const URL: &str = "http://127.0.0.1:3128";
+const DIRECT: &str = "localhost,127.0.0.1,::1";
+const TO_PROXY: [&str; 18] = [
+    "ALL_PROXY",
+    "CARGO_HTTP_PROXY",
+    "DOCKER_HTTPS_PROXY",
+    "DOCKER_HTTP_PROXY",
+    "FTP_PROXY",
+    "GRPC_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "PIP_PROXY",
+    "YARN_HTTPS_PROXY",
+    "YARN_HTTP_PROXY",
+    "all_proxy",
+    "ftp_proxy",
+    "grpc_proxy",
+    "http_proxy",
+    "https_proxy",
+    "npm_config_https_proxy",
+    "npm_config_proxy",
+];
+const NOT_TO_PROXY: [&str; 4] = ["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
+
+#[test]
+fn every_tool_is_told() {
+    for flags in [&["--allow", "one.test:80"][..], &["--net", "proxy"], &["--profile", "ci-only", "--net", "proxy"]] {
+        let found = inside(flags, &[]);
+        let with: Vec<&str> = found.iter().filter(|(_, value)| *value == URL).map(|(name, _)| name.as_str()).collect();
+        assert_eq!(with, TO_PROXY, "{flags:?}");
+        for name in NOT_TO_PROXY {
+            assert_eq!(found[name], DIRECT, "{name}");
+        }
+        assert_eq!(found["NODE_USE_ENV_PROXY"], "1");
+        assert_eq!(
+            found["JAVA_TOOL_OPTIONS"],
+            "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=3128 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=3128 \
+             -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+        );
+    }
+}
+
+#[test]
+fn without_a_proxy_nobody_is_told() {
+    for flags in [&[][..], &["--net", "none"], &["--net", "host"]] {
+        let found = inside(flags, &[]);
+        let told = found.keys().filter(|name| name.to_lowercase().contains("proxy") || name.starts_with("JAVA"));
+        assert_eq!(told.count(), 0, "{flags:?}: {found:?}");
+    }
+}
+
+#[test]
+fn what_the_user_sets_or_passes_wins() {
+    let caller = [("HTTPS_PROXY", "http://caller:1"), ("http_proxy", "http://caller:2"), ("NO_PROXY", "caller.test")];
+    let found = inside(&["--net", "proxy"], &caller);
+    assert_eq!((&*found["HTTPS_PROXY"], &*found["http_proxy"], &*found["NO_PROXY"]), (URL, URL, DIRECT));
+    let found = inside(&["--net", "proxy", "--env", "inherit"], &caller);
+    assert_eq!((&*found["HTTPS_PROXY"], &*found["http_proxy"], &*found["NO_PROXY"]), (URL, URL, DIRECT));
+    let flags = ["--net", "proxy", "--pass-env", "HTTPS_PROXY", "--setenv", "NO_PROXY=mine.test", "--setenv", "JAVA_TOOL_OPTIONS="];
+    let found = inside(&flags, &caller);
+    let values = ["HTTPS_PROXY", "http_proxy", "NO_PROXY", "JAVA_TOOL_OPTIONS", "no_proxy"].map(|name| &*found[name]);
+    assert_eq!(values, ["http://caller:1", URL, "mine.test", "", DIRECT]);
+}
+
+#[test]
+fn the_caller_s_certificates_are_shown() {
+    let dir = workspace();
+    let bundle = dir.path().join("bundle.pem");
+    std::fs::write(&bundle, "certificates\n").unwrap();
+    let bundle = bundle.to_str().unwrap();
+    let work = workspace();
+    let caller = [("SSL_CERT_FILE", bundle), ("CURL_CA_BUNDLE", "/nonexistent"), ("PIP_CERT", "relative.pem")];
+    let run = |flags: &[&str]| {
+        let mut command = Command::new(kennel_path());
+        command.current_dir(work.path()).envs(caller).arg("run").args(flags);
+        let script = "echo $SSL_CERT_FILE $CURL_CA_BUNDLE $PIP_CERT; cat \"$SSL_CERT_FILE\" 2>/dev/null; true";
+        stdout(&command.args(["--", "sh", "-c", script]).output().unwrap())
+    };
+    assert_eq!(run(&["--net", "proxy"]), format!("{bundle}\ncertificates"));
+    assert_eq!(run(&["--net", "proxy", "--profile", "ci-only"]), "", "it has nothing of the caller's");
+    assert_eq!(run(&[]), "");
+}
+
+#[test]
+fn profile_ci_only_reaches_what_is_allowed() {
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let to = at("one.test", origin.port());
+    let flags = net.flags(&[&to], &["--profile", "ci-only"]);
+    let flags: Vec<String> = flags.into_iter().filter(|flag| flag != "--net" && flag != "proxy").collect();
+    assert_eq!(net.says(&flags, &format!("curl -sS http://{to}/")), "one: /");
+    let script = "curl -sS -o /dev/null -w '%{http_code}' http://other.test/";
+    assert_eq!(net.says(&flags, script), "403");
+}
