@@ -18,17 +18,23 @@
 //! | `limits` | connections, heads, time, bytes |
 //! | `crowd` | many connections at once |
 //! | `variables` | programs are told where the proxy is |
+//! | `sessions` | the network of sessions, pools and one-shots |
+//! | `ask` | the embedding program decides |
+//! | `faults` | deaths and resets |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
+mod ask;
 mod audit;
 mod crowd;
 mod denials;
+mod faults;
 mod http;
 mod limits;
 mod names;
 mod origin;
 mod programs;
+mod sessions;
 mod smuggling;
 mod socks;
 mod spelling;
