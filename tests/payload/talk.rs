@@ -116,7 +116,8 @@ pub(crate) fn crowd(words: &[&str]) {
     let (Ok(address), Ok(count)) = (address.parse::<SocketAddrV4>(), count.parse::<usize>()) else {
         return println!("usage: crowd ADDRESS COUNT TEXT");
     };
-    let (_, most) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
+    let (_, most) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or((0, 0));
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, most, most);
     let mut crowd = Vec::with_capacity(count);
     let mut reason = "ok".to_owned();
@@ -144,8 +145,7 @@ pub(crate) fn crowd(words: &[&str]) {
 /// A connection that is under way.
 fn begin(to: SocketAddrV4) -> Result<TcpStream, i32> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket =
-        socket(AddressFamily::Inet, SockType::Stream, flags, None).map_err(|errno| errno as i32)?;
+    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).map_err(|errno| errno as i32)?;
     let address = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: to.port().to_be(),

@@ -129,10 +129,11 @@ async fn a_one_shot_asks_too() {
     let origin = Origin::named("one");
     let asked = Asked::default();
     let log = Arc::clone(&asked);
-    let sandbox = Sandbox::new(&policy(&net, &[])).unwrap().on_request(Duration::from_secs(5), move |request| {
-        log.lock().unwrap().push(request.host.clone());
-        async move { decide(&request) }
-    });
+    let sandbox =
+        Sandbox::new(&policy(&net, &[])).unwrap().on_request(Duration::from_secs(5), move |request| {
+            log.lock().unwrap().push(request.host.clone());
+            async move { decide(&request) }
+        });
     for (name, wanted) in [("once.test", "HTTP/1.1 200 "), ("not.test", "HTTP/1.1 403 ")] {
         let output = output(get(sandbox.command("/payload"), &at(name, origin.port()))).await;
         assert!(said(&output).starts_with(wanted), "{output:?}");

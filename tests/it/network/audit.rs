@@ -69,7 +69,8 @@ fn each_decision_is_a_line() {
     found.sort();
     // A name is looked up for both families.
     found.dedup_by(|one, other| one == other && one.0.ends_with("null"));
-    let expected = |host: &str, decision: &str, reason: &str| (host.to_owned(), decision.to_owned(), reason.to_owned());
+    let expected =
+        |host: &str, decision: &str, reason: &str| (host.to_owned(), decision.to_owned(), reason.to_owned());
     let mut wanted = vec![
         expected(&to, "allowed", "allowed"),
         expected(&to, "allowed", "allowed"),

@@ -69,7 +69,8 @@ fn two_thousand_that_say_nothing_keep_nobody_waiting() {
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let get = format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n");
-    let beside = format!("(sleep 0.7; for n in 1 2 3; do /payload talk {PROXY} '{get}' '!' '<'; done) >out &");
+    let beside =
+        format!("(sleep 0.7; for n in 1 2 3; do /payload talk {PROXY} '{get}' '!' '<'; done) >out &");
     let mut crowd = Crowd::gather(&net, &net.flags(&[&to], &[]), 2000, "", &beside);
     assert_eq!(crowd.line(), "2000 ok");
     until("all are taken", || crowd.descriptors() >= 2000);

@@ -85,7 +85,8 @@ fn nothing_that_went_well_or_was_not_there_is_a_denial() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let (to, nobody) = (at("one.test", origin.port()), at("one.test", closed));
     let flags = net.flags(&[&to, &nobody], &[]);
-    let output = net.shell(&flags, &format!("curl -s http://{to}/ http://{nobody}/ -o /dev/null -o /dev/null"));
+    let output =
+        net.shell(&flags, &format!("curl -s http://{to}/ http://{nobody}/ -o /dev/null -o /dev/null"));
     assert_eq!(stderr(&output), "");
 }
 

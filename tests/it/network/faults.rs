@@ -104,7 +104,11 @@ fn the_death_of_kennel_leaves_nothing() {
     let grant = format!("{}:/payload", crate::support::payload_path().display());
     for delay in [0, 5, 20, 60, 150] {
         let before = server.accepted();
-        let flags = [net.flags(&[&to], &["--setenv", &format!("MARKER={marker}")]), vec!["--ro".into(), grant.clone()]].concat();
+        let flags = [
+            net.flags(&[&to], &["--setenv", &format!("MARKER={marker}")]),
+            vec!["--ro".into(), grant.clone()],
+        ]
+        .concat();
         let script = "/payload talk 127.0.0.1:3128 \"$0\" '<' >/dev/null & /payload talk 127.0.0.1:3128 \"$0\" '<' >/dev/null; sleep 100";
         let mut kennel = net.command(&flags, &["sh", "-c", script, &connect(&to)]).spawn().unwrap();
         if delay > 0 {
@@ -161,7 +165,8 @@ fn large_transfers_are_whole_in_both_directions() {
     let origin = Origin::answering(|seen| super::answer(200, &seen.body));
     let to = at("one.test", origin.port());
     let curl = |form: &str| format!("curl -sS {form} -T body -H Expect: http://{to}/ | sha256sum");
-    let script = ["sha256sum <body".to_owned(), curl(""), curl("-p"), curl("-x socks5h://127.0.0.1:3128")].join("; ");
+    let script =
+        ["sha256sum <body".to_owned(), curl(""), curl("-p"), curl("-x socks5h://127.0.0.1:3128")].join("; ");
     let said = net.says(&net.flags(&[&to], &[]), &script);
     let sums: Vec<&str> = said.lines().collect();
     assert_eq!(sums.len(), 4);

@@ -65,7 +65,10 @@ fn a_head_has_no_body_and_the_connection_goes_on() {
     let to = at("one.test", origin.port());
     let script = format!("curl -sSI http://{to}/ --next -sS -w '%{{num_connects}}' http://{to}/");
     let said = net.says(&net.flags(&[&to], &[]), &script);
-    assert!(said.starts_with("HTTP/1.1 200 OK") && said.to_lowercase().contains("content-length: 5"), "{said}");
+    assert!(
+        said.starts_with("HTTP/1.1 200 OK") && said.to_lowercase().contains("content-length: 5"),
+        "{said}"
+    );
     assert!(said.ends_with("later\n0"), "{said}");
     assert_eq!(origin.lines(), ["HEAD / HTTP/1.1", "GET / HTTP/1.1"]);
 }
@@ -88,7 +91,8 @@ fn methods_and_statuses_pass() {
          curl -sS -o /dev/null -w '%{{http_code}} ' http://{to}/$status; done"
     );
     assert_eq!(net.says(&flags, &script), "200 201 204 301 304 401 404 418 500 503");
-    let script = format!("for m in PUT PATCH DELETE OPTIONS PROPFIND; do curl -sS -X $m http://{to}/$m; done");
+    let script =
+        format!("for m in PUT PATCH DELETE OPTIONS PROPFIND; do curl -sS -X $m http://{to}/$m; done");
     net.says(&flags, &script);
     let lines = origin.lines();
     let expected = ["PUT", "PATCH", "DELETE", "OPTIONS", "PROPFIND"].map(|m| format!("{m} /{m} HTTP/1.1"));
@@ -125,9 +129,14 @@ fn headers_of_one_hop_stay_there() {
     );
     let heard = net.talk(&net.flags(&[&to], &[]), &[&[&request, "<"]]).remove(0).to_lowercase();
     assert!(heard.starts_with("http/1.1 200 ok") && heard.ends_with("ok\n[end]\n"), "{heard}");
-    for (words, is_there) in
-        [("x-end: kept", true), ("a=1", true), ("b=2", true), ("secret", false), ("timeout=3", false), ("basic", false)]
-    {
+    for (words, is_there) in [
+        ("x-end: kept", true),
+        ("a=1", true),
+        ("b=2", true),
+        ("secret", false),
+        ("timeout=3", false),
+        ("basic", false),
+    ] {
         assert_eq!(heard.contains(words), is_there, "{words}: {heard}");
     }
     let seen = origin.seen().remove(0);

@@ -26,10 +26,18 @@ fn whoever_is_slow_to_ask_is_sent_away() {
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let flags = flags(&net, &[&to], "header_time = \"1s\"");
-    let drip = |first: &'static str| vec![first, "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "<"];
+    let drip = |first: &'static str| {
+        vec![first, "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "~400", ">X: y\\r\\n", "<"]
+    };
     let get = format!(">GET http://{to}/ HTTP/1.1\\r\\n");
     let half = vec![get.as_str(), "<"];
-    let conversations: [&[&str]; 5] = [&drip(">GET http://one.test/ HTTP/1.1\\r\\n"), &half, &["<"], &[">\\x05", "<"], &[">\\x05\\x01\\0", "<"]];
+    let conversations: [&[&str]; 5] = [
+        &drip(">GET http://one.test/ HTTP/1.1\\r\\n"),
+        &half,
+        &["<"],
+        &[">\\x05", "<"],
+        &[">\\x05\\x01\\0", "<"],
+    ];
     let begun = Instant::now();
     let heard = net.talk(&flags, &conversations);
     assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
@@ -50,7 +58,8 @@ fn a_head_has_a_size() {
     let to = at("one.test", origin.port());
     let small = flags(&net, &[&to], "header_size = \"8K\"");
     let get = format!(">GET http://{to}/ HTTP/1.1\\r\\nX: ");
-    let talk = |flags: &[String], size: &str| net.talk(flags, &[&[&get, size, ">\\r\\n\\r\\n", "!", "<"]]).remove(0);
+    let talk =
+        |flags: &[String], size: &str| net.talk(flags, &[&[&get, size, ">\\r\\n\\r\\n", "!", "<"]]).remove(0);
     assert!(talk(&small, "#6000").starts_with("HTTP/1.1 200 "));
     let usual = net.flags(&[&to], &[]);
     assert!(talk(&usual, "#40000").starts_with("HTTP/1.1 200 "));
@@ -58,7 +67,10 @@ fn a_head_has_a_size() {
         let heard = talk(flags, size);
         // What is still being sent when the answer comes may reset it.
         let is_refused = heard.starts_with("HTTP/1.1 431 ") || heard.starts_with("HTTP/1.1 400 ");
-        assert!(is_refused || heard.starts_with("[ECONNRESET]") || heard.starts_with("[EPIPE]"), "{size}: {heard}");
+        assert!(
+            is_refused || heard.starts_with("[ECONNRESET]") || heard.starts_with("[EPIPE]"),
+            "{size}: {heard}"
+        );
     }
     let many = format!("{get}y\\r\\n{}\\r\\n", "A: b\\r\\n".repeat(500));
     let heard = net.talk(&usual, &[&[&many, "!", "<"]]);
@@ -92,7 +104,9 @@ fn bytes_of_a_sandbox_run_out() {
     let origin = Origin::answering(|_| super::answer(200, &vec![b'x'; 400_000]));
     let to = at("one.test", origin.port());
     let flags = flags(&net, &[&to], "bytes = \"1M\"");
-    let curl = |form: &str| format!("curl -s {form} -o /dev/null -w '%{{http_code}} %{{size_download}}\\n' http://{to}/");
+    let curl = |form: &str| {
+        format!("curl -s {form} -o /dev/null -w '%{{http_code}} %{{size_download}}\\n' http://{to}/")
+    };
     let script = [curl(""), curl("-p"), curl(""), curl("-i"), format!("curl -s http://{to}/")].join("; ");
     let output = net.shell(&flags, &script);
     let said = stdout(&output);
@@ -114,7 +128,8 @@ fn bytes_per_second_are_kept_to() {
     let to = at("one.test", origin.port());
     let flags = flags(&net, &[&to], "rate = \"2M\"");
     for form in ["", "-p"] {
-        let script = format!("curl -sS {form} -o /dev/null -w '%{{size_download}} %{{time_total}}' http://{to}/");
+        let script =
+            format!("curl -sS {form} -o /dev/null -w '%{{size_download}} %{{time_total}}' http://{to}/");
         let said = net.says(&flags, &script);
         let (size, time) = said.split_once(' ').unwrap();
         let time: f64 = time.parse().unwrap();

@@ -58,7 +58,10 @@ fn python_sockets_and_tls() {
         "{output:?}"
     );
     let said = stderr(&output);
-    assert!(said.contains("denied by proxy: b.test: ") && said.contains("denied by proxy: a.two.test:80: "), "{said}");
+    assert!(
+        said.contains("denied by proxy: b.test: ") && said.contains("denied by proxy: a.two.test:80: "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -112,7 +115,10 @@ fn java_with_and_without_properties() {
 #[test]
 fn the_c_library_looks_names_up() {
     let (net, _origin, _upstream, flags) = plain();
-    let said = net.says(&flags, "getent hosts one.test; getent ahosts a.two.test | sed 1q; getent hosts no.test || echo $?");
+    let said = net.says(
+        &flags,
+        "getent hosts one.test; getent ahosts a.two.test | sed 1q; getent hosts no.test || echo $?",
+    );
     let lines: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines, [vec!["127.1.0.1", "one.test"], vec!["127.1.0.2", "STREAM", "a.two.test"], vec!["2"]]);
     assert!(net.names.asked().is_empty());

@@ -121,7 +121,9 @@ async fn a_pool_and_a_one_shot_are_served_too() {
         let session = pool.checkout().await.unwrap();
         assert!(said(&output(get(session.command("/payload"), &to)).await).ends_with("one: /\n[end]\n"));
     }
-    for sandbox in [Sandbox::new(&policy(&net, &[&to])).unwrap(), Sandbox::eager(&policy(&net, &[&to])).unwrap()] {
+    for sandbox in
+        [Sandbox::new(&policy(&net, &[&to])).unwrap(), Sandbox::eager(&policy(&net, &[&to])).unwrap()]
+    {
         for _ in 0..2 {
             let output = output(get(sandbox.command("/payload"), &to)).await;
             assert!(said(&output).ends_with("one: /\n[end]\n"), "{output:?}");
@@ -151,7 +153,13 @@ async fn the_log_knows_which_command_asked() {
 }
 
 fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd").unwrap().count()
+    open().len()
+}
+
+/// What this process has open.
+fn open() -> Vec<String> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().filter_map(Result::ok);
+    entries.map(|entry| fs::read_link(entry.path()).unwrap_or_default().display().to_string()).collect()
 }
 
 fn children() -> usize {
@@ -186,7 +194,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
 async fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "not in time: {what}: {} descriptors", descriptors());
+        assert!(begun.elapsed() < PATIENCE, "not in time: {what}: {:?}", open());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -212,7 +220,8 @@ async fn a_shutdown_ends_every_transfer() {
         let _ = sender.lock().unwrap().send(());
     });
     let to = at("endless.test", server.port);
-    drop(Session::prepare(&policy(&net, &[&to])).await.unwrap());
+    let origin = Origin::named("one");
+    drop(session_that_served(&net, &at("one.test", origin.port())).await);
     wait("the first is gone", || children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
@@ -245,7 +254,11 @@ fn a_session_that_listens_tells_its_clients_what_was_refused() {
     let flags = net.flags(&[], &[]);
     let flags: Vec<String> = flags.into_iter().filter(|flag| flag != "--timeout" && flag != "50s").collect();
     let kennel = |words: &[&str]| {
-        std::process::Command::new(crate::support::kennel_path()).current_dir(net.path()).args(words).output().unwrap()
+        std::process::Command::new(crate::support::kennel_path())
+            .current_dir(net.path())
+            .args(words)
+            .output()
+            .unwrap()
     };
     let started: Vec<&str> =
         ["session", "start", "--name", &name].into_iter().chain(flags.iter().map(String::as_str)).collect();

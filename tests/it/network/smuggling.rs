@@ -60,14 +60,18 @@ fn what_frames_a_message_twice_is_refused_or_made_one() {
     for (request, heard) in requests.iter().zip(&answers) {
         // A tail that is a request of its own is one that was decided about, and answered by itself.
         let refused = heard.starts_with("HTTP/1.1 4") || heard.starts_with("[");
-        assert!(refused || heard.starts_with("HTTP/1.1 200 ") || heard.starts_with("HTTP/1.1 502 "), "{request}: {heard}");
+        assert!(
+            refused || heard.starts_with("HTTP/1.1 200 ") || heard.starts_with("HTTP/1.1 502 "),
+            "{request}: {heard}"
+        );
     }
     for seen in &seen {
         let framings = seen.headers.iter().filter(|(name, _)| {
             name.eq_ignore_ascii_case("content-length") || name.eq_ignore_ascii_case("transfer-encoding")
         });
         assert!(framings.count() <= 1, "{seen:?}");
-        let frames = seen.header("content-length").parse::<usize>().is_ok() || seen.header("content-length").is_empty();
+        let frames = seen.header("content-length").parse::<usize>().is_ok()
+            || seen.header("content-length").is_empty();
         let chunks = matches!(seen.header("transfer-encoding").as_str(), "" | "chunked");
         assert!(frames && chunks, "{seen:?}");
         assert!(!seen.headers.iter().any(|(name, _)| name.contains(' ')), "{seen:?}");
@@ -111,11 +115,13 @@ fn each_of_many_requests_is_decided_by_itself() {
 #[test]
 fn an_answer_that_is_framed_twice_is_not_passed_on_as_two() {
     let net = Net::new();
-    let origin = Origin::answering(|seen| match seen.target() {
+    let origin = Origin::answering(|seen| {
+        match seen.target() {
         "/both" => b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".to_vec(),
         "/two" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 20\r\n\r\nok".to_vec(),
         "/extra" => b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nX-Evil: 1\r\nContent-Length: 0\r\n\r\n".to_vec(),
         _ => super::answer(200, b"fine"),
+    }
     });
     let to = at("one.test", origin.port());
     let get = |path: &str| format!("GET http://{to}{path} HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n");
@@ -125,7 +131,8 @@ fn an_answer_that_is_framed_twice_is_not_passed_on_as_two() {
         let lower = heard.to_lowercase();
         let heads: Vec<&str> = lower.split("http/1.1 ").skip(1).collect();
         for head in heads {
-            let framings = head.matches("content-length:").count() + head.matches("transfer-encoding:").count();
+            let framings =
+                head.matches("content-length:").count() + head.matches("transfer-encoding:").count();
             assert!(framings <= 1, "{request}: {heard}");
         }
     }

@@ -1,14 +1,20 @@
 //! Whatever a destination is spelt like, it is judged as what it is.
 
-use super::{Net, Server, at, names::{NameServer, Reply}};
+use super::{
+    Net, Server, at,
+    names::{NameServer, Reply},
+};
 
 /// Asks for each by CONNECT, and in absolute form; answers the first line and the reason of each pair, which must agree.
 fn asked(net: &Net, flags: &[String], destinations: &[String]) -> Vec<String> {
     let requests: Vec<[String; 2]> = destinations
         .iter()
-        .map(|to| [format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n"), format!(">GET http://{to}/ HTTP/1.0\\r\\n\\r\\n")])
+        .map(|to| {
+            [format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n"), format!(">GET http://{to}/ HTTP/1.0\\r\\n\\r\\n")]
+        })
         .collect();
-    let steps: Vec<[&str; 3]> = requests.iter().flatten().map(|request| [request.as_str(), "!", "<"]).collect();
+    let steps: Vec<[&str; 3]> =
+        requests.iter().flatten().map(|request| [request.as_str(), "!", "<"]).collect();
     let steps: Vec<&[&str]> = steps.iter().map(<[&str; 3]>::as_slice).collect();
     let heard: Vec<String> = net.talk(flags, &steps).iter().map(|heard| brief(heard)).collect();
     for (pair, to) in heard.chunks(2).zip(destinations) {
@@ -38,7 +44,8 @@ fn names_are_compared_in_one_form() {
     let net = Net::new();
     let server = target();
     let port = server.port;
-    let flags = net.flags(&[&at("one.test", port), &at("*.example.test", port), &at("bücher.test", port)], &[]);
+    let flags =
+        net.flags(&[&at("one.test", port), &at("*.example.test", port), &at("bücher.test", port)], &[]);
     let cases = [
         ("one.test", "200"),
         ("ONE.TEST", "200"),
@@ -124,9 +131,26 @@ fn what_means_something_to_others_is_malformed() {
     let port = server.port;
     let flags = net.flags(&["*:*"], &[]);
     let cases = [
-        "user@one.test", "user:word@one.test", "one.test@evil.test", "one.test\\0.evil.test", "one.test%00", "one.test%2eevil",
-        "one.test#", "one.test\\\\evil.test", "one test", "one.test\\x09", "one.test;evil", "one,test", "\\x7f.test", "\\xff.test",
-        "one.test\\x0b", "{one}.test", "", "[::1", "::1", "[one.test]",
+        "user@one.test",
+        "user:word@one.test",
+        "one.test@evil.test",
+        "one.test\\0.evil.test",
+        "one.test%00",
+        "one.test%2eevil",
+        "one.test#",
+        "one.test\\\\evil.test",
+        "one test",
+        "one.test\\x09",
+        "one.test;evil",
+        "one,test",
+        "\\x7f.test",
+        "\\xff.test",
+        "one.test\\x0b",
+        "{one}.test",
+        "",
+        "[::1",
+        "::1",
+        "[one.test]",
     ];
     for host in cases {
         let to = at(host, port);
@@ -191,7 +215,10 @@ fn a_name_that_leads_inwards_is_blocked_by_each_of_its_addresses() {
     let steps: Vec<&[&str]> = steps.iter().map(<[&str; 3]>::as_slice).collect();
     for ((ip, range), heard) in cases.iter().zip(net.talk(&flags, &steps)) {
         assert_eq!(brief(&heard), "403 address-blocked", "{ip}: {heard}");
-        assert!(heard.contains(&format!("its address {ip} is not of the public internet ({range})")), "{heard}");
+        assert!(
+            heard.contains(&format!("its address {ip} is not of the public internet ({range})")),
+            "{heard}"
+        );
     }
     assert_eq!((server.accepted(), net.names.asked().len()), (0, cases.len()));
 }

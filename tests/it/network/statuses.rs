@@ -2,11 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Net, Origin, at, names::{NameServer, Reply}};
+use super::{
+    Net, Origin, at,
+    names::{NameServer, Reply},
+};
 
 /// A request in absolute form, and CONNECT, for the same destination.
 fn both(to: &str) -> [String; 2] {
-    [format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n"), format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")]
+    [
+        format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n"),
+        format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n"),
+    ]
 }
 
 /// Has both conversations, and checks what both heard.
@@ -38,7 +44,10 @@ fn not_on_the_list() {
     for (allow, list) in [
         (&[][..], "nothing"),
         (&["other.test:443", "*.test:443"], "other.test:443, *.test:443"),
-        (&["one.test:1", "sub.one.test:*", "10.0.0.0/8:80", "[fd00::/8]:*"], "one.test:1, sub.one.test:*, 10.0.0.0/8:80, [fd00::/8]:*"),
+        (
+            &["one.test:1", "sub.one.test:*", "10.0.0.0/8:80", "[fd00::/8]:*"],
+            "one.test:1, sub.one.test:*, 10.0.0.0/8:80, [fd00::/8]:*",
+        ),
     ] {
         let lines = lines(list);
         let body: Vec<&str> = lines.iter().map(String::as_str).collect();
@@ -55,7 +64,9 @@ fn denied_although_allowed() {
     let net = Net::new();
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
-    for rule in [to.clone(), "*.test:*".into(), "one.test:*".into(), format!("*:{}", origin.port()), "*:*".into()] {
+    for rule in
+        [to.clone(), "*.test:*".into(), "one.test:*".into(), format!("*:{}", origin.port()), "*:*".into()]
+    {
         let line = format!("kennel: {to}: rule {rule} of the deny list refuses it");
         let flags = net.flags(&[&to, "*:*"], &["--deny", &rule]);
         both_hear(&net, &flags, &to, "403 Forbidden", "x-kennel-deny: denied", &[&line]);
@@ -113,7 +124,10 @@ fn a_method_that_is_not_served() {
     let trace = format!(">TRACE http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n");
     let heard = net.talk(&net.flags(&[&to], &[]), &[&[&trace, "!", "<"]]);
     assert!(heard[0].starts_with("HTTP/1.1 405 Method Not Allowed"), "{heard:?}");
-    assert!(heard[0].contains("x-kennel-deny: method") && heard[0].contains("allow: CONNECT, GET"), "{heard:?}");
+    assert!(
+        heard[0].contains("x-kennel-deny: method") && heard[0].contains("allow: CONNECT, GET"),
+        "{heard:?}"
+    );
     assert!(origin.is_untouched());
 }
 
@@ -173,7 +187,9 @@ fn a_name_that_nobody_knows() {
         _ => Reply::Failure,
     }));
     let flags = net.flags(&["*.test:80"], &[]);
-    for (to, words) in [("none.test:80", "its name has no address"), ("empty.test:80", "its name has no address")] {
+    for (to, words) in
+        [("none.test:80", "its name has no address"), ("empty.test:80", "its name has no address")]
+    {
         let line = format!("kennel: {to}: it cannot be reached: {words}");
         both_hear(&net, &flags, to, "502 Bad Gateway", "x-kennel-error: unreachable", &[&line]);
     }
@@ -223,8 +239,16 @@ fn what_takes_too_long() {
     let output = net.command(&flags, &command).output().unwrap();
     let (took, said) = (begun.elapsed().as_secs(), super::stdout(&output));
     assert!((9..14).contains(&took), "{took} s: {said}");
-    assert_eq!(said.matches("HTTP/1.1 504 Gateway Timeout\r\nx-kennel-error: timeout\r\n").count(), 4, "{said}");
-    assert_eq!(said.matches("kennel: silent.test:80: looking its name up took too long\n").count(), 2, "{said}");
+    assert_eq!(
+        said.matches("HTTP/1.1 504 Gateway Timeout\r\nx-kennel-error: timeout\r\n").count(),
+        4,
+        "{said}"
+    );
+    assert_eq!(
+        said.matches("kennel: silent.test:80: looking its name up took too long\n").count(),
+        2,
+        "{said}"
+    );
     assert_eq!(said.matches(&format!("kennel: {to}: connecting took too long\n")).count(), 2, "{said}");
     assert_eq!(super::stderr(&output), "", "no denial");
 }

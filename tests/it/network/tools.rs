@@ -30,11 +30,13 @@ fn git_clones_over_http() {
     let origin = repository(outside.path());
     let to = at("git.test", origin.port());
     let flags = net.flags(&[&to], &[]);
-    let script = format!("git clone -q http://{to}/repo.git && cat repo/README && git -C repo log --format=%s");
+    let script =
+        format!("git clone -q http://{to}/repo.git && cat repo/README && git -C repo log --format=%s");
     assert_eq!(net.says(&flags, &script), "hello\nfirst");
     assert!(origin.lines().iter().any(|line| line.contains("/repo.git/info/refs")));
     let asked = origin.server.accepted();
-    let output = net.shell(&net.flags(&["other.test:80"], &[]), &format!("git clone http://{to}/repo.git no"));
+    let output =
+        net.shell(&net.flags(&["other.test:80"], &[]), &format!("git clone http://{to}/repo.git no"));
     assert_eq!(output.status.code(), Some(128), "{output:?}");
     let said = stderr(&output);
     assert!(said.contains("403") && said.contains(&format!("kennel: denied by proxy: {to}: ")), "{said}");
@@ -101,7 +103,8 @@ fn cargo_fetches() {
     fs::create_dir(dir.path().join("src")).unwrap();
     fs::write(dir.path().join("src/lib.rs"), "").unwrap();
     fs::write(dir.path().join("Cargo.toml"), manifest).unwrap();
-    let cargo = "CARGO_NET_RETRY=0 CARGO_HOME=/tmp/cargo cargo fetch --quiet && ls /tmp/cargo/registry/cache/*";
+    let cargo =
+        "CARGO_NET_RETRY=0 CARGO_HOME=/tmp/cargo cargo fetch --quiet && ls /tmp/cargo/registry/cache/*";
     let said = works(dir.path(), &["index.crates.io:443", "static.crates.io:443"], cargo);
     assert_eq!(said, "cfg-if-1.0.0.crate");
     is_denied(dir.path(), &[], cargo, "index.crates.io:443");

@@ -31,8 +31,15 @@ fn allowed_names_have_an_address_of_ours_and_keep_it() {
 fn other_names_are_not_there() {
     let net = Net::new();
     let flags = net.flags(&["one.test:80", "*.two.test:80", "127.0.0.1:80"], &[]);
-    let names =
-        ["two.test", "nottwo.test", "one.test.evil.test", "evil.one.test", "one", "127.0.0.1", "1.0.0.127.in-addr.arpa"];
+    let names = [
+        "two.test",
+        "nottwo.test",
+        "one.test.evil.test",
+        "evil.one.test",
+        "one",
+        "127.0.0.1",
+        "1.0.0.127.in-addr.arpa",
+    ];
     assert_eq!(ask(&net, &flags, &names), ["code 3"; 7]);
     assert!(net.names.asked().is_empty());
     let output = net.shell(&flags, "getent hosts two.test");
@@ -50,8 +57,8 @@ fn a_denied_name_is_there_only_as_far_as_it_is_allowed() {
     let script = "curl -sS --noproxy '*' http://no.two.test/";
     require!(has("curl"), "curl");
     let output = net.shell(&flags, script);
-    // Not resolved, or reset: it is not reached.
-    assert!(matches!(output.status.code(), Some(6 | 56)), "{output:?}");
+    // Not resolved, or reset, maybe before curl has noticed that it was connected: it is not reached.
+    assert!(matches!(output.status.code(), Some(6 | 7 | 56)), "{output:?}");
     assert_eq!(upstream.server.accepted(), 0);
 }
 
@@ -63,7 +70,10 @@ fn many_names_have_addresses_of_their_own() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let answers = ask(&net, &flags, &names);
     assert_eq!(answers.iter().collect::<HashSet<_>>().len(), 600);
-    assert!(answers.iter().all(|answer| answer.starts_with("127.1.") && !answer.ends_with(".0")), "{answers:?}");
+    assert!(
+        answers.iter().all(|answer| answer.starts_with("127.1.") && !answer.ends_with(".0")),
+        "{answers:?}"
+    );
 }
 
 /// What an allowed name of an upstream proxy serves, over `CONNECT`.
@@ -82,7 +92,8 @@ fn a_program_that_knows_no_proxy_reaches_what_is_allowed() {
     require!(has("curl"), "curl");
     let net = Net::new();
     let (origin, upstream, flags) = served(&net);
-    let script = format!("{BARE} curl -sS http://one.test/plain && {BARE} curl -sS http://a.two.test:443/other");
+    let script =
+        format!("{BARE} curl -sS http://one.test/plain && {BARE} curl -sS http://a.two.test:443/other");
     assert_eq!(net.says(&flags, &script), "one: /plain\none: /other");
     assert_eq!(upstream.lines(), ["CONNECT one.test:80 HTTP/1.1", "CONNECT a.two.test:443 HTTP/1.1"]);
     assert_eq!(origin.seen()[0].header("host"), "one.test");
@@ -94,9 +105,9 @@ fn another_port_of_an_allowed_name_is_reset_and_denied() {
     let (_origin, upstream, flags) = served(&net);
     let script = format!("{BARE} curl -sS http://one.test:443/");
     let output = net.shell(&flags, &script);
-    assert_eq!(output.status.code(), Some(56), "{output:?}");
+    // The reset may come before curl has noticed that it was connected.
+    assert!(matches!(output.status.code(), Some(7 | 56)), "{output:?}");
     let said = stderr(&output);
-    assert!(said.contains("Connection reset by peer"), "{said}");
     assert!(said.contains("kennel: denied by proxy: one.test:443: not on the list"), "{said}");
     assert!(said.contains("--allow one.test:443 would allow it"), "{said}");
     assert_eq!(upstream.server.accepted(), 0);
@@ -107,10 +118,12 @@ fn an_address_that_was_never_given_out_is_reset() {
     let net = Net::new();
     let (_origin, upstream, flags) = served(&net);
     let nobody = ["127.1.0.1:80", "127.1.200.7:443", "127.0.0.1:80", "127.0.0.53:443", "127.2.0.1:80"];
-    let words: Vec<&str> = nobody.iter().flat_map(|&to| ["+", to, ">GET / HTTP/1.0\\r\\n\\r\\n", "<"]).skip(1).collect();
+    let words: Vec<&str> =
+        nobody.iter().flat_map(|&to| ["+", to, ">GET / HTTP/1.0\\r\\n\\r\\n", "<"]).skip(1).collect();
     assert_eq!(net.attempt(&flags, "talk", &words), ["[ECONNRESET]"; 5].join("\n"));
     // And a port on which nothing is served.
-    let refused = net.attempt(&flags, "connect", &["127.1.0.1:81", "127.0.0.1:3129", "[::1]:3128", "[::1]:80"]);
+    let refused =
+        net.attempt(&flags, "connect", &["127.1.0.1:81", "127.0.0.1:3129", "[::1]:3128", "[::1]:80"]);
     assert_eq!(refused, ["ECONNREFUSED"; 4].join("\n"));
     assert_eq!(upstream.server.accepted(), 0);
 }
@@ -119,7 +132,8 @@ fn an_address_that_was_never_given_out_is_reset() {
 fn without_it_there_is_only_the_proxy() {
     let net = Net::new();
     let flags = net.flags(&["one.test:80", "git.test:22"], &["--no-transparent"]);
-    let ports = ["127.0.0.1:53", "127.0.0.1:80", "127.0.0.1:443", "127.0.0.1:22", "127.1.0.1:80", super::PROXY];
+    let ports =
+        ["127.0.0.1:53", "127.0.0.1:80", "127.0.0.1:443", "127.0.0.1:22", "127.1.0.1:80", super::PROXY];
     let said = net.attempt(&flags, "connect", &ports);
     assert_eq!(said.lines().collect::<Vec<_>>(), [&["ECONNREFUSED"; 5][..], &["ok"]].concat());
     assert_eq!(net.attempt(&flags, "query", &["127.0.0.1:53/one.test"]), "ECONNREFUSED");
@@ -181,7 +195,10 @@ fn a_low_port_of_a_rule_is_served_and_others_are_not() {
 
 #[test]
 fn a_server_on_a_low_port_is_reached_directly() {
-    require!(is_root(), "root, to listen on a low port of the host; an ordinary user's goes through an upstream proxy");
+    require!(
+        is_root(),
+        "root, to listen on a low port of the host; an ordinary user's goes through an upstream proxy"
+    );
     let net = Net::new();
     let low = (600..1000).find_map(|port| {
         Origin::on(&format!("127.0.0.1:{port}"), |seen| super::answer(200, seen.target().as_bytes())).ok()
@@ -191,7 +208,7 @@ fn a_server_on_a_low_port_is_reached_directly() {
     let script = format!("{BARE} curl -sS http://{to}/direct");
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "/direct");
     let output = net.shell(&net.strict(&[&to], &[]), &script);
-    assert_eq!(output.status.code(), Some(56), "{output:?}");
+    assert!(matches!(output.status.code(), Some(7 | 56)), "{output:?}");
     assert!(stderr(&output).contains("--allow-address 127.0.0.1 would allow it"), "{output:?}");
     assert_eq!(origin.server.accepted(), 1);
 }

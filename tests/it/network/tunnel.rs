@@ -21,10 +21,15 @@ fn bytes_go_both_ways_and_the_answer_is_plain() {
     let net = Net::new();
     let echo = Server::echo();
     let to = at("echo.test", echo.port);
-    let heard =
-        net.talk(&net.flags(&[&to], &[]), &[&[&connect(&to), "<\\r\\n\\r\\n", ">one", "<one", ">two", "<two", "!", "<"]]);
+    let heard = net.talk(
+        &net.flags(&[&to], &[]),
+        &[&[&connect(&to), "<\\r\\n\\r\\n", ">one", "<one", ">two", "<two", "!", "<"]],
+    );
     let heard = &heard[0];
-    assert!(heard.starts_with(&format!("{YES}\r\n").replace("\r\n", "\n")) || heard.starts_with(YES), "{heard}");
+    assert!(
+        heard.starts_with(&format!("{YES}\r\n").replace("\r\n", "\n")) || heard.starts_with(YES),
+        "{heard}"
+    );
     assert!(heard.ends_with("onetwo\n[end]\n"), "{heard}");
     // RFC 9110, 9.3.6: neither length nor encoding.
     let lower = heard.to_lowercase();
@@ -50,7 +55,8 @@ fn http_1_0_and_odd_hosts_are_served() {
     let without_host = format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n");
     let other_host = format!(">CONNECT {to} HTTP/1.1\\r\\nHost: other.test:1\\r\\n\\r\\n");
     let steps = |request| [request, "<\\r\\n\\r\\n", ">x", "!", "<"];
-    let heard = net.talk(&net.flags(&[&to], &[]), &[&steps(&old), &steps(&without_host), &steps(&other_host)]);
+    let heard =
+        net.talk(&net.flags(&[&to], &[]), &[&steps(&old), &steps(&without_host), &steps(&other_host)]);
     for heard in &heard {
         assert!(heard.contains(" 200 Connection established") && heard.ends_with("x\n[end]\n"), "{heard}");
     }

@@ -18,9 +18,7 @@ pub struct Upstream {
 impl Upstream {
     /// `route` makes of the host and port of a CONNECT a port of the host's loopback, or an answer that is no. What is in
     /// absolute form it answers by itself.
-    pub fn leading(
-        route: impl Fn(&str) -> Result<u16, &'static str> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn leading(route: impl Fn(&str) -> Result<u16, &'static str> + Send + Sync + 'static) -> Self {
         let seen: Arc<Mutex<Vec<origin::Seen>>> = Arc::default();
         let log = Arc::clone(&seen);
         let server = Server::start(move |stream, connection| {
@@ -83,11 +81,15 @@ fn tunnels_and_requests_go_through_it() {
     let upstream = Upstream::to(origin.port());
     // Its own address is on no list.
     let flags = net.strict(&["one.test:80", "*.two.test:8080"], &["--upstream", &upstream.url()]);
-    let script = "curl -sS http://one.test/plain http://a.two.test:8080/other && curl -sS -p http://one.test/tunnel";
+    let script =
+        "curl -sS http://one.test/plain http://a.two.test:8080/other && curl -sS -p http://one.test/tunnel";
     let said = net.says(&flags, script);
     assert_eq!(said, "upstream: http://one.test/plain\nupstream: http://a.two.test:8080/other\none: /tunnel");
-    let expected =
-        ["GET http://one.test/plain HTTP/1.1", "GET http://a.two.test:8080/other HTTP/1.1", "CONNECT one.test:80 HTTP/1.1"];
+    let expected = [
+        "GET http://one.test/plain HTTP/1.1",
+        "GET http://a.two.test:8080/other HTTP/1.1",
+        "CONNECT one.test:80 HTTP/1.1",
+    ];
     assert_eq!(upstream.lines(), expected);
     let hosts: Vec<String> = upstream.seen().iter().map(|seen| seen.header("host")).collect();
     assert_eq!(hosts, ["one.test", "a.two.test:8080", "one.test:80"]);
@@ -140,7 +142,8 @@ fn credentials_are_sent_to_it_and_shown_to_nobody() {
     // Those of a client are not passed on in their place.
     let flags = net.strict(&["one.test:80"], &["--upstream", &upstream.url()]);
     net.says(&flags, "curl -sS -U evil:evil http://one.test/; curl -sS -p -U evil:evil http://one.test/");
-    let sent: Vec<String> = upstream.seen()[2..].iter().map(|seen| seen.header("proxy-authorization")).collect();
+    let sent: Vec<String> =
+        upstream.seen()[2..].iter().map(|seen| seen.header("proxy-authorization")).collect();
     assert_eq!(sent, ["", ""]);
 }
 
@@ -176,7 +179,8 @@ fn without_a_word_the_environment_s_proxy_is_not_used() {
     let flags = net.flags(&[&to], &[]);
     let curl = format!("curl -sS http://{to}/");
     let mut command = net.command(&flags, &["sh", "-c", &curl]);
-    let output = command.env("https_proxy", upstream.url()).env("http_proxy", upstream.url()).output().unwrap();
+    let output =
+        command.env("https_proxy", upstream.url()).env("http_proxy", upstream.url()).output().unwrap();
     assert_eq!(stdout(&output), "one: /", "{output:?}");
     assert_eq!(upstream.server.accepted(), 0);
 }
@@ -185,9 +189,9 @@ fn without_a_word_the_environment_s_proxy_is_not_used() {
 fn what_it_refuses_is_a_bad_gateway_in_words() {
     let net = Net::new();
     let upstream = Upstream::leading(|asked| match asked {
-        "auth.test:80" => {
-            Err("HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n")
-        }
+        "auth.test:80" => Err(
+            "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n",
+        ),
         "busy.test:80" => Err("HTTP/1.1 503 Service Unavailable\r\n\r\ngo away"),
         "odd.test:80" => Err("what?"),
         _ => Err(""),
@@ -195,10 +199,8 @@ fn what_it_refuses_is_a_bad_gateway_in_words() {
     let flags = net.strict(&["*:80"], &["--upstream", &upstream.url()]);
     let connect = |host: &str| format!(">CONNECT {host}.test:80 HTTP/1.1\\r\\n\\r\\n");
     let (auth, busy, odd, gone) = (connect("auth"), connect("busy"), connect("odd"), connect("gone"));
-    let heard = net.talk(
-        &flags,
-        &[&[&auth, "!", "<"], &[&busy, "!", "<"], &[&odd, "!", "<"], &[&gone, "!", "<"]],
-    );
+    let heard =
+        net.talk(&flags, &[&[&auth, "!", "<"], &[&busy, "!", "<"], &[&odd, "!", "<"], &[&gone, "!", "<"]]);
     for (heard, word) in heard.iter().zip(["407", "503", "", ""]) {
         assert!(heard.starts_with("HTTP/1.1 502 Bad Gateway"), "{heard}");
         assert!(heard.contains("x-kennel-error: unreachable") && !heard.contains("x-kennel-deny"), "{heard}");
@@ -235,7 +237,8 @@ fn one_that_is_a_name_is_looked_up_and_not_judged() {
     assert_eq!(net.says(&flags, "curl -sS -p http://one.test/"), "one: /");
     assert_eq!(net.names.asked(), ["proxy.corp.test"]);
     // That does not allow it to the command.
-    let script = format!("curl -sS -o /dev/null -w '%{{http_code}}' http://proxy.corp.test:{}/", upstream.server.port);
+    let script =
+        format!("curl -sS -o /dev/null -w '%{{http_code}}' http://proxy.corp.test:{}/", upstream.server.port);
     assert_eq!(net.says(&flags, &script), "403");
 }
 

@@ -51,9 +51,12 @@ const NOT_TO_PROXY: [&str; 4] = ["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_c
 
 #[test]
 fn every_tool_is_told() {
-    for flags in [&["--allow", "one.test:80"][..], &["--net", "proxy"], &["--profile", "ci-only", "--net", "proxy"]] {
+    for flags in
+        [&["--allow", "one.test:80"][..], &["--net", "proxy"], &["--profile", "ci-only", "--net", "proxy"]]
+    {
         let found = inside(flags, &[]);
-        let with: Vec<&str> = found.iter().filter(|(_, value)| *value == URL).map(|(name, _)| name.as_str()).collect();
+        let with: Vec<&str> =
+            found.iter().filter(|(_, value)| *value == URL).map(|(name, _)| name.as_str()).collect();
         assert_eq!(with, TO_PROXY, "{flags:?}");
         for name in NOT_TO_PROXY {
             assert_eq!(found[name], DIRECT, "{name}");
@@ -71,21 +74,33 @@ fn every_tool_is_told() {
 fn without_a_proxy_nobody_is_told() {
     for flags in [&[][..], &["--net", "none"], &["--net", "host"]] {
         let found = inside(flags, &[]);
-        let told = found.keys().filter(|name| name.to_lowercase().contains("proxy") || name.starts_with("JAVA"));
+        let told =
+            found.keys().filter(|name| name.to_lowercase().contains("proxy") || name.starts_with("JAVA"));
         assert_eq!(told.count(), 0, "{flags:?}: {found:?}");
     }
 }
 
 #[test]
 fn what_the_user_sets_or_passes_wins() {
-    let caller = [("HTTPS_PROXY", "http://caller:1"), ("http_proxy", "http://caller:2"), ("NO_PROXY", "caller.test")];
+    let caller =
+        [("HTTPS_PROXY", "http://caller:1"), ("http_proxy", "http://caller:2"), ("NO_PROXY", "caller.test")];
     let found = inside(&["--net", "proxy"], &caller);
     assert_eq!((&*found["HTTPS_PROXY"], &*found["http_proxy"], &*found["NO_PROXY"]), (URL, URL, DIRECT));
     let found = inside(&["--net", "proxy", "--env", "inherit"], &caller);
     assert_eq!((&*found["HTTPS_PROXY"], &*found["http_proxy"], &*found["NO_PROXY"]), (URL, URL, DIRECT));
-    let flags = ["--net", "proxy", "--pass-env", "HTTPS_PROXY", "--setenv", "NO_PROXY=mine.test", "--setenv", "JAVA_TOOL_OPTIONS="];
+    let flags = [
+        "--net",
+        "proxy",
+        "--pass-env",
+        "HTTPS_PROXY",
+        "--setenv",
+        "NO_PROXY=mine.test",
+        "--setenv",
+        "JAVA_TOOL_OPTIONS=",
+    ];
     let found = inside(&flags, &caller);
-    let values = ["HTTPS_PROXY", "http_proxy", "NO_PROXY", "JAVA_TOOL_OPTIONS", "no_proxy"].map(|name| &*found[name]);
+    let values =
+        ["HTTPS_PROXY", "http_proxy", "NO_PROXY", "JAVA_TOOL_OPTIONS", "no_proxy"].map(|name| &*found[name]);
     assert_eq!(values, ["http://caller:1", URL, "mine.test", "", DIRECT]);
 }
 
@@ -96,11 +111,13 @@ fn the_caller_s_certificates_are_shown() {
     std::fs::write(&bundle, "certificates\n").unwrap();
     let bundle = bundle.to_str().unwrap();
     let work = workspace();
-    let caller = [("SSL_CERT_FILE", bundle), ("CURL_CA_BUNDLE", "/nonexistent"), ("PIP_CERT", "relative.pem")];
+    let caller =
+        [("SSL_CERT_FILE", bundle), ("CURL_CA_BUNDLE", "/nonexistent"), ("PIP_CERT", "relative.pem")];
     let run = |flags: &[&str]| {
         let mut command = Command::new(kennel_path());
         command.current_dir(work.path()).envs(caller).arg("run").args(flags);
-        let script = "echo $SSL_CERT_FILE $CURL_CA_BUNDLE $PIP_CERT; cat \"$SSL_CERT_FILE\" 2>/dev/null; true";
+        let script =
+            "echo $SSL_CERT_FILE $CURL_CA_BUNDLE $PIP_CERT; cat \"$SSL_CERT_FILE\" 2>/dev/null; true";
         stdout(&command.args(["--", "sh", "-c", script]).output().unwrap())
     };
     assert_eq!(run(&["--net", "proxy"]), format!("{bundle}\ncertificates"));

@@ -29,7 +29,8 @@ fn no_listener_of_the_host_is_reached_without_the_proxy() {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let local = ["127.0.0.1", "127.1.2.3", "0.0.0.0", "[::ffff:127.0.0.1]", "[::1]"].map(|ip| format!("{ip}:{port}"));
+    let local =
+        ["127.0.0.1", "127.1.2.3", "0.0.0.0", "[::ffff:127.0.0.1]", "[::1]"].map(|ip| format!("{ip}:{port}"));
     let local: Vec<&str> = local.iter().map(String::as_str).collect();
     assert_eq!(net.attempt(&open(&net), "connect", &local), ["ECONNREFUSED"; 5].join("\n"));
     if let Some(ip) = address_of_host() {
@@ -85,13 +86,13 @@ fn no_socket_but_plain_ones() {
     let net = Net::new();
     let calls = [
         ("socket 2 1 0", "ok"),
-        ("socket 2 3 1", "EPERM"),                // raw ICMP
-        ("socket 2 2 1", "EACCES"),               // ping
-        ("socket 10 3 58", "EPERM"),              // raw ICMPv6
-        ("socket 17 3 0x0300", "EAFNOSUPPORT"),   // packets
-        ("socket 16 3 16", "EAFNOSUPPORT"),       // generic netlink
-        ("socket 40 1 0", "EAFNOSUPPORT"),        // VSOCK
-        ("socket 38 5 0", "EAFNOSUPPORT"),        // ALG
+        ("socket 2 3 1", "EPERM"),              // raw ICMP
+        ("socket 2 2 1", "EACCES"),             // ping
+        ("socket 10 3 58", "EPERM"),            // raw ICMPv6
+        ("socket 17 3 0x0300", "EAFNOSUPPORT"), // packets
+        ("socket 16 3 16", "EAFNOSUPPORT"),     // generic netlink
+        ("socket 40 1 0", "EAFNOSUPPORT"),      // VSOCK
+        ("socket 38 5 0", "EAFNOSUPPORT"),      // ALG
     ];
     let words: Vec<&str> = calls.iter().flat_map(|(call, _)| call.split(' ').chain(["+"])).collect();
     let said = net.attempt(&open(&net), "call", &words);
@@ -106,7 +107,8 @@ fn no_abstract_socket_of_the_host_is_there() {
     let address = UnixAddr::from_abstract_name(&name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let datagrams = UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(format!("{name}-d")).unwrap()).unwrap();
+    let datagrams =
+        UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(format!("{name}-d")).unwrap()).unwrap();
     datagrams.set_nonblocking(true).unwrap();
     let said = net.attempt(&open(&net), "abstract", &[&name, &format!("{name}-d")]);
     assert_eq!(said, ["ECONNREFUSED"; 4].join("\n"));
