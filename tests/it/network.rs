@@ -58,7 +58,7 @@ use self::{
     names::NameServer,
     origin::{Origin, Server, answer},
 };
-use crate::support::{self, attempt, kennel, stderr, stdout, workspace};
+use crate::support::{attempt, kennel, stderr, stdout, workspace};
 
 /// Where the proxy is inside.
 const PROXY: &str = "127.0.0.1:3128";

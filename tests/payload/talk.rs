@@ -147,7 +147,7 @@ fn begin(to: SocketAddrV4) -> Result<TcpStream, i32> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None).map_err(|errno| errno as i32)?;
     let address = libc::sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_family: libc::sa_family_t::try_from(libc::AF_INET).unwrap_or_default(),
         sin_port: to.port().to_be(),
         sin_addr: libc::in_addr { s_addr: to.ip().to_bits().to_be() },
         sin_zero: [0; 8],

@@ -29,6 +29,7 @@ fn requests_to_one_origin_share_a_connection() {
     let script = format!("curl -sS http://{to}/1 http://{to}/2 http://{to}/3");
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "one: /1\none: /2\none: /3");
     assert_eq!(origin.server.accepted(), 1);
+    assert!(origin.seen().iter().all(|seen| seen.connection == 0));
 }
 
 #[test]
