@@ -105,7 +105,7 @@ fn every_kind_of_client_is_heard_of() {
             "kennel: denied by proxy: b.test:80: not on the list of what is allowed; --allow b.test:80 would allow it",
             "kennel: denied by proxy: c.test:80: not on the list of what is allowed; --allow c.test:80 would allow it",
             "kennel: denied by proxy: d.test: not on the list of what is allowed; --allow d.test:443 would allow it",
-            "kennel: denied by proxy: http://e.test/: method TRACE is not served",
+            "kennel: denied by proxy: e.test: method TRACE is not served",
         ]
     );
 }

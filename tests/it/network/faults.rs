@@ -135,7 +135,6 @@ fn any_process_with(marker: &str) -> bool {
 }
 
 #[test]
-#[ignore = "bug: what is on its way when the command ends is lost, and the server sees a clean end"]
 fn what_a_command_sent_before_it_ended_arrives() {
     let net = Net::new();
     let (sender, received) = mpsc::channel();

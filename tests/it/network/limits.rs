@@ -139,7 +139,6 @@ fn bytes_per_second_are_kept_to() {
 }
 
 #[test]
-#[ignore = "bug: each listener holds a slot while it waits"]
 fn connections_beyond_the_limit_wait_for_their_turn() {
     let net = Net::new();
     let echo = Server::echo();

@@ -19,7 +19,6 @@ fn names_and_addresses_are_reached() {
 }
 
 #[test]
-#[ignore = "bug: SOCKS5 and CONNECT to an address that our own name server gave out are refused"]
 fn a_client_that_looks_names_up_first_reaches_them() {
     require!(has("curl"), "curl");
     let net = Net::new();

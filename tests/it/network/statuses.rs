@@ -159,7 +159,6 @@ fn what_is_no_request_to_a_proxy() {
 }
 
 #[test]
-#[ignore = "bug: CONNECT takes a URL for its target"]
 fn a_connect_to_a_url_is_malformed() {
     let net = Net::new();
     let origin = Origin::named("one");
