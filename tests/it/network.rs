@@ -20,12 +20,14 @@
 //! | `variables` | programs are told where the proxy is |
 //! | `sessions` | the network of sessions, pools and one-shots |
 //! | `ask` | the embedding program decides |
+//! | `bulk` | nothing of much is lost |
 //! | `faults` | deaths and resets |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
 mod ask;
 mod audit;
+mod bulk;
 mod crowd;
 mod denials;
 mod faults;

@@ -159,3 +159,20 @@ async fn what_one_session_remembers_another_does_not_know() {
     }
     assert_eq!(asked.lock().unwrap().len(), 2);
 }
+
+#[tokio::test]
+async fn an_open_question_holds_up_nothing_that_is_decided() {
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let to = at("good.test", origin.port());
+    let policy = policy(&net, &[&to]);
+    let builder =
+        Session::builder(&policy).on_request(Duration::from_secs(2), |_| std::future::pending::<Decision>());
+    let session = builder.prepare().await.unwrap();
+    let waits = tokio::spawn(output(get(session.command("/payload"), "slow.test:80")));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    assert_eq!(status(&session, &to).await, "200");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(said(&waits.await.unwrap()).starts_with("HTTP/1.1 403 "));
+}

@@ -10,7 +10,7 @@ use std::{
 
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 
-use super::{Net, Origin, Server, at, stdout};
+use super::{Net, Server, at, stdout};
 use crate::support::{has, require, until};
 
 fn connect(to: &str) -> String {
@@ -153,22 +153,4 @@ fn what_a_command_sent_before_it_ended_arrives() {
         assert!(count == 1_000_000 || end.is_err(), "{round}: {count} bytes, and then {end:?}");
         assert_eq!(count, 1_000_000, "{round}: {end:?}");
     }
-}
-
-#[test]
-fn large_transfers_are_whole_in_both_directions() {
-    require!(has("curl") && has("sha256sum"), "curl and sha256sum");
-    let net = Net::new();
-    let body: Vec<u8> = (0..20_000_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    fs::write(net.path().join("body"), &body).unwrap();
-    let origin = Origin::answering(|seen| super::answer(200, &seen.body));
-    let to = at("one.test", origin.port());
-    let curl = |form: &str| format!("curl -sS {form} -T body -H Expect: http://{to}/ | sha256sum");
-    let script =
-        ["sha256sum <body".to_owned(), curl(""), curl("-p"), curl("-x socks5h://127.0.0.1:3128")].join("; ");
-    let said = net.says(&net.flags(&[&to], &[]), &script);
-    let sums: Vec<&str> = said.lines().collect();
-    assert_eq!(sums.len(), 4);
-    assert!(sums.iter().all(|sum| *sum == sums[0]), "{said}");
-    assert!(origin.seen().iter().all(|seen| seen.body == body));
 }

@@ -117,6 +117,26 @@ fn an_address_by_itself_is_allowed_by_itself() {
 }
 
 #[test]
+fn ipv6_and_the_hosts_file() {
+    let net = Net::new();
+    let hello = |seen: &super::origin::Seen| super::answer(200, seen.header("host").as_bytes());
+    let six = Origin::on("[::1]:0", hello);
+    crate::support::require!(six.is_ok(), "an IPv6 loopback");
+    let (six, four) = (six.unwrap(), Origin::answering(hello));
+    let (to, local) = (at("[::1]", six.port()), at("localhost", four.port()));
+    let flags = net.strict(&[&to, &local], &["--allow-address", "127.0.0.1", "--allow-address", "::1"]);
+    let heard = net.talk(&flags, &[&[&both(&to)[0], "!", "<"], &[&both(&local)[0], "!", "<"]]);
+    assert!(heard[0].ends_with(&format!("{to}\n[end]\n")), "{heard:?}");
+    assert!(heard[1].ends_with(&format!("{local}\n[end]\n")), "{heard:?}");
+    assert!(net.names.asked().is_empty());
+    for (host, rule) in [("[::1]", "[::2]:*"), ("[0:0:0:0:0:0:0:1]", "127.0.0.1:*")] {
+        let request = format!(">CONNECT {host}:{} HTTP/1.1\\r\\n\\r\\n", six.port());
+        let heard = net.talk(&net.strict(&[rule], &[]), &[&[&request, "!", "<"]]);
+        assert!(heard[0].contains(&format!("kennel: {to}: not on the list")), "{heard:?}");
+    }
+}
+
+#[test]
 fn a_method_that_is_not_served() {
     let net = Net::new();
     let origin = Origin::named("one");

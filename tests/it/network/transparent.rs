@@ -76,6 +76,19 @@ fn many_names_have_addresses_of_their_own() {
     );
 }
 
+#[test]
+fn names_without_end_are_not_remembered() {
+    let net = Net::new();
+    let flags = net.flags(&["*.test:80", "kept.other:80"], &[]);
+    let names: Vec<String> = (0..4200).map(|n| format!("n{n}.test")).collect();
+    let names: Vec<&str> =
+        names.iter().map(String::as_str).chain(["n0.test", "kept.other", "no.other"]).collect();
+    let answers = ask(&net, &flags, &names);
+    assert_eq!(answers[4095], "127.1.16.32");
+    assert!(answers[4096..4200].iter().all(|answer| answer == "code 2"), "SERVFAIL");
+    assert_eq!(answers[4200..], ["127.1.0.1", "code 2", "code 3"]);
+}
+
 /// What an allowed name of an upstream proxy serves, over `CONNECT`.
 fn served(net: &Net) -> (Origin, Upstream, Vec<String>) {
     let origin = Origin::named("one");
