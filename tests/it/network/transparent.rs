@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use super::{Net, Origin, Server, at, stderr, stdout, upstream::Upstream};
-use crate::support::{has, is_root, require};
+use crate::support::{has, only_as_root, require};
 
 /// One question to the name server inside for each name.
 fn ask(net: &Net, flags: &[String], names: &[&str]) -> Vec<String> {
@@ -206,10 +206,8 @@ fn a_low_port_of_a_rule_is_served_and_others_are_not() {
 
 #[test]
 fn a_server_on_a_low_port_is_reached_directly() {
-    require!(
-        is_root(),
-        "root, to listen on a low port of the host; an ordinary user's goes through an upstream proxy"
-    );
+    // An ordinary user cannot listen there: his tests go through an upstream proxy.
+    only_as_root!();
     let net = Net::new();
     let low = (600..1000).find_map(|port| {
         Origin::on(&format!("127.0.0.1:{port}"), |seen| super::answer(200, seen.target().as_bytes())).ok()
