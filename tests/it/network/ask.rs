@@ -176,3 +176,21 @@ async fn an_open_question_holds_up_nothing_that_is_decided() {
     assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     assert!(said(&waits.await.unwrap()).starts_with("HTTP/1.1 403 "));
 }
+
+#[tokio::test]
+async fn questions_about_different_hosts_wait_side_by_side() {
+    let net = Net::new();
+    let policy = policy(&net, &[]);
+    let builder =
+        Session::builder(&policy).on_request(Duration::from_secs(1), |_| std::future::pending::<Decision>());
+    let session = builder.prepare().await.unwrap();
+    let begun = Instant::now();
+    let mut crowd = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        crowd.spawn(output(get(session.command("/payload"), &format!("n{n}.test:80"))));
+    }
+    for output in crowd.join_all().await {
+        assert!(said(&output).starts_with("HTTP/1.1 403 "), "{output:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}

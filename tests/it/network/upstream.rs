@@ -210,7 +210,6 @@ fn what_it_refuses_is_a_bad_gateway_in_words() {
 }
 
 #[test]
-#[ignore = "bug: a 407 of the upstream's is passed on in absolute form"]
 fn its_own_refusal_of_a_request_is_not_the_origin_s() {
     let net = Net::new();
     let wants_credentials = Origin::answering(|_| {
