@@ -68,7 +68,8 @@ fn signals_end_a_command_that_does_not() {
 #[test]
 fn signals_reach_the_whole_process_group() {
     let dir = workspace();
-    let script = "(trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.02; done) & trap 'wait; echo parent; exit 4' TERM; wait";
+    // The parent is prepared before the child says so for both.
+    let script = "trap 'wait; echo parent; exit 4' TERM; (trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.02; done) & wait";
     let (mut child, lines) = ready(dir.path(), script);
     kill(pid(&child), Signal::SIGTERM).unwrap();
     let said: Vec<String> = lines.collect();
