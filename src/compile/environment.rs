@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Parts, network, toolchains};
-use crate::policy::{EnvBase, Policy, Profile};
+use crate::policy::{EnvBase, NetworkMode, Policy, Profile};
 
 /// Variables that the scrubbed environment keeps; `LC_*` besides.
 const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
@@ -38,31 +38,30 @@ pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
 
 /// Which variables a client may lay over the environment of its session.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Overlay {
-    #[default]
-    All,
+pub(crate) struct Overlay {
     /// The environment is fixed but for these.
-    Only(Vec<OsString>),
+    only: Option<Vec<OsString>>,
+    /// Whether the way to the proxy is the session's, and not the client's own.
+    keeps_proxy: bool,
 }
 
 impl Overlay {
     pub(crate) fn allows(&self, name: &OsStr) -> bool {
-        // They name places of the host's.
-        if name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary) {
+        // They name places of the host's, and a way out that is not there.
+        let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
+        if is_of_host || self.keeps_proxy && network::leads_to_proxy(name) {
             return false;
         }
-        match self {
-            Self::All => true,
-            Self::Only(names) => names.iter().any(|other| other == name),
-        }
+        self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
     }
 }
 
 pub(super) fn overlay(policy: &Policy) -> Overlay {
-    match policy.profile {
-        Profile::CiOnly => Overlay::Only(policy.env.pass.iter().map(OsString::from).collect()),
-        _ => Overlay::All,
-    }
+    let only = match policy.profile {
+        Profile::CiOnly => Some(policy.env.pass.iter().map(OsString::from).collect()),
+        _ => None,
+    };
+    Overlay { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
 }
 
 fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
@@ -91,10 +90,21 @@ mod tests {
 
     #[test]
     fn a_client_brings_no_places_of_the_host() {
+        let free = overlay(&Policy::default());
         for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
-            assert!(!Overlay::All.allows(OsStr::new(name)), "{name}");
+            assert!(!free.allows(OsStr::new(name)), "{name}");
         }
-        assert!(Overlay::All.allows(OsStr::new("TERM")));
-        assert!(!Overlay::Only(vec!["A".into()]).allows(OsStr::new("B")));
+        assert!(free.allows(OsStr::new("TERM")) && free.allows(OsStr::new("https_proxy")));
+        let fixed = overlay(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
+        assert!(fixed.allows(OsStr::new("A")) && !fixed.allows(OsStr::new("B")));
+    }
+
+    #[test]
+    fn a_client_brings_no_way_out_where_there_is_one() {
+        let overlay = overlay(&Policy::default().allow("a.example:443"));
+        for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
+            assert!(!overlay.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(overlay.allows(OsStr::new("TERM")));
     }
 }

@@ -2,7 +2,7 @@
 //! inside are told. Decides which steps, runs none.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
 };
@@ -219,6 +219,11 @@ pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
         .map(|(name, value)| (name.into(), value.into()))
         .chain(certificates(parts).map(|(name, source)| (name.into(), source.path.into())))
         .collect()
+}
+
+/// Whether a variable is one by which tools find a proxy.
+pub(super) fn leads_to_proxy(name: &OsStr) -> bool {
+    PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
 }
 
 /// The bundles of certificates that the caller's variables name. `ci-only` has nothing of the caller's.
