@@ -9,6 +9,7 @@
 //! | `tls` | HTTPS and HTTP/2 |
 //! | `tools` | git, pip, npm, cargo |
 //! | `upstream` | through another proxy |
+//! | `foreign` | through a proxy that is not Kennel's |
 //! | `statuses` | every way to fail has its status and its words |
 //! | `transparent` | programs that know no proxies |
 //! | `programs` | Python, node, Java without the variables of a proxy |
@@ -31,6 +32,7 @@ mod bulk;
 mod crowd;
 mod denials;
 mod faults;
+mod foreign;
 mod http;
 mod limits;
 mod names;
