@@ -26,6 +26,7 @@ mod source;
 mod system;
 mod toolchains;
 mod view;
+mod walk;
 
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
@@ -190,6 +191,7 @@ pub(crate) fn finish(
     let parts = Parts { policy, host, caller, names: &names, shape };
     let workspace = grants::workspace(&parts)?;
     let (view, protected) = view_of(&parts, &workspace)?;
+    network::check_reach(&view, &parts)?;
     let (setup, on_host) = setup_steps(&parts, &view, &mut enforcement)?;
     // A one-shot is over before it could matter.
     let (footing, again) = match shape {
@@ -211,7 +213,7 @@ pub(crate) fn finish(
         footing,
         again,
         grants: Grants::of(&view),
-        environment: Variables(environment::environment(&parts)),
+        environment: Variables(environment::environment(&parts, &view)),
         overlay: environment::overlay(policy),
         directory: directory(&parts, workspace.path),
         watches: protected.watches.into(),
@@ -233,9 +235,9 @@ fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Prote
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);
-    network::show_certificates(&mut view, parts);
     network::show_resolver(&mut view, parts);
     secrets::mask(&mut view, parts)?;
+    network::show_certificates(&mut view, parts);
     let protected = protect::protect(&mut view, parts, workspace)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
         pin::in_shared_places(&mut view);

@@ -135,6 +135,10 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
 /// Enters into `enforcement` that a step was skipped which may be.
 pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
     if let Some((protection, step)) = step {
+        // What follows a step that was skipped often fails because of that: the first reason is the reason.
+        if enforcement.get(protection).is_some_and(|entry| entry.state == State::Off) {
+            return;
+        }
         let error = io::Error::from_raw_os_error(errno);
         let detail = format!("{}: {error}", describe(&step));
         tracing::warn!(%protection, %detail, "a protection is off");

@@ -8,6 +8,7 @@ mod accept;
 pub(crate) mod address;
 mod ask;
 mod audit;
+mod bounded;
 mod denials;
 pub(crate) mod destination;
 mod dial;
@@ -15,6 +16,7 @@ mod dns;
 mod forward;
 mod gate;
 mod http;
+mod interfaces;
 mod meter;
 mod names;
 mod open;
@@ -33,7 +35,7 @@ use std::{
     net::IpAddr,
     os::fd::OwnedFd,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -42,7 +44,7 @@ use std::{
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
-    time::timeout,
+    time::{Instant, timeout_at},
 };
 
 pub use self::ask::{Decision, NetworkRequest};
@@ -63,6 +65,9 @@ use crate::{Denial, Enforcement, Error, bridge::Bridge, inside::Listening};
 
 /// How long what was sent last may take to arrive.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
+
+/// How long who is refused too often waits for each answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Sessions and one-shots of this process, counted for the audit log.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -101,8 +106,19 @@ impl Proxy {
     async fn refused(&self, refusal: &Refusal) {
         self.gate.audit(|| audit::Line::refused(self, refusal));
         if let Some(until) = self.denials.add(refusal) {
-            tokio::time::sleep_until(until).await;
+            // Not for long: whoever waits takes the room of a connection.
+            tokio::time::sleep_until(until.min(Instant::now() + LONGEST_WAIT)).await;
         }
+    }
+
+    /// As `refused`, for an answer that need not be given. Whether it may be.
+    fn refuses(&self, refusal: &Refusal) -> bool {
+        if self.denials.is_too_much() {
+            return false;
+        }
+        self.gate.audit(|| audit::Line::refused(self, refusal));
+        self.denials.add(refusal);
+        true
     }
 
     /// The destination by its name, where a program asks for an address that its name was answered with.
@@ -126,9 +142,18 @@ impl Proxy {
 /// A proxy that serves; it ends with this value, and every connection through it.
 pub(crate) struct Serving {
     proxy: Arc<Proxy>,
-    tasks: Vec<JoinHandle<()>>,
+    served: Mutex<Vec<Served>>,
     /// What the proxy's own port leads to, where the proxy is not ours.
     bridge: Option<Arc<Bridge>>,
+    /// When who has something to send at the end has had time enough.
+    last: Option<Instant>,
+}
+
+/// A socket of the sandbox's, and the task that serves it.
+struct Served {
+    /// Kept, so that nothing inside can ever take its place; none where the bridge has it.
+    socket: Option<Listening>,
+    task: JoinHandle<()>,
 }
 
 impl std::fmt::Debug for Serving {
@@ -139,22 +164,45 @@ impl std::fmt::Debug for Serving {
 
 impl Serving {
     fn new(gate: &Arc<Gate>, bridge: Option<Arc<Bridge>>) -> Self {
-        Self { proxy: Arc::new(Proxy::new(gate)), tasks: Vec::new(), bridge }
+        Self { proxy: Arc::new(Proxy::new(gate)), served: Mutex::default(), bridge, last: None }
     }
 
     /// Serves a socket that came out of the sandbox.
     ///
     /// # Errors
     /// Those of putting it under the runtime's watch, and of the bridge.
-    async fn take(&mut self, Listening { kind, port, socket }: Listening) -> Result<(), Error> {
-        let task = match (kind, port, &self.bridge) {
-            (libc::SOCK_DGRAM, _, _) => transparent::answer_names(Arc::clone(&self.proxy), socket),
-            (_, PORT, Some(bridge)) => Ok(lead(Arc::clone(bridge), socket).await?),
-            (_, PORT, None) => accept::accept(Arc::clone(&self.proxy), socket, accept::serve),
-            _ => accept::accept(Arc::clone(&self.proxy), socket, transparent::serve),
+    async fn take(&self, listening: Listening) -> Result<(), Error> {
+        let served = match &self.bridge {
+            Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
+                Served { socket: None, task: lead(Arc::clone(bridge), listening.socket).await? }
+            }
+            _ => {
+                let task = self.serve(&listening).map_err(Error::io("serve the sandbox's network"))?;
+                Served { socket: Some(listening), task }
+            }
         };
-        self.tasks.push(task.map_err(Error::io("serve the sandbox's network"))?);
+        self.lock().push(served);
         Ok(())
+    }
+
+    fn serve(&self, Listening { kind, port, socket }: &Listening) -> io::Result<JoinHandle<()>> {
+        let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
+        match (*kind, *port) {
+            (libc::SOCK_DGRAM, _) => transparent::answer_names(proxy, socket),
+            (_, PORT) => accept::accept(proxy, socket, accept::serve),
+            _ => accept::accept(proxy, socket, transparent::serve),
+        }
+    }
+
+    /// Serves again what a runtime that has ended served, on the one that this is called in.
+    pub(crate) fn renew(&self) {
+        for served in self.lock().iter_mut().filter(|served| served.task.is_finished()) {
+            let Some(socket) = &served.socket else { continue };
+            match self.serve(socket) {
+                Ok(task) => served.task = task,
+                Err(error) => tracing::error!(%error, "the sandbox's network is not served any more"),
+            }
+        }
     }
 
     /// Follows what is refused while a command runs.
@@ -165,9 +213,7 @@ impl Serving {
             proxy: Arc::clone(&self.proxy),
         }
     }
-}
 
-impl Serving {
     /// Waits until the bridge, if there is one, is gone.
     pub(crate) async fn gone(&self) {
         if let Some(bridge) = &self.bridge {
@@ -176,28 +222,33 @@ impl Serving {
     }
 
     /// Takes no more connections, and waits, for a moment at most, until what was sent through them has arrived: as it
-    /// would have without a proxy, although whoever sent it is gone.
+    /// would have without a proxy, although whoever sent it is gone. Whoever gives up waiting can come back.
     pub(crate) async fn drain(&mut self) {
         self.proxy.closing.send_replace(true);
         if self.bridge.is_some() {
             // It looks at no byte, so it cannot tell what is the last.
             self.end();
         }
+        let last = *self.last.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
+        let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
         let ended = async {
-            // One by one, because whoever waits may give up and come back.
-            while let Some(task) = self.tasks.last_mut() {
+            while let Some(Served { task, .. }) = served.last_mut() {
                 let _ = task.await;
-                self.tasks.pop();
+                served.pop();
             }
         };
-        if timeout(LAST_MOMENT, ended).await.is_err() {
+        if timeout_at(last, ended).await.is_err() {
             tracing::debug!("connections did not come to their end in time");
         }
     }
 
     /// Ends every connection, and takes no more.
     pub(crate) fn end(&self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.lock().iter().for_each(|served| served.task.abort());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Served>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use super::{Parts, network, toolchains};
+use super::{Parts, network, toolchains, view::View};
 use crate::policy::{EnvBase, NetworkMode, Policy, Profile};
 
 /// Variables that the scrubbed environment keeps; `LC_*` besides.
@@ -18,7 +18,7 @@ const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
-pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
+pub(super) fn environment(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
     let mut variables = base(parts);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
     put("HOME", parts.home().as_os_str());
@@ -26,7 +26,7 @@ pub(super) fn environment(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
     variables.extend(toolchains::variables(parts));
-    variables.extend(network::variables(parts));
+    variables.extend(network::variables(parts, view));
     for name in &parts.policy.env.pass {
         if let Some(value) = parts.caller.variable(name) {
             variables.insert(name.into(), value.to_owned());

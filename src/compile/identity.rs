@@ -8,7 +8,7 @@ use super::{Parts, Shape, section::Section};
 use crate::{
     Enforcement,
     enforcement::State,
-    policy::{NetworkMode, Protection},
+    policy::{NetworkMode, Policy, Protection},
 };
 
 /// Securebits that take real root's privileges from uid 0, locked: SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP,
@@ -36,8 +36,8 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
     if parts.policy.effective_network() == NetworkMode::Host {
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
     } else {
-        unshare(NetworkNamespace, libc::CLONE_NEWNET, "own loopback, no way out");
-        setup.push_by(parts.policy, NetworkNamespace, &Step::LoopbackUp {});
+        enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
+        own_network(parts.policy, setup);
     }
     setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
 }
@@ -52,11 +52,22 @@ pub(super) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforce
     enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
 }
 
-/// A network namespace for one worker of a session.
-pub(super) fn own_network(narrow: &mut Section) {
+/// A network namespace. Nothing replaces it where a proxy is to be the only way out: without it the proxy would be open
+/// to the whole host, and the host's network to the command.
+fn own_network(policy: &Policy, setup: &mut Section) {
+    if policy.effective_network() == NetworkMode::Proxy {
+        return new_network(setup);
+    }
     let flags = libc::CLONE_NEWNET.cast_unsigned();
-    narrow.push(Protection::NetworkNamespace, &Step::Unshare { flags });
-    narrow.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
+    setup.push_by(policy, Protection::NetworkNamespace, &Step::Unshare { flags });
+    setup.push_by(policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
+}
+
+/// A network namespace that nothing goes without, such as that of one worker of a session.
+pub(super) fn new_network(steps: &mut Section) {
+    let flags = libc::CLONE_NEWNET.cast_unsigned();
+    steps.push(Protection::NetworkNamespace, &Step::Unshare { flags });
+    steps.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.

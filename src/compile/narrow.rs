@@ -88,7 +88,7 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
                 section.push(Protection::Root, &Step::Cover { empty, target, within });
                 section.push(Protection::Landlock, &Step::Forgo { path: target });
             }
-            Narrowing::NoNetwork => identity::own_network(&mut section),
+            Narrowing::NoNetwork => identity::new_network(&mut section),
         }
     }
     Ok(Some(section))

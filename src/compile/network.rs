@@ -3,7 +3,9 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::fs::MetadataExt,
     path::Path,
 };
 
@@ -12,15 +14,17 @@ use kennel_helper::plan::Step;
 use super::{
     Parts,
     bridge::{self, BridgePlan},
+    secrets,
     section::Section,
     source::Source,
     system,
     view::{Access, Node, View},
+    walk::{Met, Walk},
 };
 use crate::{
     Enforcement, Error, PolicyError,
     enforcement::State,
-    policy::{Network, NetworkMode, Profile, Protection},
+    policy::{ForeignProxy, Network, NetworkMode, Profile, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
 };
 
@@ -160,7 +164,11 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
     }
     let network = &parts.policy.network;
     let way = match (&network.proxy, &network.upstream) {
-        (Some(proxy), _) => Way::Foreign(parts.caller.absolute(&proxy.unix)),
+        (Some(proxy), _) => {
+            let path = parts.caller.absolute(&proxy.unix);
+            let identity = Source::resolve(&path).map_or((0, 0), |source| source.identity);
+            Way::Foreign { path, identity }
+        }
         (None, Some(upstream)) => Upstream::of(upstream, &parts.caller.environment)
             .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
             .map_or(Way::Direct, Way::Upstream),
@@ -174,6 +182,7 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         way,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
         limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
+        ports: ports(network),
         sockets: sockets(parts).len(),
         audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
     }))
@@ -199,10 +208,14 @@ pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
 }
 
 /// The variables by which tools find the proxy.
-pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
+pub(super) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
     if !asks_for_proxy(parts) {
         return Vec::new();
     }
+    let shown_certificates = certificates(parts).filter(|(_, source)| {
+        view.host_path(&source.path).is_some_and(|shown| shown == source.path)
+            && !view.is_covered(&source.path)
+    });
     let java: Vec<String> = ["http", "https"]
         .iter()
         .flat_map(|scheme| {
@@ -217,7 +230,7 @@ pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
         .chain(to(NO_PROXY, DIRECT.to_owned()))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
-        .chain(certificates(parts).map(|(name, source)| (name.into(), source.path.into())))
+        .chain(shown_certificates.map(|(name, source)| (name.into(), source.path.into())))
         .collect()
 }
 
@@ -226,24 +239,73 @@ pub(super) fn leads_to_proxy(name: &OsStr) -> bool {
     PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
 }
 
-/// The bundles of certificates that the caller's variables name. `ci-only` has nothing of the caller's.
+/// The bundles of certificates that the caller's variables name, as far as anybody may read them. `ci-only` has nothing of
+/// the caller's.
 fn certificates(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Source)> {
     let has_them = asks_for_proxy(parts) && parts.policy.profile != Profile::CiOnly;
     CERTIFICATES.iter().filter(move |_| has_them).filter_map(|&name| {
         let path = Path::new(parts.caller.variable(name)?);
         let source = path.is_absolute().then(|| Source::resolve(path).ok())??;
-        let is_file = std::fs::metadata(&source.path).is_ok_and(|metadata| metadata.is_file());
-        is_file.then_some((name, source))
+        let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| source.path.starts_with(above));
+        let metadata = std::fs::metadata(&source.path).ok()?;
+        let is_public = metadata.is_file() && metadata.mode() & 0o004 != 0;
+        let is_usable = is_public && !of_kernel && !secrets::is_secret(&source.path, parts.caller);
+        is_usable.then_some((name, source))
     })
 }
 
-/// Shows the caller's bundles of certificates where nothing shows them yet.
+/// Shows the caller's bundles of certificates where nothing shows them yet, and nothing hides them.
 pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
     for (_, source) in certificates(parts) {
-        if view.host_path(&source.path).is_none() {
+        if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) {
             view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
         }
     }
+}
+
+/// Refuses a path that is opened outside and that commands could lead elsewhere: what they wrote decides then.
+///
+/// # Errors
+/// It lies in a writable grant, or a link on the way does.
+fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
+    let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
+    let root = Path::new("/");
+    let mut walk = Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0);
+    while let Some(met) = walk.go_on(|_| false)? {
+        let (at, is_end) = match &met {
+            Met::Link { at, .. } | Met::Up { at } => (at, false),
+            Met::Thing { at, .. } | Met::Nothing { first: at, .. } => (at, true),
+        };
+        if is_writable(at) {
+            return Err(Error::Grant {
+                what,
+                path: given.to_owned(),
+                source: io::Error::other(
+                    "commands could put another there: it is reached through a writable grant",
+                ),
+                remedy: Some("name a place outside of what is granted writable".to_owned()),
+            });
+        }
+        if is_end {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what is opened outside and lies in reach of commands.
+///
+/// # Errors
+/// The audit log or the proxy's socket lies in a writable grant, or a link on the way does.
+pub(super) fn check_reach(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
+    let absolute = |path: &Path| parts.caller.absolute(path);
+    if let Some(path) = &parts.policy.audit {
+        out_of_reach(view, "audit log", path, &absolute(path))?;
+    }
+    if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy {
+        out_of_reach(view, "proxy socket", unix, &absolute(unix))?;
+    }
+    Ok(())
 }
 
 /// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is

@@ -3,8 +3,6 @@
 //! A path that is there is bound read-only over itself, and every directory on the way to it is bound over itself
 //! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
 
-mod walk;
-
 use std::{
     collections::{BTreeMap, VecDeque},
     fs,
@@ -12,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::walk::{MOST_LINKS, Met, Walk};
+use super::walk::{MOST_LINKS, Met, Walk};
 use super::{
     Parts, git, pin,
     source::Source,

@@ -193,6 +193,12 @@ impl View {
         self.iter().filter_map(shown).collect()
     }
 
+    /// Whether something hides what would be at `target`.
+    pub(crate) fn is_covered(&self, target: &Path) -> bool {
+        let hides = |place: &Place| matches!(place.node, Node::Cover | Node::CoverFile);
+        target.ancestors().any(|above| self.get(above).is_some_and(hides))
+    }
+
     /// The host path under a mount at `target`: what the mount around it shows there.
     pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
         shown_by(self.mount_above(target)?, target)

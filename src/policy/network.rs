@@ -1,6 +1,6 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ use crate::proxy::{address, rule::Rules, upstream::Upstream};
 ///     ..Network::default()
 /// };
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
     /// `None`: as the profile says; see [`Policy::effective_network`](crate::Policy::effective_network).
@@ -48,6 +48,32 @@ pub struct Network {
     pub transparent: Option<bool>,
     /// How much of the proxy the commands of a sandbox may use.
     pub limits: NetworkLimits,
+}
+
+/// Without the credentials of an upstream proxy.
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network")
+            .field("mode", &self.mode)
+            .field("allow", &self.allow)
+            .field("deny", &self.deny)
+            .field("allow_addresses", &self.allow_addresses)
+            .field("proxy", &self.proxy)
+            .field("upstream", &self.upstream.as_deref().map(without_credentials))
+            .field("name_servers", &self.name_servers)
+            .field("transparent", &self.transparent)
+            .field("limits", &self.limits)
+            .finish()
+    }
+}
+
+/// A URL as it may be shown.
+fn without_credentials(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        (None, Some((_, host))) => format!("…@{host}"),
+        _ => url.to_owned(),
+    }
 }
 
 /// A proxy that somebody else runs and that decides by itself what passes: Kennel only leads to it.
@@ -90,6 +116,12 @@ words! {
 }
 
 impl Network {
+    /// The same with the credentials of an upstream proxy left out: to be shown, not to be used.
+    #[must_use]
+    pub fn shown(&self) -> Self {
+        Self { upstream: self.upstream.as_deref().map(without_credentials), ..self.clone() }
+    }
+
     pub(super) fn effective(&self, profile: Profile) -> NetworkMode {
         let leads_somewhere = !self.allow.is_empty() || self.proxy.is_some();
         self.mode.unwrap_or(match profile {
@@ -350,6 +382,15 @@ mod tests {
         network(None, &["*:443"]).check(Profile::FullDev).expect("ports");
         for rule in ["*:*", "a.example:443", "192.0.2.1:443"] {
             network(Some(NetworkMode::Host), &["*:443", rule]).check(Profile::RepoWrite).expect_err(rule);
+        }
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let upstream = Some("http://alice:s3@cret@proxy.example:3128".to_owned());
+        let network = Network { upstream, ..Network::default() };
+        for text in [format!("{network:?}"), format!("{:?}", network.shown().upstream)] {
+            assert!(text.contains("http://…@proxy.example:3128") && !text.contains("s3"), "{text}");
         }
     }
 

@@ -39,6 +39,9 @@ pub enum Decision {
     DenyForSession,
 }
 
+/// More questions than that are not open at the same time; the next one is answered with no.
+const AT_ONCE: usize = 16;
+
 type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
 /// Whom to ask, and what is remembered of the answers.
@@ -113,8 +116,9 @@ impl Ask {
             }
             _ => {}
         }
+        let open = questions.values().filter(|question| matches!(question, Question::Open(_))).count();
         // Nobody is asked on behalf of a crowd.
-        if questions.len() >= MOST {
+        if questions.len() >= MOST || open >= AT_ONCE {
             return Turn::Take(false);
         }
         let (sender, receiver) = watch::channel(None);

@@ -63,6 +63,12 @@ impl Denials {
         log.wait()
     }
 
+    /// Whether the next would have to wait.
+    pub(super) fn is_too_much(&self) -> bool {
+        let now = Instant::now();
+        self.lock().due.is_some_and(|due| due + EACH > now + EACH * AT_ONCE)
+    }
+
     /// A point in time.
     pub(super) fn now(&self) -> u64 {
         self.lock().count
@@ -82,10 +88,10 @@ impl Denials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::{destination::Name, refusal::Reason};
+    use crate::proxy::refusal::Reason;
 
     fn refusal(name: &str) -> Refusal {
-        Refusal::name(&Name::parse(name).expect(name))
+        Refusal::request(name, Reason::NotAllowed)
     }
 
     #[tokio::test]

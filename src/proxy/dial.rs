@@ -22,6 +22,7 @@ use tokio::{
 use super::{
     Proxy,
     audit::Record,
+    bounded::{Allowance, Bounded},
     destination::{Destination, Host},
     gate::{Permit, Route},
     http::noted,
@@ -35,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long one address has for itself before the next is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
+
+/// What another proxy may say before we know whether it connects.
+const LONGEST_ANSWER: usize = 256 << 10;
 
 /// A connection to a destination.
 pub(super) struct Dialled {
@@ -196,7 +200,10 @@ where
         request = request.header(header::PROXY_AUTHORIZATION, authorization);
     }
     let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let allowance = Allowance::default();
+    allowance.grant(LONGEST_ANSWER);
+    let stream = TokioIo::new(Bounded::new(stream, &allowance));
+    let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());
     let answer = sender.send_request(request).await.map_err(io::Error::other)?;
@@ -204,8 +211,9 @@ where
         return Err(io::Error::other(format!("the proxy before it answered {}", answer.status())));
     }
     let upgraded = hyper::upgrade::on(answer).await.map_err(io::Error::other)?;
-    let parts = upgraded.downcast::<TokioIo<T>>().map_err(|_| io::Error::other("not the stream it was"))?;
-    Ok((parts.io.into_inner(), parts.read_buf))
+    let parts =
+        upgraded.downcast::<TokioIo<Bounded<T>>>().map_err(|_| io::Error::other("not the stream it was"))?;
+    Ok((parts.io.into_inner().into_inner(), parts.read_buf))
 }
 
 #[cfg(test)]

@@ -21,12 +21,13 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     task::JoinSet,
-    time::{Instant, Sleep, sleep_until},
+    time::{Instant, Sleep, sleep_until, timeout},
 };
 
 use super::{
     Proxy,
     audit::Record,
+    bounded::{Allowance, Bounded},
     destination::Destination,
     dial,
     gate::Route,
@@ -36,8 +37,10 @@ use super::{
 };
 
 /// Headers of one hop, which are not passed on (RFC 9110, 7.6.1), besides those that `Connection` names.
-const OF_ONE_HOP: [HeaderName; 8] = [
+const OF_ONE_HOP: [HeaderName; 9] = [
     header::CONNECTION,
+    // With it OPTIONS is answered by a proxy on the way, maybe with what only that proxy is told.
+    header::MAX_FORWARDS,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
@@ -58,6 +61,8 @@ struct Origin {
     sender: SendRequest<Incoming>,
     /// Where it leads to another proxy: the value of its credentials.
     through: Option<Option<HeaderValue>>,
+    /// What it may say until the head of its answer is there.
+    allowance: Allowance,
     /// Ends with this.
     _driver: JoinSet<()>,
 }
@@ -85,7 +90,14 @@ impl Kept {
                 }
             };
             rewrite(&mut request, &destination, origin.through.as_ref());
-            match origin.sender.try_send_request(request).await {
+            let limits = &proxy.gate.settings().limits;
+            origin.allowance.grant(limits.header_size * 4);
+            let answer = timeout(limits.idle_time, origin.sender.try_send_request(request)).await;
+            let Ok(answer) = answer else {
+                return Err(noted(proxy, Refusal::of(&destination, Reason::Timeout("its answer"))).await);
+            };
+            origin.allowance.lift();
+            match answer {
                 Ok(mut response) => {
                     if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
                         return Err(noted(proxy, Refusal::of(&destination, reason)).await);
@@ -98,7 +110,11 @@ impl Kept {
                     // It was closed just now, and nothing of the request was sent.
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
-                        let reason = Reason::Unreachable(error.into_error().to_string());
+                        let error = error.into_error();
+                        let reason = match error.is_user() {
+                            true => Reason::Malformed("the body of the request is malformed or breaks off"),
+                            false => Reason::Unreachable(error.to_string()),
+                        };
                         return Err(noted(proxy, Refusal::of(&destination, reason)).await);
                     }
                 },
@@ -123,7 +139,9 @@ impl Origin {
         let metered = Metered::new(stream, Arc::clone(proxy), record);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
-        let handshake = builder.max_buf_size(limits.header_size).handshake(TokioIo::new(metered)).await;
+        let allowance = Allowance::default();
+        let stream = TokioIo::new(Bounded::new(metered, &allowance));
+        let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
@@ -144,7 +162,7 @@ impl Origin {
             }
             _ => None,
         };
-        Ok(Self { destination, sender, through, _driver: driver })
+        Ok(Self { destination, sender, through, allowance, _driver: driver })
     }
 }
 

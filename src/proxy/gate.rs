@@ -8,13 +8,18 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nix::{fcntl::OFlag, sys::stat::Mode};
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::stat::{Mode, fstat},
+};
 
 use super::{
     address,
     ask::Ask,
     audit::{Line, Log},
     destination::{Destination, Host, Name},
+    interfaces::Interfaces,
     refusal::{Reason, Refusal},
     resolve::Resolver,
     settings::{Settings, Way},
@@ -29,6 +34,7 @@ pub(crate) struct Gate {
     ask: OnceLock<Ask>,
     resolver: Resolver,
     log: Option<Log>,
+    interfaces: Interfaces,
     /// The socket of a proxy that is not ours, as it was when the policy was compiled.
     foreign: Option<Arc<OwnedFd>>,
 }
@@ -64,11 +70,12 @@ impl Gate {
         };
         let log = settings.audit.as_ref().map(open).transpose()?;
         let foreign = match &settings.way {
-            Way::Foreign(path) => Some(Arc::new(pin(path)?)),
+            Way::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
             foreign,
+            interfaces: Interfaces::default(),
             resolver: Resolver::new(settings.name_servers.clone()),
             settings,
             ask: OnceLock::new(),
@@ -90,10 +97,19 @@ impl Gate {
         self.resolver.resolve(name).await
     }
 
-    /// Whether a program may learn that the name exists. What it may connect to is decided when it does.
-    pub(super) fn may_name(&self, name: &Name) -> bool {
+    /// Whether a program that knows no proxy may learn that the name exists. What it may connect to is decided when it
+    /// does. A name that is allowed only where nothing serves it has no address: another command could serve it there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn may_name(&self, name: &Name) -> Result<(), Refusal> {
         let host = Host::Name(name.clone());
-        self.ask.get().is_some() || self.foreign.is_some() || self.settings.allow.may_match(&host)
+        let Settings { allow, ports, .. } = &self.settings;
+        if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
+            return Ok(());
+        }
+        let reason = if allow.may_match(&host) { Reason::NotServed } else { Reason::NotAllowed };
+        Err(Refusal { subject: name.to_string(), destination: None, reason })
     }
 
     /// Decides. Names are resolved once, here; only what was checked is dialled.
@@ -171,9 +187,13 @@ impl Gate {
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);
-        match address::special(address) {
-            Some(range) if !is_open => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
-            _ => Ok(address),
+        if is_open {
+            return Ok(address);
+        }
+        let own = || self.interfaces.have(address).then_some("an address of this host");
+        match address::special(address).or_else(own) {
+            Some(range) => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
+            None => Ok(address),
         }
     }
 
@@ -186,8 +206,13 @@ impl Gate {
 }
 
 /// A hold on a socket that is not its path: whoever may write to the directory could put another there.
-fn pin(path: &Path) -> Result<OwnedFd, Error> {
-    nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(|errno| Error::Grant {
+fn pin(path: &Path, identity: (u64, u64)) -> Result<OwnedFd, Error> {
+    let open = || {
+        let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        let found = fstat(&socket)?;
+        if (found.st_dev, found.st_ino) == identity { Ok(socket) } else { Err(Errno::ESTALE) }
+    };
+    open().map_err(|errno| Error::Grant {
         what: "proxy socket",
         path: path.to_owned(),
         source: errno.into(),

@@ -37,11 +37,7 @@ type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let limits = &proxy.gate.settings().limits;
     let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_time)
-        .max_buf_size(limits.header_size)
-        .half_close(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(limits.header_size);
     let tunnel = Arc::new(Tunnel::default());
     let kept = Arc::new(tokio::sync::Mutex::new(Kept::default()));
     let service = service_fn(|request| {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use ipnet::Ipv4Net;
 
@@ -15,6 +16,9 @@ pub(crate) const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 1, 0,
 /// Names with an address, at most. What is inside can ask for any name below `*.example.com`, and we remember it.
 pub(crate) const MOST: usize = 4096;
 
+/// How long a name keeps its address for sure after it was asked for or connected to: longer than programs remember it.
+const KEPT: Duration = Duration::from_secs(120);
+
 /// Addresses of a /24 that are given out: .0 and .255 look like a network and a broadcast to some programs.
 const IN_A_ROW: usize = 254;
 
@@ -24,35 +28,66 @@ pub(crate) struct Names(Mutex<Given>);
 
 #[derive(Debug, Default)]
 struct Given {
-    /// By place; the place says the address.
-    names: Vec<Name>,
+    /// By place, which says the address; and when it was last wanted.
+    names: Vec<(Name, Instant)>,
     places: HashMap<Name, usize>,
+    /// Where to look next for a place that nobody wants any more.
+    hand: usize,
 }
 
 impl Names {
     /// The address of a name, from now on. `None`: too many names have one.
     pub(crate) fn address_of(&self, name: &Name) -> Option<Ipv4Addr> {
+        self.address_at(name, Instant::now())
+    }
+
+    fn address_at(&self, name: &Name, now: Instant) -> Option<Ipv4Addr> {
         let mut given = self.given();
-        if let Some(&place) = given.places.get(name) {
-            return address_at(place);
-        }
-        let place = given.names.len();
-        if place >= MOST {
-            return None;
-        }
-        given.names.push(name.clone());
-        given.places.insert(name.clone(), place);
+        let place = match given.places.get(name) {
+            Some(&place) => place,
+            None => given.free(now)?,
+        };
+        given.put(place, name, now);
         address_at(place)
     }
 
     /// The name that got the address.
     pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<Name> {
-        self.given().names.get(place_of(address)?).cloned()
+        let mut given = self.given();
+        let (name, wanted) = given.names.get_mut(place_of(address)?)?;
+        *wanted = Instant::now();
+        Some(name.clone())
     }
 
     /// A panic elsewhere leaves both tables as they were: nothing that panics comes between their changes.
     fn given(&self) -> MutexGuard<'_, Given> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Given {
+    /// A place for one more name: a new one, or one whose name nobody has wanted for long.
+    fn free(&mut self, now: Instant) -> Option<usize> {
+        if self.names.len() < MOST {
+            return Some(self.names.len());
+        }
+        let at = self.hand;
+        // One look for each question, so that a flood of them costs no more than that.
+        self.hand = (at + 1) % MOST;
+        let (name, wanted) = self.names.get(at)?;
+        if now.saturating_duration_since(*wanted) < KEPT {
+            return None;
+        }
+        self.places.remove(name);
+        Some(at)
+    }
+
+    fn put(&mut self, place: usize, name: &Name, now: Instant) {
+        match self.names.get_mut(place) {
+            Some(given) => *given = (name.clone(), now),
+            None => self.names.push((name.clone(), now)),
+        }
+        self.places.insert(name.clone(), place);
     }
 }
 
@@ -104,6 +139,23 @@ mod tests {
         assert!(addresses.iter().all(|address| !matches!(address.octets(), [.., 0 | 255])));
         assert_eq!(names.address_of(&name("one-more.example")), None);
         assert!(names.address_of(&name("n7.example")).is_some(), "who has an address keeps it");
+    }
+
+    #[test]
+    fn a_place_is_given_again_once_nobody_has_wanted_its_name_for_long() {
+        let (names, now) = (Names::default(), Instant::now());
+        for n in 0..MOST {
+            names.address_at(&name(&format!("n{n}.example")), now).expect("room");
+        }
+        assert_eq!(names.address_at(&name("late.example"), now + KEPT / 2), None);
+        let later = now + KEPT * 2;
+        names.address_at(&name("n1.example"), later).expect("it has one");
+        // That one is passed over.
+        let second = (0..3).find_map(|_| names.address_at(&name("late.example"), later));
+        assert_ne!(second, None, "the place of a name that nobody wants");
+        assert_eq!(second.and_then(|address| names.name_of(address)), Some(name("late.example")));
+        let kept = names.address_at(&name("n1.example"), later);
+        assert_eq!(kept.and_then(|address| names.name_of(address)), Some(name("n1.example")));
     }
 
     proptest! {

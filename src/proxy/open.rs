@@ -28,7 +28,7 @@ impl Serving {
         let bridge = prepared.compiled.bridge.as_ref();
         // It gets ready beside the sandbox.
         let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
-        let mut serving = Self::new(gate, bridge.map(Arc::new));
+        let serving = Self::new(gate, bridge.map(Arc::new));
         let mut missing = gate.settings().sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {

@@ -9,6 +9,8 @@ use super::destination::{Destination, Host, Malformed};
 pub(super) enum Reason {
     /// The list does not have it.
     NotAllowed,
+    /// A name that was looked up is allowed, but only at ports where programs that know no proxy are not served.
+    NotServed,
     /// The deny list has it: that rule.
     Denied(String),
     /// It leads only to addresses that are not of the public internet: one of them, and the name of its range.
@@ -38,18 +40,15 @@ impl Refusal {
         Self { subject: destination.to_string(), destination: Some(destination.clone()), reason }
     }
 
-    /// A name that was looked up and is not on the list, whatever the port.
-    pub(super) fn name(name: &super::destination::Name) -> Self {
-        Self { subject: name.to_string(), destination: None, reason: Reason::NotAllowed }
-    }
-
     pub(super) fn malformed(subject: &str, malformed: &Malformed) -> Self {
         Self::request(subject, Reason::Malformed(malformed.0))
     }
 
     /// What has no destination.
     pub(super) fn request(subject: &str, reason: Reason) -> Self {
-        let subject = subject.chars().filter(|c| !c.is_control()).take(300).collect();
+        let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+        let subject: String = subject.chars().map(plain).take(300).collect();
+        let subject = if subject.is_empty() { "no destination".to_owned() } else { subject };
         Self { subject, destination: None, reason }
     }
 
@@ -57,6 +56,7 @@ impl Refusal {
     pub(super) fn word(&self) -> &'static str {
         match self.reason {
             Reason::NotAllowed => "not-allowed",
+            Reason::NotServed => "not-served",
             Reason::Denied(_) => "denied",
             Reason::AddressBlocked(..) => "address-blocked",
             Reason::Malformed(_) => "malformed",
@@ -71,7 +71,7 @@ impl Refusal {
     pub(super) fn status(&self) -> u16 {
         match self.reason {
             Reason::Malformed(_) => 400,
-            Reason::NotAllowed | Reason::Denied(_) | Reason::AddressBlocked(..) => 403,
+            Reason::NotAllowed | Reason::NotServed | Reason::Denied(_) | Reason::AddressBlocked(..) => 403,
             Reason::Method(_) => 405,
             Reason::Limit => 429,
             Reason::Unreachable(_) => 502,
@@ -111,6 +111,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
             Reason::NotAllowed => f.write_str("not on the list of what is allowed"),
+            Reason::NotServed => f.write_str(
+                "allowed, but at its ports only for programs that use the proxy: others are served on ports below 1024",
+            ),
             Reason::Denied(rule) => write!(f, "rule {rule} of the deny list refuses it"),
             Reason::AddressBlocked(address, range) => {
                 write!(f, "its address {address} is not of the public internet ({range})")

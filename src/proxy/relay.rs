@@ -8,6 +8,7 @@ use std::{
     cell::RefCell,
     io,
     os::fd::{AsFd, OwnedFd},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use nix::{
     fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
     unistd::pipe2,
 };
-use tokio::{io::Interest, sync::Notify, time::sleep_until};
+use tokio::{io::Interest, sync::watch, time::sleep_until};
 
 use super::{
     Proxy,
@@ -23,6 +24,10 @@ use super::{
     meter::{Heading, Tally},
     stream::Stream,
 };
+
+/// How long a connection may be silent whose client has ended its side: a command that is gone looks so too, and must not
+/// keep others from theirs.
+const HALF_OPEN: Duration = Duration::from_secs(60);
 
 /// What is copied at once.
 const CHUNK: usize = 64 << 10;
@@ -45,19 +50,30 @@ pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
     // Whatever ends this, also the end of the whole process: what broke off must not look complete.
     client.resets(true);
     server.resets(true);
-    let is_sent = Notify::new();
+    let sent = watch::Sender::new(false);
+    let is_sent = || async { drop(sent.subscribe().wait_for(|is_sent| *is_sent).await) };
     let ended = {
         let up = Direction { proxy, tally, heading: Heading::Up, from: &client, to: &server };
         let down = Direction { proxy, tally, heading: Heading::Down, from: &server, to: &client };
-        let sent = async { up.pass(early).await.map(|()| is_sent.notify_one()) };
+        let pass_up = async {
+            up.pass(early).await?;
+            sent.send_replace(true);
+            Ok(())
+        };
+        // It has said all that it had to say, or it is gone: nobody can tell.
+        let half_open = async {
+            is_sent().await;
+            tally.idle(HALF_OPEN.min(idle)).await;
+        };
         // Nobody is left to receive anything then.
         let closed = async {
             proxy.closing().await;
-            is_sent.notified().await;
+            is_sent().await;
         };
         tokio::select! {
-            ended = async { tokio::try_join!(sent, down.pass(answer)).map(drop) } => ended,
+            ended = async { tokio::try_join!(pass_up, down.pass(answer)).map(drop) } => ended,
             () = tally.idle(idle) => Err(io::ErrorKind::TimedOut.into()),
+            () = half_open => Err(io::ErrorKind::TimedOut.into()),
             () = closed => Ok(()),
         }
     };

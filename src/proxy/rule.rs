@@ -97,6 +97,12 @@ impl Rules {
         self.0.iter().any(|rule| rule.host.covers(host))
     }
 
+    /// Whether there is one of these ports at which a rule matches the host.
+    pub(crate) fn may_match_at(&self, host: &Host, ports: &[u16]) -> bool {
+        let at = |rule: &Rule| rule.port.is_none_or(|port| ports.contains(&port));
+        self.0.iter().any(|rule| rule.host.covers(host) && at(rule))
+    }
+
     /// Whether somebody wrote the address down, by itself or within a network. `*` is not that: who writes it means the
     /// internet, not his own network.
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: Limits,
     pub(crate) audit: Option<PathBuf>,
+    /// Ports on which programs that know no proxy are served.
+    pub(crate) ports: Vec<u16>,
     /// How many sockets come out of each sandbox.
     pub(crate) sockets: usize,
 }
@@ -37,7 +39,11 @@ pub(crate) enum Way {
     /// Through an HTTP proxy.
     Upstream(Upstream),
     /// Through somebody else's proxy on a Unix socket, which decides by itself.
-    Foreign(PathBuf),
+    Foreign {
+        path: PathBuf,
+        /// Device and inode of the socket that was looked at.
+        identity: (u64, u64),
+    },
 }
 
 /// [`NetworkLimits`] with the defaults filled in.

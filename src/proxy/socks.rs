@@ -61,9 +61,11 @@ fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destinatio
 /// The nearest of the protocol's few words.
 fn reply(refusal: &Refusal) -> ReplyError {
     match refusal.reason {
-        Reason::NotAllowed | Reason::Denied(_) | Reason::AddressBlocked(..) | Reason::Limit => {
-            ReplyError::ConnectionNotAllowed
-        }
+        Reason::NotAllowed
+        | Reason::NotServed
+        | Reason::Denied(_)
+        | Reason::AddressBlocked(..)
+        | Reason::Limit => ReplyError::ConnectionNotAllowed,
         Reason::Method(_) => ReplyError::CommandNotSupported,
         Reason::Malformed(_) => ReplyError::GeneralFailure,
         Reason::Unreachable(_) => ReplyError::HostUnreachable,

@@ -43,8 +43,9 @@ pub(super) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
             let asked = question.get(..count).unwrap_or_default();
             let mut refusal = None;
             let answer = dns::answer(asked, |name| look_up(&proxy, name, &mut refusal));
-            if let Some(refusal) = refusal {
-                proxy.refused(&refusal).await;
+            // Who asks too often hears nothing, and does not hold up who asks for what is allowed.
+            if refusal.is_some_and(|refusal| !proxy.refuses(&refusal)) {
+                continue;
             }
             if let Some(answer) = answer {
                 let _ = socket.send_to(&answer, from).await;
@@ -54,8 +55,8 @@ pub(super) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
 }
 
 fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer {
-    if !proxy.gate.may_name(name) {
-        *refusal = Some(Refusal::name(name));
+    if let Err(why) = proxy.gate.may_name(name) {
+        *refusal = Some(why);
         return Answer::NoSuchName;
     }
     proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)

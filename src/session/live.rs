@@ -267,7 +267,9 @@ impl Live {
 
     /// Follows what the proxy refuses, where there is one.
     pub(crate) fn witness(&self) -> Option<Witness> {
-        self.serving.as_ref().map(Serving::witness)
+        let serving = self.serving.as_ref().filter(|_| !self.has_ended())?;
+        serving.renew();
+        Some(serving.witness())
     }
 
     /// Counts a command as running, until it is dropped.

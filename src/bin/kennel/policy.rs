@@ -13,8 +13,9 @@ use crate::{
 pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     match action {
         PolicyAction::Show(flags) => {
-            let policy = from_flags(flags)?;
+            let mut policy = from_flags(flags)?;
             policy.validate()?;
+            policy.network = policy.network.shown();
             println!("{}", report::json(&policy));
         }
         PolicyAction::Check(flags) => {
