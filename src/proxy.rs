@@ -29,6 +29,7 @@ mod socks;
 mod stream;
 mod transparent;
 pub(crate) mod upstream;
+mod watched;
 
 use std::{
     io,

@@ -1,7 +1,10 @@
 //! HTTP/1.1 of the proxy's port: CONNECT, and requests in absolute form. Decides nothing; what is refused is answered in
 //! words.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    os::fd::AsRawFd,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
@@ -22,9 +25,11 @@ use super::{
     destination::Destination,
     dial::{self, Dialled},
     forward::Kept,
+    meter::Tally,
     refusal::{Reason, Refusal},
-    relay,
+    relay::{self, HALF_OPEN},
     stream::Stream,
+    watched::{Watched, is_left},
 };
 
 /// What is answered: a text of ours, or what an origin sends.
@@ -37,15 +42,26 @@ type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let limits = &proxy.gate.settings().limits;
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(limits.header_size);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_time)
+        .max_buf_size(limits.header_size)
+        .half_close(true);
     let tunnel = Arc::new(Tunnel::default());
     let kept = Arc::new(tokio::sync::Mutex::new(Kept::default()));
     let service = service_fn(|request| {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
+    let tally = Arc::new(Tally::new());
+    let stream = Watched::new(stream, &tally);
+    let left = is_left(stream.as_raw_fd(), &tally, HALF_OPEN.min(limits.idle_time));
     // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
-    let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades()).await;
+    let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let served = tokio::select! {
+        served = served => served,
+        () = left => return,
+    };
     if let Err(error) = served {
         tracing::debug!(%error, "connection to the proxy");
     }
@@ -59,8 +75,8 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
 /// Relays what follows a CONNECT.
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
-    let Ok(parts) = upgraded.downcast::<TokioIo<TcpStream>>() else { return };
-    relay::relay(proxy, Stream::Tcp(parts.io.into_inner()), parts.read_buf, dialled).await;
+    let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
+    relay::relay(proxy, Stream::Tcp(parts.io.into_inner().into_inner()), parts.read_buf, dialled).await;
 }
 
 async fn answer(

@@ -27,7 +27,7 @@ use super::{
 
 /// How long a connection may be silent whose client has ended its side: a command that is gone looks so too, and must not
 /// keep others from theirs.
-const HALF_OPEN: Duration = Duration::from_secs(60);
+pub(super) const HALF_OPEN: Duration = Duration::from_secs(60);
 
 /// What is copied at once.
 const CHUNK: usize = 64 << 10;

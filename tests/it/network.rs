@@ -23,6 +23,7 @@
 //! | `ask` | the embedding program decides |
 //! | `bulk` | nothing of much is lost |
 //! | `faults` | deaths and resets |
+//! | `found` | holes that were found |
 //! | `denials` | whoever runs the sandbox learns what was refused |
 //! | `audit` | the audit log |
 
@@ -33,6 +34,7 @@ mod crowd;
 mod denials;
 mod faults;
 mod foreign;
+mod found;
 mod http;
 mod limits;
 mod names;

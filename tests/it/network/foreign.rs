@@ -158,8 +158,8 @@ fn children() -> usize {
 #[test]
 fn a_proxy_that_is_gone_refuses_connections_only() {
     require!(has("curl"), "curl");
-    let dir = workspace();
-    let path = dir.path().join("proxy.sock");
+    let (dir, elsewhere) = (workspace(), workspace());
+    let path = elsewhere.path().join("proxy.sock");
     // Bound and listened to by nobody any more.
     drop(UnixListener::bind(&path).unwrap());
     let flags = ["--proxy-socket", path.to_str().unwrap(), "--timeout", "30s"];
@@ -176,14 +176,14 @@ fn a_proxy_that_is_gone_refuses_connections_only() {
 
 #[test]
 fn a_path_without_a_proxy_is_an_error_of_the_start() {
-    let dir = workspace();
+    let (workspace, dir) = (workspace(), workspace());
     let policy = |unix: PathBuf| {
         let network = Network {
             mode: Some(NetworkMode::Proxy),
             proxy: Some(ForeignProxy { unix }),
             ..Network::default()
         };
-        Policy { network, ..Policy::profile(Profile::RepoWrite, dir.path()) }
+        Policy { network, ..Policy::profile(Profile::RepoWrite, workspace.path()) }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();

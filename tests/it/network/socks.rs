@@ -25,7 +25,11 @@ fn a_client_that_looks_names_up_first_reaches_them() {
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let script = format!("curl -sS --socks5 {PROXY} http://{to}/");
-    assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "one: /");
+    assert_eq!(net.says(&net.flags(&["one.test:*"], &[]), &script), "one: /");
+    // At that port alone another command of the session could be in the place of the name's address.
+    let output = net.shell(&net.flags(&[&to], &[]), &script);
+    assert_eq!(output.status.code(), Some(97), "{output:?}");
+    assert!(stderr(&output).contains("one.test: allowed, but at its ports only"), "{output:?}");
 }
 
 #[test]
