@@ -18,6 +18,7 @@ mod gate;
 mod http;
 mod interfaces;
 mod meter;
+mod metered;
 mod names;
 mod open;
 mod refusal;
