@@ -8,6 +8,7 @@
 
 mod abi;
 mod call;
+mod detours;
 mod files;
 mod names;
 mod network;
@@ -40,6 +41,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("stop-and-leave", processes::stop_and_leave),
     ("debug-child", processes::debug_child),
     ("connect", network::connect),
+    ("detours", detours::detours),
     ("send", network::send),
     ("abstract", network::abstract_socket),
     ("unix", network::unix_socket),

@@ -210,6 +210,10 @@ fn second_opinion() -> BpfProgram {
     let tricks = [0x5412, 0x541c, 0x541d, 0x5423];
     calls.insert(libc::SYS_ioctl, vec![all(tricks.map(|request| low(1, Op::Ne, request)).to_vec())]);
     let domains = [0, 8, 0x20000, 0x20008, 0x40000, 0xffff_ffff];
+    calls.insert(libc::SYS_sendmsg, vec![without(2, 0x2000_0000)]);
+    for call in [libc::SYS_sendto, libc::SYS_sendmmsg] {
+        calls.insert(call, vec![without(3, 0x2000_0000)]);
+    }
     calls.insert(libc::SYS_personality, domains.map(|domain| all(vec![low(0, Op::Eq, domain)])).to_vec());
     calls.insert(libc::SYS_open, vec![without(1, 0o20_000_100), without(2, 0o6000)]);
     calls.insert(libc::SYS_openat, vec![without(2, 0o20_000_100), without(3, 0o6000)]);
@@ -242,9 +246,7 @@ fn second_opinion() -> BpfProgram {
         let mut rules = vec![all(vec![low(0, Op::Eq, 1)]), all(vec![low(0, Op::Eq, 16), low(2, Op::Eq, 0)])];
         for family in [2, 10] {
             rules.push(all(vec![low(0, Op::Eq, family), low(1, Op::MaskedEq(15), 3)]));
-            for (kind, protocol) in
-                [1, 2].into_iter().flat_map(|kind| [0, 1, 6, 17, 58, 262].map(|p| (kind, p)))
-            {
+            for (kind, protocol) in [1, 2].into_iter().flat_map(|kind| [0, 1, 6, 17, 58].map(|p| (kind, p))) {
                 let kind = low(1, Op::MaskedEq(15), kind);
                 rules.push(all(vec![low(0, Op::Eq, family), kind, low(2, Op::Eq, protocol)]));
             }

@@ -1,7 +1,7 @@
 //! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
 //!
 //! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
-//! `umode_t` (`ioctl` request, `socket` family, `open` flags, every mode, `personality`, and `clone` flags,
+//! `umode_t` (`ioctl` request, `socket` family, `open` and `send` flags, every mode, `personality`, and `clone` flags,
 //! of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
 //! `unsigned long`, so both words are looked at.
 //!
@@ -68,16 +68,22 @@ const SOCKET_TYPE: u32 = 0xf;
 const SOCKET_TYPES: &[u32] = &[bits(libc::SOCK_STREAM), bits(libc::SOCK_DGRAM), bits(libc::SOCK_RAW)];
 /// Raw sockets stay with the kernel's own check for CAP_NET_RAW, whatever their protocol.
 const RAW: &[u32] = &[bits(libc::SOCK_RAW)];
-/// Not SCTP, DCCP, L2TP, UDP-Lite, SMC: each would load a module of the host's kernel. MPTCP is what Go's
-/// listeners ask for.
+/// Not SCTP, DCCP, L2TP, UDP-Lite, SMC: each would load a module of the host's kernel. Not MPTCP: Landlock takes
+/// it for no TCP and lets it connect to any port (Linux 6.18); who asks for it, as Go's listeners do, takes TCP
+/// where a kernel was built without.
 const PROTOCOLS: &[u32] = &[
     bits(libc::IPPROTO_IP),
     bits(libc::IPPROTO_ICMP),
     bits(libc::IPPROTO_TCP),
     bits(libc::IPPROTO_UDP),
     bits(libc::IPPROTO_ICMPV6),
-    bits(libc::IPPROTO_MPTCP),
 ];
+
+/// TCP Fast Open: to connect by sending, which Landlock does not look at. Refused as on a host where the sysctl
+/// net.ipv4.tcp_fastopen is 0: programs connect first then. TCP_FASTOPEN_CONNECT, an option, goes through
+/// connect(2) and is looked at.
+const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
+const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
 
 /// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
 /// ADDR_NO_RANDOMIZE (debuggers: it weakens only the caller's own children), and 0xffff_ffff, which asks
@@ -112,6 +118,16 @@ pub(super) const RULES: &[Rule] = &[
         otherwise: ALLOW,
     },
     Rule { calls: &[libc::SYS_socket, libc::SYS_socketpair], clauses: SOCKET, otherwise: ALLOW },
+    Rule {
+        calls: &[libc::SYS_sendmsg],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), FAST_OPEN)], then: NO_FAST_OPEN }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_sendto, libc::SYS_sendmmsg],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(3), FAST_OPEN)], then: NO_FAST_OPEN }],
+        otherwise: ALLOW,
+    },
     Rule {
         calls: &[libc::SYS_personality],
         clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, PERSONALITIES)], then: EPERM }],

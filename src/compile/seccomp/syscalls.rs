@@ -81,11 +81,11 @@ const WAITING: &[c_long] = &[
     SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
 ];
 
-/// Using sockets. Which kinds can be made is a rule; whom they reach is up to the network namespace.
+/// Using sockets. Which kinds can be made, and how is sent, are rules; whom they reach is up to the network
+/// namespace.
 const SOCKETS: &[c_long] = &[
     SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_getsockname, SYS_getpeername,
-    SYS_setsockopt, SYS_getsockopt, SYS_shutdown, SYS_sendto, SYS_sendmsg, SYS_sendmmsg, SYS_recvfrom,
-    SYS_recvmsg, SYS_recvmmsg,
+    SYS_setsockopt, SYS_getsockopt, SYS_shutdown, SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg,
 ];
 
 /// The caller's own address space; memory policy (mbind and its kin) is asked for by the JVM and databases.

@@ -2,8 +2,8 @@
 //! keeps to the rules at all is shown in `oracle`.
 
 use libc::{
-    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT, ESOCKTNOSUPPORT,
-    c_int, c_long,
+    AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT,
+    ESOCKTNOSUPPORT, c_int, c_long,
 };
 
 use super::interpreter::{self, Call, Run, X86_64};
@@ -246,7 +246,30 @@ fn protocols_that_load_modules_are_refused() {
         assert_refused(libc::SYS_socket, &[bits(AF_INET6), 2, protocol | HIGH_BITS], EPROTONOSUPPORT);
     }
     assert_refused(libc::SYS_socket, &[bits(AF_INET), 5, 0], ESOCKTNOSUPPORT); // SOCK_SEQPACKET: SCTP
-    assert_allowed(libc::SYS_socket, &[bits(AF_INET), 1, 262]); // MPTCP
+}
+
+#[test]
+fn no_connection_passes_landlock_by() {
+    for kind in [1, 0x0008_0801] {
+        assert_allowed(libc::SYS_socket, &[bits(AF_INET), kind, 6]);
+        for family in [AF_INET, AF_INET6] {
+            assert_refused(libc::SYS_socket, &[bits(family), kind, 262], EPROTONOSUPPORT); // MPTCP
+            assert_refused(libc::SYS_socket, &[bits(family), kind, 262 | HIGH_BITS], EPROTONOSUPPORT);
+        }
+    }
+    for (call, position) in [(libc::SYS_sendmsg, 2), (libc::SYS_sendto, 3), (libc::SYS_sendmmsg, 3)] {
+        let with = |flags: u64| {
+            let mut arguments = [0x2000_0000; 5]; // Where no flags are, it means nothing.
+            arguments[position] = flags;
+            arguments
+        };
+        for flags in [0, bits(libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT), 0x5fff_ffff, HIGH_BITS] {
+            assert_allowed(call, &with(flags));
+        }
+        for flags in [0x2000_0000, 0x2000_4040, 0x2000_0000 | HIGH_BITS, u64::MAX] {
+            assert_refused(call, &with(flags), EOPNOTSUPP); // MSG_FASTOPEN
+        }
+    }
 }
 
 #[test]

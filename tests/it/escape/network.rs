@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use kennel::{Mount, NetworkMode, Policy, Profile, Session};
+
 use super::{check, landlock_abi, lines};
 use crate::support::{attempt, payload_path, require, shell, stdout, workspace};
 
@@ -127,4 +129,68 @@ fn with_the_hosts_network_nothing_is_configured() {
             ("setns $ 0", "EPERM"),
         ],
     );
+}
+
+/// A listener on the host's loopback that knows whether somebody came.
+fn listener() -> (TcpListener, u16, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address.port(), address.to_string())
+}
+
+/// How many came meanwhile.
+fn came(listener: &TcpListener) -> usize {
+    std::iter::from_fn(|| listener.accept().ok()).count()
+}
+
+/// Multipath TCP, then TCP Fast Open three times.
+const DETOURS: [&str; 4] = ["EPROTONOSUPPORT", "EOPNOTSUPP", "EOPNOTSUPP", "EOPNOTSUPP"];
+
+/// Whether the host itself has all detours.
+fn host_has_detours() -> bool {
+    let (listener, _, address) = listener();
+    let outside = Command::new(payload_path()).args(["detours", &address]).output().unwrap();
+    lines(&outside) == ["ok"; 4] && came(&listener) == 4
+}
+
+#[test]
+fn no_detour_leads_to_a_port_that_is_not_allowed() {
+    require!(landlock_abi() >= 4, "Landlock rules for TCP ports");
+    require!(host_has_detours(), "Multipath TCP and TCP Fast Open");
+    let ws = workspace();
+    let ((allowed, port, to_allowed), (other, _, to_other)) = (listener(), listener());
+    let rule = format!("*:{port}");
+    let flags = ["--net", "host", "--allow", &rule];
+    assert_eq!(attempt(ws.path(), &flags, "connect", &[&to_allowed, &to_other]), "ok\nEACCES");
+    assert_eq!(came(&allowed), 1);
+    // Nor to one that is: programs go there by plain TCP then.
+    let expected = [DETOURS, DETOURS].concat().join("\n");
+    assert_eq!(attempt(ws.path(), &flags, "detours", &[&to_other, &to_allowed]), expected);
+    assert_eq!((came(&other), came(&allowed)), (0, 0));
+}
+
+#[test]
+fn no_detour_leads_out_of_a_session() {
+    require!(landlock_abi() >= 4, "Landlock rules for TCP ports");
+    require!(host_has_detours(), "Multipath TCP and TCP Fast Open");
+    let ws = workspace();
+    let ((allowed, port, to_allowed), (other, _, to_other)) = (listener(), listener());
+    let policy = Policy::profile(Profile::RepoWrite, ws.path())
+        .network_mode(NetworkMode::Host)
+        .allow(format!("*:{port}"))
+        .mount(Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let session = Session::prepare(&policy).await.unwrap();
+        for (words, expected) in [
+            (["connect", &to_allowed, &to_other], &["ok", "EACCES"][..]),
+            (["detours", &to_other, &to_allowed], &[DETOURS, DETOURS].concat()),
+        ] {
+            let output = session.command("/payload").args(words).output().await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout).lines().collect::<Vec<_>>(), expected);
+        }
+        session.shutdown().await;
+    });
+    assert_eq!((came(&other), came(&allowed)), (0, 1));
 }
