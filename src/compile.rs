@@ -32,7 +32,7 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
 
-pub(crate) use self::{environment::Overlay, section::Section};
+pub(crate) use self::{environment::Overlay, landlock::WITHOUT_FILTER, section::Section};
 
 use self::{
     bridge::BridgePlan, emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View,
@@ -282,8 +282,7 @@ fn setup_steps(
     if parts.shape.is_session() {
         identity::without_comeback(&mut setup);
         if parts.host.seccomp {
-            let program = &seccomp::bytes(seccomp::of_zygote());
-            setup.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program });
+            push_filter(parts, &mut setup, seccomp::of_zygote());
         }
     }
     Ok((setup, on_host))
@@ -321,16 +320,26 @@ fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<Sec
 /// The seccomp filter: installed by init for itself and, by inheritance, for the command.
 fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !parts.host.seccomp {
-        return lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement);
+        lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement)?;
+        return landlock::without_filter(parts, enforcement);
     }
     let program = match parts.shape {
         Shape::OneShot => seccomp::whole(),
         Shape::Session { .. } => seccomp::of_worker(),
     };
-    let program = seccomp::bytes(program);
-    walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program: &program });
+    push_filter(parts, walls, program);
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
     Ok(())
+}
+
+/// A part of the filter, which may be missing where nothing that must hold rests on it.
+fn push_filter(parts: &Parts<'_>, section: &mut Section, program: &[seccompiler::sock_filter]) {
+    let program = &seccomp::bytes(program);
+    let step = Step::Seccomp { program };
+    match landlock::rests_on_filter(parts) {
+        true => section.push(Protection::Seccomp, &step),
+        false => section.push_by(parts.policy, Protection::Seccomp, &step),
+    }
 }
 
 /// A protection that the host lacks altogether: an error where it is required, an entry where it is not.

@@ -75,6 +75,14 @@ impl Enforcement {
         self.put(Entry { name, state, detail: detail.into(), asked: true });
     }
 
+    /// What was thought in force is not in full.
+    pub(crate) fn weaken(&mut self, name: Protection, reason: &str) {
+        let in_force = |entry: &&mut Entry| entry.name == name && entry.state == State::Enforced;
+        if let Some(entry) = self.entries.iter_mut().find(in_force) {
+            (entry.state, entry.detail) = (State::Degraded, reason.to_owned());
+        }
+    }
+
     /// A protection that the policy does without.
     pub(crate) fn not_asked(&mut self, name: Protection, detail: impl Into<String>) {
         self.put(Entry { name, state: State::Off, detail: detail.into(), asked: false });

@@ -17,7 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
     Enforcement, Error, Protection, State,
-    compile::{Compiled, Section},
+    compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
     host::remedy::remedy,
     inside::Inside,
@@ -143,6 +143,9 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
         let detail = format!("{}: {error}", describe(&step));
         tracing::warn!(%protection, %detail, "a protection is off");
         enforcement.set(protection, State::Off, detail);
+        if protection == Protection::Seccomp {
+            enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);
+        }
     }
 }
 

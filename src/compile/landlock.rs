@@ -16,13 +16,21 @@ use super::{
     section::Section,
     view::{Access, Node, Origin, Place, View},
 };
-use crate::{Enforcement, Error, enforcement::State, policy::Protection};
+use crate::{
+    Enforcement, Error,
+    enforcement::State,
+    policy::{Protection, Requirement},
+};
 
 /// First ABI with rules for TCP ports. Linux 6.7.
 const ABI_WITH_PORTS: u32 = 4;
 
 /// First ABI with scopes for signals and abstract sockets. Linux 6.12.
 const ABI_WITH_SCOPES: u32 = 6;
+
+/// What Landlock's rules for TCP ports do not look at (Linux 6.18), and a filter of system calls refuses.
+pub(crate) const WITHOUT_FILTER: &str =
+    "without a seccomp filter Multipath TCP and TCP Fast Open connect to any port";
 
 /// Appends the ruleset: everything the ABI knows is handled; reading is allowed below the root, which shows only
 /// what is granted, and writing where the view is writable.
@@ -80,6 +88,28 @@ fn report_ports(parts: &Parts<'_>, number: u32, enforcement: &mut Enforcement) -
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     let detail = format!("TCP connections to port {} only; UDP is not narrowed", ports.join(", "));
     enforcement.set(Protection::LandlockNetwork, State::Enforced, detail);
+    Ok(())
+}
+
+/// Whether the filter of system calls must stand because ports that must be narrowed are not without.
+pub(super) fn rests_on_filter(parts: &Parts<'_>) -> bool {
+    network::ports_of_host(parts).is_some()
+        && parts.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
+}
+
+/// Says that ports are narrowed in part only: there is no filter of system calls.
+pub(super) fn without_filter(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if rests_on_filter(parts) {
+        return Err(Error::Unavailable {
+            protection: Protection::LandlockNetwork,
+            reason: WITHOUT_FILTER.to_owned(),
+            remedy: Some(
+                "use a kernel with CONFIG_SECCOMP_FILTER=y, or set [require] landlock_network = \"if_available\""
+                    .to_owned(),
+            ),
+        });
+    }
+    enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);
     Ok(())
 }
 

@@ -194,6 +194,39 @@ fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
 }
 
 #[test]
+fn ports_of_the_host_are_not_narrowed_without_seccomp() {
+    let home = home();
+    let mut policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
+    policy.require.set(Protection::Seccomp, Requirement::IfAvailable);
+    let of_filters = |policy: &Policy| {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        let sections = [compiled.setup, compiled.walls];
+        let entries = sections.iter().flat_map(|section| entries(&section.bytes)).flatten();
+        let filters = entries.filter(|entry| matches!(entry.step, Step::Seccomp { .. }));
+        filters.map(|entry| entry.optional).collect::<Vec<_>>()
+    };
+    let bare = Host { seccomp: false, ..host() };
+    let error = compiled(&policy, &bare, home.path()).expect_err("required").to_string();
+    assert!(error.contains("landlock_network") && error.contains("Fast Open"), "{error}");
+    assert_eq!(of_filters(&policy), [false], "what is required rests on it");
+    policy.require.set(Protection::LandlockNetwork, Requirement::IfAvailable);
+    let enforcement = compiled(&policy, &bare, home.path()).expect("compiles").enforcement;
+    let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
+    assert!(entry.state == State::Degraded && entry.detail.contains("Fast Open"), "{entry:?}");
+    assert_eq!(of_filters(&policy), [true]);
+    // A filter that the kernel refuses is no other than one that it does not have.
+    let mut enforcement = compiled(&policy, &host(), home.path()).expect("compiles").enforcement;
+    let step = Step::Seccomp { program: &[] };
+    crate::prepared::step_skipped(Some((Protection::Seccomp, step)), libc::EINVAL, &mut enforcement);
+    let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
+    assert_eq!(entry.state, State::Degraded, "{entry:?}");
+    // What is off stays off.
+    let older = Host { landlock_abi: 3, ..bare };
+    let enforcement = compiled(&policy, &older, home.path()).expect("compiles").enforcement;
+    assert_eq!(enforcement.get(Protection::LandlockNetwork).map(|entry| entry.state), Some(State::Off));
+}
+
+#[test]
 fn a_toolchain_variable_cannot_reach_for_secrets() {
     let home = home();
     for name in [".ssh", ".cargo"] {
