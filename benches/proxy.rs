@@ -69,19 +69,22 @@ struct Bench {
     /// A proxy of the benchmark's own, for the bridge.
     foreign: PathBuf,
     workspace: tempfile::TempDir,
+    _elsewhere: tempfile::TempDir,
     myself: PathBuf,
 }
 
 impl Bench {
     fn new() -> Self {
         let workspace = tempfile::tempdir().expect("a temporary directory");
-        let foreign = workspace.path().join("proxy.sock");
+        let elsewhere = tempfile::tempdir().expect("a temporary directory");
+        let foreign = elsewhere.path().join("proxy.sock");
         server::foreign(&foreign);
         Self {
             runtime: Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime"),
             server: server::start(),
             foreign,
             workspace,
+            _elsewhere: elsewhere,
             myself: env::current_exe().expect("this program"),
         }
     }
