@@ -6,7 +6,10 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use kennel_helper::{
@@ -16,7 +19,10 @@ use kennel_helper::{
 };
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::socket::{setsockopt, sockopt::TcpNoDelay},
+    sys::socket::{
+        setsockopt,
+        sockopt::{Linger, TcpNoDelay},
+    },
 };
 
 use crate::{
@@ -32,6 +38,8 @@ use crate::{
 pub(crate) struct Bridge {
     inside: Inside,
     plan: Arc<BridgePlan>,
+    /// Whether its end was ordered.
+    finishing: AtomicBool,
 }
 
 impl Bridge {
@@ -47,7 +55,7 @@ impl Bridge {
             .put(&mut bytes);
         let bytes = Bytes::new(&bytes).map_err(Error::io("hand over the plan of the bridge"))?;
         start::hand_over_plan(&inside, &bytes, None)?;
-        Ok(Self { inside, plan: Arc::clone(plan) })
+        Ok(Self { inside, plan: Arc::clone(plan), finishing: AtomicBool::new(false) })
     }
 
     /// Hands over a listening TCP socket, and waits until whoever connects to it is served. To be called once. Walls of
@@ -57,8 +65,12 @@ impl Bridge {
     /// A step that failed, [`Error::Lost`] where the bridge was killed.
     pub(crate) async fn serve(&self, listener: OwnedFd, enforcement: &mut Enforcement) -> Result<(), Error> {
         let failed = || Error::io("hand over the listener of the bridge");
-        // Connections inherit that they do not hold back small packets; the bridge expects that nothing blocks.
+        // Connections inherit both: they do not hold back small packets, and whoever closes one resets it, so that no
+        // client takes what came for all there was. The bridge unsets that where it was all; killed, it cannot.
+        let resets = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&listener, TcpNoDelay, &true).map_err(|errno| failed()(errno.into()))?;
+        setsockopt(&listener, Linger, &resets).map_err(|errno| failed()(errno.into()))?;
+        // The bridge expects that nothing blocks.
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
         let mut message = Vec::new();
         BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
@@ -81,8 +93,26 @@ impl Bridge {
         }
     }
 
+    /// Has it end, where it serves, once what clients have sent was passed on. To be called when none of them lives.
+    pub(crate) fn finish(&self) {
+        if self.finishing.swap(true, Relaxed) {
+            return;
+        }
+        let mut message = Vec::new();
+        BridgeOrder::Finish {}.put(&mut message);
+        // That nobody is left to receive it is no error: the end is on its way.
+        if let Err(error) = start::unless_gone(self.inside.send(&message, [])) {
+            tracing::debug!(%error, "order the bridge to finish");
+        }
+    }
+
+    /// Whether it was told to.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.finishing.load(Relaxed)
+    }
+
     /// Waits until the bridge, which serves, is gone; answers why. Only a fault of its own or of the host ends it before
-    /// it is dropped.
+    /// it is dropped or told to finish.
     pub(crate) async fn ended(&self) -> Error {
         match self.inside.next().await {
             Ok(Arrival::Report(Report::Failed { section, index, errno })) => {

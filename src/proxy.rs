@@ -227,9 +227,8 @@ impl Serving {
     /// would have without a proxy, although whoever sent it is gone. Whoever gives up waiting can come back.
     pub(crate) async fn drain(&mut self) {
         self.proxy.closing.send_replace(true);
-        if self.bridge.is_some() {
-            // It looks at no byte, so it cannot tell what is the last.
-            self.end();
+        if let Some(bridge) = &self.bridge {
+            bridge.finish();
         }
         let last = *self.last.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
         let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +265,12 @@ async fn lead(bridge: Arc<Bridge>, listener: OwnedFd) -> Result<JoinHandle<()>, 
     bridge.serve(listener, &mut Enforcement::default()).await?;
     Ok(tokio::spawn(async move {
         let error = bridge.ended().await;
-        tracing::error!(error = error.chain(), "the bridge to the proxy is gone, and the way out with it");
+        if !bridge.is_finishing() {
+            tracing::error!(
+                error = error.chain(),
+                "the bridge to the proxy is gone, and the way out with it"
+            );
+        }
     }))
 }
 

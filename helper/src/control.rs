@@ -106,11 +106,13 @@ enum ZygoteOrder {
 }
 
 records! { 'w,
-/// What the outside tells a bridge, once.
+/// What the outside tells a bridge: each once, in this order.
 enum BridgeOrder {
     /// Connect whoever connects to the listening TCP socket that comes with this message to the proxy, that many at a
     /// time. Ends with the control socket.
     1 = Serve { connections: u32 },
+    /// No client lives any more: pass on what they have sent, those that wait to be let in among them, and end.
+    2 = Finish {},
 }
 }
 

@@ -78,25 +78,30 @@ struct Bridge {
     /// How long to leave alone what was refused, and until when; 0 when nothing was.
     pause: u64,
     until: u64,
+    /// Whether it ends once nothing is left to pass on.
+    finishing: bool,
 }
 
 impl Bridge {
     fn new(channel: &Channel, listener: Fd, table: Table, connections: u32) -> Result<Self, Errno> {
         let epoll = sys::epoll()?;
-        sys::watch(&epoll, channel.socket(), EPOLLIN | EPOLLRDHUP, CONTROL)?;
+        sys::watch(&epoll, channel.socket(), EPOLLIN | EPOLLRDHUP | EPOLLET, CONTROL)?;
         sys::watch(&epoll, &listener, EPOLLIN | EPOLLET, LISTENER)?;
         let most = connections as usize;
         let (pipes, knocked, waiting) = (Pipes::new()?, true, None);
-        Ok(Self { epoll, listener, table, pipes, most, knocked, waiting, pause: 0, until: 0 })
+        let (pause, until, finishing) = (0, 0, false);
+        Ok(Self { epoll, listener, table, pipes, most, knocked, waiting, pause, until, finishing })
     }
 
-    /// Until the outside lets go.
+    /// Until the outside lets go, or has it finish.
     fn run(&mut self) -> Result<(), Errno> {
         let mut events = [EpollEvent { events: 0, data: 0 }; AT_ONCE];
-        loop {
+        while !self.has_finished() {
             // Nothing is closed while these are looked at, so that none is about a descriptor of the same number.
             for &EpollEvent { events, data } in sys::watched(&self.epoll, &mut events, self.patience())? {
                 match data {
+                    // The only order that can follow, so it need not be read.
+                    CONTROL if events & EPOLLRDHUP == 0 => self.finish(),
                     CONTROL => return Ok(()),
                     LISTENER => self.knocked = true,
                     token => self.table.mark(token, events),
@@ -109,6 +114,18 @@ impl Bridge {
             }
             self.let_in();
         }
+        Ok(())
+    }
+
+    fn finish(&mut self) {
+        self.finishing = true;
+        self.table.finish();
+        // What epoll tells of the listener may come after this.
+        self.knocked = true;
+    }
+
+    fn has_finished(&self) -> bool {
+        self.finishing && !self.knocked && self.waiting.is_none() && self.table.alive() == 0
     }
 
     /// How long there is nothing to do unless something happens, in milliseconds.
@@ -159,7 +176,7 @@ impl Bridge {
         None
     }
 
-    /// Connects a client to the proxy. One that the proxy refuses is reset; where the proxy's backlog is full or the host
+    /// Connects a client to the proxy. One that the proxy refuses is closed, so reset; where the proxy's backlog is full or the host
     /// short of something the client keeps its place, which is before all that come after it.
     fn connect(&mut self, client: Fd) {
         match proxy() {
@@ -171,10 +188,7 @@ impl Bridge {
                 self.waiting = Some(client);
                 self.pause();
             }
-            Err(_) => {
-                // Where it is gone itself there is nothing to reset.
-                let _ = sys::reset_when_closed(&client);
-            }
+            Err(_) => {}
         }
     }
 

@@ -106,10 +106,15 @@ impl Connection {
         }
     }
 
-    /// Has the client learn, when this is dropped, that it was not all.
-    pub(super) fn reset(&self) {
-        // Where it is gone itself there is nothing to reset.
-        let _ = sys::reset_when_closed(&self.client.socket);
+    /// Whether the proxy was given all that the client has said.
+    pub(super) fn has_sent(&self) -> bool {
+        matches!(self.up.course, Course::Over)
+    }
+
+    /// Has the client learn, when this is dropped, that it was all.
+    pub(super) fn end_whole(&self) {
+        // Where it is gone itself there is nobody to learn it.
+        let _ = sys::not_reset_when_closed(&self.client.socket);
     }
 }
 

@@ -24,12 +24,13 @@ pub(super) struct Table {
     free: Option<u32>,
     first: Option<u32>,
     last: Option<u32>,
+    finishing: bool,
 }
 
 impl Table {
     pub(super) fn new() -> Result<Self, Errno> {
         let places = Arena::new(MOST_CONNECTIONS as usize)?;
-        Ok(Self { places, alive: 0, free: None, first: None, last: None })
+        Ok(Self { places, alive: 0, free: None, first: None, last: None, finishing: false })
     }
 
     /// How many connections there are.
@@ -71,6 +72,18 @@ impl Table {
         }
     }
 
+    /// From now on a connection is over once all that its client has said was passed on. Some may be already.
+    pub(super) fn finish(&mut self) {
+        self.finishing = true;
+        for index in 0.. {
+            match self.place(index) {
+                Some(place) if place.connection.is_some() => self.queue(index),
+                Some(_) => {}
+                None => return,
+            }
+        }
+    }
+
     /// Takes in what epoll told, and puts the connection into the queue.
     pub(super) fn mark(&mut self, number: u64, events: u32) {
         let (side, token) = Side::split(number);
@@ -83,15 +96,19 @@ impl Table {
     /// Gives the first in the queue a turn; `false` where there is none.
     pub(super) fn turn(&mut self, pipes: &mut Pipes) -> bool {
         let Some(index) = self.first else { return false };
+        let finishing = self.finishing;
         let Some(place) = self.place(index) else { return false };
         let next = place.next.take();
         place.queued = false;
         let outcome = match &mut place.connection {
-            Some(connection) => connection.turn(pipes),
+            Some(connection) => match connection.turn(pipes) {
+                Outcome::Waits if finishing && connection.has_sent() => Outcome::Over,
+                outcome => outcome,
+            },
             None => Outcome::Waits,
         };
-        if let (Outcome::Broken, Some(connection)) = (&outcome, &place.connection) {
-            connection.reset();
+        if let (Outcome::Over, Some(connection)) = (&outcome, &place.connection) {
+            connection.end_whole();
         }
         self.first = next;
         if next.is_none() {

@@ -56,10 +56,10 @@ pub(crate) fn end_writing(socket: &Fd) -> Result<(), Errno> {
     call!(nr::SHUTDOWN, socket.0, SHUT_WR).map(drop)
 }
 
-/// setsockopt(SO_LINGER) of no time: closing a TCP connection resets it, so that its other end does not take what came
-/// for all there was.
-pub(crate) fn reset_when_closed(socket: &Fd) -> Result<(), Errno> {
-    let linger = Linger { on: 1, seconds: 0 };
+/// setsockopt(SO_LINGER), off: closing a TCP connection no longer resets it, as it does where lingering is on and takes
+/// no time.
+pub(crate) fn not_reset_when_closed(socket: &Fd) -> Result<(), Errno> {
+    let linger = Linger { on: 0, seconds: 0 };
     call!(nr::SETSOCKOPT, socket.0, SOL_SOCKET, SO_LINGER, &raw const linger, size_of::<Linger>()).map(drop)
 }
 
