@@ -1,7 +1,8 @@
 //! A proxy that is not Kennel's, on a Unix socket of the host: everything leads there, and nowhere else.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read},
     net::{Shutdown, TcpStream},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
@@ -10,6 +11,7 @@ use std::{
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use kennel::{Error, ForeignProxy, Network, NetworkMode, Policy, Profile, Session};
@@ -172,6 +174,35 @@ fn a_proxy_that_is_gone_refuses_connections_only() {
         codes.len() == 2 && codes.iter().all(|code| ["7", "35", "52", "56"].contains(&&**code)),
         "{codes:?}"
     );
+}
+
+/// What a proxy that is slow to read gets of a command that sends that and ends.
+fn sends(script: &str) -> (Vec<u8>, Duration) {
+    let (dir, elsewhere) = (workspace(), workspace());
+    let path = elsewhere.path().join("proxy.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let proxy = thread::spawn(move || {
+        let mut client = listener.accept().unwrap().0;
+        thread::sleep(Duration::from_millis(300));
+        let mut said = Vec::new();
+        client.read_to_end(&mut said).map(|_| said)
+    });
+    let flags = ["--proxy-socket", path.to_str().unwrap(), "--timeout", "30s"];
+    let begun = Instant::now();
+    let output = kennel(dir.path(), &flags, &["bash", "-c", script]).output().unwrap();
+    let took = begun.elapsed();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("bridge"), "{}", stderr(&output));
+    (proxy.join().unwrap().unwrap(), took)
+}
+
+#[test]
+fn what_was_sent_last_arrives() {
+    require!(has("bash"), "bash");
+    let (said, took) = sends("exec 3<>/dev/tcp/127.0.0.1/3128 && yes kennel | head -c 1000000 >&3");
+    assert_eq!(said.len(), 1_000_000);
+    assert_eq!(said, "kennel\n".repeat(150_000).as_bytes()[..1_000_000]);
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[test]
