@@ -55,6 +55,11 @@ impl Policy {
         }
         if let Some(audit) = &self.audit {
             check_text("audit", audit)?;
+            // A log that nobody writes would be taken for one in which nothing happened.
+            if self.effective_network() != NetworkMode::Proxy {
+                let reason = "the log has the decisions of the proxy; choose network mode proxy or remove it";
+                return Err(PolicyError::path("audit", audit, reason));
+            }
         }
         check_hostname(&self.hostname)?;
         self.protect.iter().try_for_each(|path| check_protect(path, &self.workspace))?;
@@ -232,6 +237,14 @@ mod tests {
         ] {
             refused(&policy().protect(path), "protect `", words);
         }
+    }
+
+    #[test]
+    fn a_log_that_nobody_writes_is_refused() {
+        policy().allow("a.example:1").audit("log").validate().expect("the proxy's");
+        refused(&policy().audit("log"), "audit `log`", "mode proxy");
+        refused(&policy().network_mode(NetworkMode::Host).audit("log"), "audit `log`", "mode proxy");
+        refused(&policy().allow("a.example:1").audit(""), "audit ``", "missing");
     }
 
     #[test]
