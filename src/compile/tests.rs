@@ -174,6 +174,22 @@ fn sockets_of_the_proxy_are_in_the_first_message() {
 }
 
 #[test]
+fn no_proxy_without_a_network_of_its_own() {
+    let home = home();
+    let mut policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let optional = |policy: &Policy| {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        let mut namespaces = entries(&compiled.namespaces.bytes).flatten();
+        let wanted = |step: &Step<'_>| matches!(step, Step::Unshare { flags } if *flags == libc::CLONE_NEWNET.cast_unsigned());
+        namespaces.find(|entry| wanted(&entry.step)).expect("a network namespace").optional
+    };
+    assert!(optional(&policy), "as the policy says");
+    policy.network.allow.push("a.example:443".to_owned());
+    assert!(!optional(&policy), "the proxy would be open to the host, and the host to the command");
+}
+
+#[test]
 fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
     let home = home();
     let policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
