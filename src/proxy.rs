@@ -294,11 +294,3 @@ impl Witness {
         self.proxy.denials.since(self.since)
     }
 }
-
-/// A TCP listener or UDP socket made of what came out of the sandbox.
-fn nonblocking<T: From<OwnedFd>>(socket: OwnedFd) -> io::Result<T> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    let flags = OFlag::from_bits_retain(fcntl(&socket, FcntlArg::F_GETFL)?);
-    fcntl(&socket, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(socket.into())
-}

@@ -71,9 +71,7 @@ impl Limits {
             }
         }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
-            if let Some(span) = span.filter(|span| span.duration().is_zero() || span.duration() > SPAN_MAX) {
-                return Err(PolicyError::value(key, span, "must be above 0 and at most a year"));
-            }
+            check_span(key, span)?;
         }
         match self.cpus {
             Some(cpus) if !(cpus > 0.0 && cpus <= CPUS_MAX) => {
@@ -88,6 +86,16 @@ impl Limits {
 pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
     match size {
         Some(size) if size.bytes() == 0 => Err(PolicyError::value(key, size, "must be at least 1 byte")),
+        _ => Ok(()),
+    }
+}
+
+/// Times made in code can be 0, and so long that they overflow a clock.
+pub(super) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
+    match span {
+        Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
+            Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
+        }
         _ => Ok(()),
     }
 }

@@ -1,9 +1,10 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::limits::{check_size, check_span};
 use super::validate::check_text;
 use super::words::words;
 use super::{PolicyError, Profile, Size, Span};
@@ -233,7 +234,6 @@ fn rules(key: &str, texts: &[String]) -> Result<Rules, PolicyError> {
 /// A request line, a host and some cookies must have room; below that the HTTP library refuses to work.
 const HEADER_LEAST: u64 = 8 << 10;
 const HEADER_MOST: u64 = 1 << 20;
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl NetworkLimits {
     fn check(&self) -> Result<(), PolicyError> {
@@ -245,20 +245,17 @@ impl NetworkLimits {
         {
             return Err(PolicyError::value("network.limits.header_size", size, "must be from 8K to 1M"));
         }
-        for (key, span) in
-            [("network.limits.header_time", self.header_time), ("network.limits.idle_time", self.idle_time)]
-        {
-            if let Some(span) = span.filter(|span| span.duration().is_zero() || span.duration() > SPAN_MAX) {
-                return Err(PolicyError::value(key, span, "must be above 0 and at most a year"));
-            }
-        }
-        super::limits::check_size("network.limits.bytes", self.bytes)?;
-        super::limits::check_size("network.limits.rate", self.rate)
+        check_span("network.limits.header_time", self.header_time)?;
+        check_span("network.limits.idle_time", self.idle_time)?;
+        check_size("network.limits.bytes", self.bytes)?;
+        check_size("network.limits.rate", self.rate)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn network(mode: Option<NetworkMode>, allow: &[&str]) -> Network {

@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Proxy, http, nonblocking, socks};
+use super::{Proxy, http, socks};
 
 /// Where the embedding program has no descriptor left: how long to leave it alone.
 const BREATH: Duration = Duration::from_millis(50);
@@ -22,7 +22,9 @@ pub(super) fn accept<S: Future<Output = ()> + Send + 'static>(
     socket: OwnedFd,
     serve: fn(Arc<Proxy>, TcpStream) -> S,
 ) -> io::Result<JoinHandle<()>> {
-    let listener = TcpListener::from_std(nonblocking::<StdListener>(socket)?)?;
+    let listener = StdListener::from(socket);
+    listener.set_nonblocking(true)?;
+    let listener = TcpListener::from_std(listener)?;
     Ok(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         while let Some((stream, slot)) = meanwhile(&mut connections, next(&proxy, &listener), &proxy).await {

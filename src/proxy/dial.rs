@@ -53,7 +53,7 @@ pub(super) struct Dialled {
 /// # Errors
 /// Why not; it is remembered and in the audit log already.
 pub(super) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, Refusal> {
-    let permit = permit(proxy, proxy.named(destination)).await?;
+    let permit = permit(proxy, destination).await?;
     let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
         Ok(reached) => reached,
         Err(_) => Err(Refusal::of(&permit.destination, Reason::Timeout("connecting"))),
@@ -69,6 +69,7 @@ pub(super) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Resul
 /// # Errors
 /// As [`reach`].
 pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, Refusal> {
+    let destination = proxy.named(destination);
     let permit = if proxy.meter.is_exhausted() {
         Err(Refusal::of(&destination, Reason::Limit))
     } else {

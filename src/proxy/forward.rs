@@ -65,32 +65,33 @@ impl Kept {
         mut request: Request<Incoming>,
     ) -> Result<Response<Body>, Refusal> {
         let destination = match destination(&request) {
-            Ok(destination) => proxy.named(destination),
+            Ok(destination) => destination,
             Err(refusal) => return Err(noted(proxy, refusal).await),
         };
         // Decided for each request: a deny that was remembered meanwhile counts.
-        let permit = dial::permit(proxy, destination.clone()).await?;
+        let permit = dial::permit(proxy, destination).await?;
+        let destination = &permit.destination;
         let mut is_new = false;
         loop {
-            let mut origin = match self.reusable(&destination).await {
+            let mut origin = match self.reusable(destination).await {
                 Some(origin) => origin,
                 None => {
                     is_new = true;
                     Origin::connect(proxy, &permit).await?
                 }
             };
-            rewrite(&mut request, &destination, origin.through.as_ref());
+            rewrite(&mut request, destination, origin.through.as_ref());
             let limits = &proxy.gate.settings().limits;
             origin.allowance.grant(limits.header_size * 4);
             let answer = timeout(limits.idle_time, origin.sender.try_send_request(request)).await;
             let Ok(answer) = answer else {
-                return Err(noted(proxy, Refusal::of(&destination, Reason::Timeout("its answer"))).await);
+                return Err(noted(proxy, Refusal::of(destination, Reason::Timeout("its answer"))).await);
             };
             origin.allowance.lift();
             match answer {
                 Ok(mut response) => {
                     if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
-                        return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+                        return Err(noted(proxy, Refusal::of(destination, reason)).await);
                     }
                     self.origin = Some(origin);
                     strip(response.headers_mut());
@@ -105,15 +106,13 @@ impl Kept {
                             true => Reason::Malformed("the body of the request is malformed or breaks off"),
                             false => Reason::Unreachable(error.to_string()),
                         };
-                        return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+                        return Err(noted(proxy, Refusal::of(destination, reason)).await);
                     }
                 },
             }
         }
     }
-}
 
-impl Kept {
     /// The connection that is kept, if it leads to the same origin and is still open.
     async fn reusable(&mut self, destination: &Destination) -> Option<Origin> {
         let mut origin = self.origin.take().filter(|origin| origin.destination == *destination)?;

@@ -1,12 +1,7 @@
 //! Programs that know no proxies: names are answered with addresses of our own, and whoever connects to such an address
 //! gets a connection to the name, after the same checks as everybody.
 
-use std::{
-    io,
-    net::{IpAddr, UdpSocket as StdUdpSocket},
-    os::fd::OwnedFd,
-    sync::Arc,
-};
+use std::{io, net::UdpSocket as StdUdpSocket, os::fd::OwnedFd, sync::Arc};
 
 use bytes::Bytes;
 use tokio::{
@@ -19,7 +14,6 @@ use super::{
     destination::{Destination, Host, Name},
     dial,
     dns::{self, Answer},
-    nonblocking,
     refusal::Refusal,
     relay,
     stream::Stream,
@@ -30,7 +24,9 @@ const QUESTION: usize = 4096;
 
 /// Answers questions about names on a UDP socket of the sandbox's.
 pub(super) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
-    let socket = UdpSocket::from_std(nonblocking::<StdUdpSocket>(socket)?)?;
+    let socket = StdUdpSocket::from(socket);
+    socket.set_nonblocking(true)?;
+    let socket = UdpSocket::from_std(socket)?;
     Ok(tokio::spawn(async move {
         let mut question = [0; QUESTION];
         loop {
@@ -64,17 +60,13 @@ fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer 
 
 /// Serves a connection to one of the addresses that names were answered with.
 pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
-    let name = match stream.local_addr() {
-        Ok(at) => match at.ip() {
-            IpAddr::V4(ip) => proxy.names.name_of(ip).map(|name| (name, at.port())),
-            IpAddr::V6(_) => None,
-        },
-        Err(_) => None,
-    };
+    let asked = stream.local_addr();
+    let asked = asked.map(|at| proxy.named(Destination { host: Host::of(at.ip()), port: at.port() }));
     let stream = Stream::Tcp(stream);
-    // The sandbox's own loopback has no server there.
-    let Some((name, port)) = name else { return stream.resets(true) };
-    let destination = Destination { host: Host::Name(name), port };
+    // The sandbox's own loopback has no server where no name is.
+    let Ok(destination @ Destination { host: Host::Name(_), .. }) = asked else {
+        return stream.resets(true);
+    };
     match dial::reach(&proxy, destination).await {
         Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
         Err(_) => stream.resets(true),
