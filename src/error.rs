@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 use crate::{
     ListenError,
-    failure::{Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
 
@@ -108,13 +108,6 @@ pub enum Error {
     Lost,
 }
 
-/// An error in words; the number that the standard library adds helps nobody who reads the words.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
-    let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-    let (words, number) = (error.to_string(), errno.map(|errno| format!(" (os error {errno})")));
-    number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
-}
-
 impl Error {
     /// For a descriptor that was lost on its way because there was no room for one.
     pub(crate) fn no_descriptor() -> Self {
@@ -146,14 +139,7 @@ impl Error {
     /// The error and its causes in one line, joined by `: `.
     #[must_use]
     pub fn chain(&self) -> String {
-        let mut line = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            line.push_str(": ");
-            line.push_str(&words(error));
-            cause = error.source();
-        }
-        line
+        failure::chain(self)
     }
 
     /// The lines that people are told: the error and its causes, and what can be done.
@@ -177,24 +163,20 @@ impl Error {
     #[must_use]
     pub fn failure(&self) -> Failure {
         let (class, boundary) = match self {
-            Self::Policy(_) | Self::Grant { .. } | Self::View { .. } => {
-                (Class::CapabilityDenied, Boundary::Manifest)
-            }
+            Self::Policy(error) => return error.failure().with_message(self.chain()),
+            Self::Grant { .. } | Self::View { .. } => (Class::CapabilityDenied, Boundary::Manifest),
             Self::Unavailable { .. } | Self::Step { .. } => {
                 (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
-            Self::Io { .. } | Self::Listen(_) | Self::Busy | Self::SessionEnded | Self::Lost => {
+            Self::Listen(error) => return error.failure(),
+            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
         };
         let details = match self {
-            Self::Unavailable { .. } | Self::Step { .. } => Details::Platform {
-                platform: "linux",
-                reason: self.chain(),
-                remedy: self.remedy().map(str::to_owned),
-            },
+            Self::Unavailable { .. } | Self::Step { .. } => failure::platform(self.chain(), self.remedy()),
             _ => Details::None,
         };
         Failure::new(class, boundary, self.chain(), details)

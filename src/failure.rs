@@ -1,11 +1,13 @@
 //! The closed set of failure classes, for machines. Words for people are in `error`.
 
-use serde::Serialize;
+use std::{borrow::Cow, error::Error as StdError, io};
 
-use crate::Limit;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Limit, ListenError, PolicyError};
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// The policy does not allow what was asked for.
@@ -35,7 +37,7 @@ pub enum Class {
 }
 
 /// Who drew the line that was hit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {
     /// The policy or manifest.
@@ -51,12 +53,17 @@ pub enum Boundary {
 }
 
 /// What a failure is about, by its class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Details {
-    /// Nothing beyond the message; serialised as `null`.
-    None,
+    /// What was asked for and what is allowed.
+    Granted {
+        /// What was asked for.
+        requested: String,
+        /// What there is, in the words of the policy or manifest; empty where there is nothing of the kind.
+        granted: Vec<String>,
+    },
     /// The limit that was hit.
     Limit {
         /// Which one.
@@ -67,16 +74,38 @@ pub enum Details {
     /// What the host lacks.
     Platform {
         /// The operating system.
-        platform: &'static str,
+        platform: Cow<'static, str>,
         /// The cause.
         reason: String,
         /// What can be done.
         remedy: Option<String>,
     },
+    /// A program that is not the one that was approved.
+    Hash {
+        /// What the manifest has.
+        expected: String,
+        /// What the program has.
+        found: String,
+    },
+    /// Nothing beyond the message; serialised as `null`.
+    None,
 }
 
 /// A failure as it is serialised: `{class, message, boundary, retriable, details, audit_id}`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+///
+/// Every error of this crate is exactly one: each has a method `failure`, and `Failure` is made `From` each.
+///
+/// ```
+/// use kennel::{Boundary, Class, Error, Failure};
+///
+/// let failure = Failure::from(&Error::NotFound { program: "make".to_owned() });
+/// assert_eq!((failure.class, failure.boundary), (Class::LoadFailed, Boundary::Sandbox));
+/// let text = serde_json::to_string(&failure)?;
+/// assert_eq!(serde_json::from_str::<Failure>(&text)?, failure);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Failure {
     /// Its class.
     pub class: Class,
@@ -97,4 +126,53 @@ impl Failure {
         let retriable = class == Class::NetworkError;
         Self { class, message, boundary, retriable, details, audit_id: None }
     }
+
+    /// With what led to it in its message.
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
+    /// With the audit record that tells of it.
+    pub(crate) fn recorded(mut self, audit_id: Option<String>) -> Self {
+        self.audit_id = audit_id;
+        self
+    }
+}
+
+/// Makes `Failure` of an error that says which it is.
+macro_rules! failure_of {
+    ($($error:ty),+ $(,)?) => {$(
+        impl From<&$error> for Failure {
+            fn from(error: &$error) -> Self {
+                error.failure()
+            }
+        }
+    )+};
+}
+
+failure_of!(Error, PolicyError, ListenError);
+
+/// What this host cannot give.
+pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
+    Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
+}
+
+/// An error and its causes in one line, joined by `: `.
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut line = words(error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&words(error));
+        cause = error.source();
+    }
+    line
+}
+
+/// An error in words; the number that the standard library adds helps nobody who reads the words.
+fn words(error: &(dyn StdError + 'static)) -> String {
+    let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    let (words, number) = (error.to_string(), errno.map(|errno| format!(" (os error {errno})")));
+    number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
 }

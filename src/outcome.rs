@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, process::ExitStatus, time::Duration};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ChildOutput, Enforcement, Failure,
@@ -25,7 +25,7 @@ pub enum Ended {
 }
 
 /// The limit that ended a command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// [`Limits::timeout`](crate::Limits::timeout).

@@ -2,6 +2,8 @@
 
 use std::{io, path::PathBuf};
 
+use crate::failure::{self, Boundary, Class, Details, Failure};
+
 /// Why a session cannot listen, or a session that listens cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -72,6 +74,21 @@ impl ListenError {
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { what, path, source }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary) = match self {
+            Self::Name { .. } | Self::Stranger { .. } => (Class::CapabilityDenied, Boundary::Action),
+            Self::Directory { .. }
+            | Self::Running { .. }
+            | Self::NotRunning { .. }
+            | Self::Gone { .. }
+            | Self::Refused { .. }
+            | Self::Io { .. } => (Class::RuntimeError, Boundary::Runtime),
+        };
+        Failure::new(class, boundary, failure::chain(self), Details::None)
     }
 
     pub(crate) fn remedy(&self) -> Option<&'static str> {

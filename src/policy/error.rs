@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::failure::{self, Boundary, Class, Details, Failure};
+
 /// Why a policy was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -56,6 +58,16 @@ const VALUE_MAX: usize = 80;
 const MESSAGE_MAX: usize = 1000;
 
 impl PolicyError {
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let class = match self {
+            Self::Syntax { .. } | Self::Read { .. } => Class::LoadFailed,
+            Self::Value { .. } | Self::Conflict { .. } => Class::CapabilityDenied,
+        };
+        Failure::new(class, Boundary::Manifest, failure::chain(self), Details::None)
+    }
+
     /// A refused value.
     pub(crate) fn value(key: impl Into<String>, value: impl Display, reason: impl Into<String>) -> Self {
         let value = one_line(&value.to_string(), VALUE_MAX);
