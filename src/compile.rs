@@ -42,7 +42,7 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Limits, Policy, Profile, Protection, Requirement, TmpLife},
+    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
     proxy::Settings,
     watch::Watch,
 };
@@ -130,6 +130,8 @@ pub(crate) struct Compiled {
     pub(crate) watches: Arc<[Watch]>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
+    /// Where what happens is written down; its path is absolute.
+    pub(crate) audit: Option<Audit>,
     /// What a proxy has to know, where there shall be one.
     pub(crate) network: Option<Settings>,
     /// What leads to a proxy that is not ours.
@@ -218,6 +220,7 @@ pub(crate) fn finish(
         directory: directory(&parts, workspace.path),
         watches: protected.watches.into(),
         limits: policy.limits.clone(),
+        audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
         enforcement,

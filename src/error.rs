@@ -4,7 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    ListenError,
+    AuditError, ListenError,
     failure::{self, Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
@@ -97,6 +97,9 @@ pub enum Error {
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// What is to happen cannot be written down, and the policy says that it must be.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// No worker of the session is ready, and the command was not to wait for one.
     #[error("no worker of the session is ready")]
     Busy,
@@ -127,6 +130,7 @@ impl Error {
             | Self::Unavailable { remedy, .. }
             | Self::Step { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
+            Self::Audit(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
@@ -171,6 +175,7 @@ impl Error {
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
+            Self::Audit(error) => return error.failure(),
             Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }

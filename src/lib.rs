@@ -28,6 +28,7 @@
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
+mod audit;
 mod bridge;
 mod caller;
 mod child;
@@ -60,6 +61,7 @@ mod sys;
 mod terminal;
 mod watch;
 
+pub use audit::{AuditError, Verified, audit_log_path, verify_audit};
 pub use child::Child;
 pub use client::{Call, Client, Event};
 pub use command::Command;
@@ -70,7 +72,7 @@ pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
+    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
     PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use pool::Pool;

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     Enforcement, Error, PolicyError,
     enforcement::State,
-    policy::{ForeignProxy, Network, NetworkMode, Profile, Protection},
+    policy::{Audit, ForeignProxy, Network, NetworkMode, Profile, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
 };
 
@@ -184,7 +184,6 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
         ports: ports(network),
         sockets: sockets(parts).len(),
-        audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
     }))
 }
 
@@ -299,7 +298,7 @@ fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> R
 /// The audit log or the proxy's socket lies in a writable grant, or a link on the way does.
 pub(super) fn check_reach(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
-    if let Some(path) = &parts.policy.audit {
+    if let Some(Audit { path, .. }) = &parts.policy.audit {
         out_of_reach(view, "audit log", path, &absolute(path))?;
     }
     if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy {

@@ -133,6 +133,7 @@ fn overlay_plan() -> (Compiled, u32) {
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         limits: Limits::default(),
+        audit: None,
         network: None,
         bridge: None,
     };

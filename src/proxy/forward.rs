@@ -16,7 +16,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     Proxy,
-    audit::Record,
+    audit::Passage,
     bounded::{Allowance, Bounded},
     destination::Destination,
     dial,
@@ -124,8 +124,8 @@ impl Origin {
     async fn connect(proxy: &Arc<Proxy>, permit: &super::gate::Permit) -> Result<Self, Refusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let record = Record::new(proxy, &destination, address, permit.reason);
-        let metered = Metered::new(stream, Arc::clone(proxy), record);
+        let passage = Passage::new(proxy, &destination, address, permit.reason);
+        let metered = Metered::new(stream, Arc::clone(proxy), passage);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
         let allowance = Allowance::default();

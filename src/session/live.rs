@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     Enforcement, Error, Host, Policy,
+    audit::{Record, Trail},
     caller::Caller,
     compile::{self, Section, Shape},
     inside::{Arrival, Inside},
@@ -55,6 +56,7 @@ pub(crate) struct Live {
     counts: Counts,
     /// The proxy, where the policy has one.
     serving: Option<Serving>,
+    trail: Arc<Trail>,
     span: tracing::Span,
 }
 
@@ -79,6 +81,7 @@ impl Live {
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images, None)?;
+        let trail = prepared.trail();
         if let Some(ask) = ask {
             prepared.ask(ask);
         }
@@ -94,11 +97,18 @@ impl Live {
             ended: AtomicBool::new(false),
             counts: Counts::default(),
             serving: None,
-            span: tracing::info_span!("session", workspace = %policy.workspace.display()),
+            span: tracing::info_span!("session", name = trail.session(), workspace = %policy.workspace.display()),
+            trail,
         };
         // They lie in the zygote's socket until it has set up.
         live.refill();
         live.set_up().await?;
+        live.trail.write(None, || Record::Session {
+            profile: policy.profile,
+            workspace: policy.workspace.display().to_string(),
+            network: policy.effective_network(),
+            enforcement: live.enforcement.level(),
+        })?;
         tracing::info!(parent: &live.span, "ready");
         Ok(live)
     }
@@ -107,7 +117,7 @@ impl Live {
     async fn set_up(&mut self) -> Result<(), Error> {
         let mut said = Vec::new();
         self.serving =
-            Serving::open(&self.prepared, &self.zygote, &mut said).await.map_err(|error| match error {
+            Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| match error {
                 Error::Lost => Error::SessionEnded,
                 error => error,
             })?;
@@ -133,6 +143,11 @@ impl Live {
 
     pub(crate) fn prepared(&self) -> &Arc<Prepared> {
         &self.prepared
+    }
+
+    /// What the session leaves in the audit log.
+    pub(crate) fn trail(&self) -> &Arc<Trail> {
+        &self.trail
     }
 
     pub(crate) fn enforcement(&self) -> Enforcement {
@@ -231,6 +246,8 @@ impl Live {
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Relaxed) {
             tracing::info!(parent: &self.span, "ends");
+            // It ends, whether that is written down or not.
+            let _ = self.trail.write(None, || Record::SessionEnd {});
         }
         self.zygote.kill();
         if let Some(serving) = &self.serving {

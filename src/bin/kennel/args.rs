@@ -34,6 +34,11 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: PolicyAction,
     },
+    /// Look at audit logs.
+    Audit {
+        #[command(subcommand)]
+        action: AuditAction,
+    },
 }
 
 const RUN_HELP: &str = "\
@@ -137,6 +142,28 @@ pub(crate) struct Exec {
     pub(crate) command: Vec<OsString>,
 }
 
+const VERIFY_HELP: &str = "\
+Examples:
+  kennel audit verify exec-2026-01-31.log
+  kennel audit verify --head 5d41…  exec.log   also that nothing was cut off since
+
+Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
+Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditAction {
+    /// Check that no line of a log was changed, taken away or put in between.
+    #[command(after_help = VERIFY_HELP)]
+    Verify {
+        /// The hash of a line that must be in it: the last one of an earlier time.
+        #[arg(long, value_name = "HASH")]
+        head: Option<String>,
+        /// The logs.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyAction {
     /// Print the policy that these flags and files make, as JSON.
@@ -233,9 +260,18 @@ pub(crate) struct PolicyFlags {
     /// Serve only programs that know the proxy: no name server inside, no listeners on ports 80 and 443.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each decision of the proxy to FILE, as a line of JSON.
-    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    /// Append each command, decision, denial and limit to FILE, a line of JSON each; `{date}` in its name is the day.
+    #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub(crate) audit: Option<PathBuf>,
+    /// Give each line the hash of the one before; `kennel audit verify` checks them.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_chain: bool,
+    /// Run nothing and let nothing pass that cannot be written down.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_closed: bool,
+    /// Write the arguments of commands down too; they may hold secrets.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_arguments: bool,
     /// Host name that the command sees [default: kennel].
     #[arg(long, value_name = "H", help_heading = "Network")]
     pub(crate) hostname: Option<String>,

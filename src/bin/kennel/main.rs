@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod args;
+mod audit;
 mod exec;
 mod host;
 mod policy;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Exec(exec) => exec::exec(&exec),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
+        Verb::Audit { action } => audit::audit(&action),
     };
     done.unwrap_or_else(|error| {
         report::error(&error);
