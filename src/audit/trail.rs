@@ -92,7 +92,8 @@ impl Trail {
             number
         };
         // From here on its end takes the number away.
-        let mut exec = Exec { trail: Arc::clone(self), number, id: None, begun: Instant::now() };
+        let mut exec =
+            Exec { trail: Arc::clone(self), number, id: None, is_open: false, begun: Instant::now() };
         exec.id = self.write(Some(number), || {
             let argv = self.log.as_ref().is_some_and(|log| log.audit().arguments);
             let text = |text: &OsString| text.to_string_lossy().into_owned();
@@ -103,6 +104,7 @@ impl Trail {
                 directory: directory.display().to_string(),
             }
         })?;
+        exec.is_open = self.log.is_some();
         Ok(exec)
     }
 
@@ -116,8 +118,10 @@ impl Trail {
 pub(crate) struct Exec {
     trail: Arc<Trail>,
     number: u64,
-    /// Of its record, as long as its end is not written.
+    /// Of its record, where that could be written.
     id: Option<String>,
+    /// Whether its end is to be written.
+    is_open: bool,
     begun: Instant,
 }
 
@@ -130,7 +134,7 @@ impl Exec {
     /// Its end.
     pub(crate) fn ended(&mut self, outcome: &Outcome) {
         use std::os::unix::process::ExitStatusExt;
-        if self.id.take().is_none() {
+        if !std::mem::take(&mut self.is_open) {
             return;
         }
         if let Some(limit) = outcome.limit {
@@ -159,7 +163,7 @@ impl Exec {
 
     /// It could not be started.
     pub(crate) fn failed(&mut self, error: &Error) {
-        if self.id.take().is_some() {
+        if std::mem::take(&mut self.is_open) {
             self.unfinished("failed", Some(error.failure().class));
         }
     }
@@ -188,7 +192,7 @@ impl Exec {
 
 impl Drop for Exec {
     fn drop(&mut self) {
-        if self.id.take().is_some() {
+        if std::mem::take(&mut self.is_open) {
             self.unfinished("dropped", None);
         }
         self.trail.lock().1.remove(&self.number);
