@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
@@ -34,12 +35,35 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: PolicyAction,
     },
+    /// Print completions for a shell.
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print a manual page, of Kennel or of one of its commands.
+    #[command(after_help = MAN_HELP)]
+    Man {
+        /// The command: `run`, or `session start`.
+        command: Vec<String>,
+    },
     /// Look at audit logs.
     Audit {
         #[command(subcommand)]
         action: AuditAction,
     },
 }
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  kennel completions bash > ~/.local/share/bash-completion/completions/kennel
+  kennel completions zsh > ~/.zfunc/_kennel       with fpath+=~/.zfunc before compinit
+  kennel completions fish > ~/.config/fish/completions/kennel.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  kennel man | man -l -
+  kennel man run > /usr/local/share/man/man1/kennel-run.1";
 
 const RUN_HELP: &str = "\
 Examples:

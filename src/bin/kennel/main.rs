@@ -7,6 +7,7 @@ mod args;
 mod audit;
 mod exec;
 mod host;
+mod manual;
 mod policy;
 mod probe;
 mod report;
@@ -41,6 +42,8 @@ fn main() -> ExitCode {
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Audit { action } => audit::audit(&action),
+        Verb::Completions { shell } => manual::completions(shell),
+        Verb::Man { command } => manual::page(&command),
     };
     done.unwrap_or_else(|error| {
         report::error(&error);
