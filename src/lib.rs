@@ -28,6 +28,10 @@
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod audit;
 mod bridge;
 mod caller;
