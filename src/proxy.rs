@@ -9,6 +9,7 @@ pub(crate) mod address;
 mod ask;
 mod audit;
 mod bounded;
+mod counted;
 mod denials;
 pub(crate) mod destination;
 mod dial;

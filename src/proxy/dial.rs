@@ -206,7 +206,7 @@ where
     let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
     let allowance = Allowance::default();
     allowance.grant(LONGEST_ANSWER);
-    let stream = TokioIo::new(Bounded::new(stream, &allowance));
+    let stream = TokioIo::new(Bounded::new(stream, allowance.clone()));
     let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());

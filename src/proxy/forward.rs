@@ -129,7 +129,7 @@ impl Origin {
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
         let allowance = Allowance::default();
-        let stream = TokioIo::new(Bounded::new(metered, &allowance));
+        let stream = TokioIo::new(Bounded::new(metered, allowance.clone()));
         let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,
