@@ -291,7 +291,9 @@ fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
         Some(libc::EOPNOTSUPP) => {
             Some("only regular files and directories can be used: run a command for it")
         }
-        Some(libc::EBUSY) => Some("the policy shows it there by itself: grant the directory around it"),
+        Some(libc::EBUSY) => {
+            Some("it is a mount point: what the policy grants by itself, or on the way to a protected path")
+        }
         Some(libc::EFBIG) => Some("read it piece by piece"),
         _ => None,
     };

@@ -17,7 +17,7 @@ use nix::{
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
 };
 
-use super::{kind, walk::Place};
+use super::{FileKind, kind, walk::Place};
 use crate::{
     session::Visit,
     watch::{self, Making},
@@ -96,9 +96,13 @@ impl Replacement {
         let ends_in_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let place =
             Place::behind_links(visit.root(), path)?.filter(|_| !ends_in_slash).ok_or(Errno::EISDIR)?;
+        let before = place.stat()?;
+        if before.is_some_and(|stat| kind::kind(&stat) == FileKind::Directory) {
+            return Err(Errno::EISDIR.into());
+        }
+        // A cover is refused as such, not as the device that it is.
         place.is_no_mount()?;
-        let mode_before =
-            place.stat()?.map(|stat| kind::is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
+        let mode_before = before.map(|stat| kind::is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
         refuse_watched(&visit, &place, Making::File)?;
         if mode_before.is_some() {
             let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;

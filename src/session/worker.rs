@@ -121,6 +121,8 @@ impl Worker {
         prepared: &Prepared,
         counts: &Counts,
     ) -> Result<(OwnedFd, OwnedFd), Error> {
+        // It runs no command, so it leaves nothing to undo.
+        self.inside.watch(&Arc::default());
         loop {
             if let Some(root) = self.root.take_if(|_| self.mounts.is_some())
                 && let Some(mounts) = self.mounts.take()

@@ -10,8 +10,13 @@
 //! | `stream` | large files piece by piece; nothing is left of what is dropped |
 
 mod basics;
+mod hostile;
+mod protected;
+mod race;
+mod refused;
+mod stream;
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use kennel::{Error, Policy, Profile, Session};
 
@@ -31,6 +36,11 @@ async fn shell(session: &Session, script: &str) -> String {
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success(), "{script}: {said} {}", String::from_utf8_lossy(&out.stderr));
     said
+}
+
+/// What comes of it, if it comes in time.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), what).await.expect("it hangs")
 }
 
 /// The errno of a call that must fail.
