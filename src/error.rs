@@ -94,6 +94,18 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A file of a sandbox cannot be read or changed.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was being done: `read`, `write`, `list`, …
+        what: &'static str,
+        /// The path in the sandbox, as the caller wrote it.
+        path: PathBuf,
+        /// The cause. Its `raw_os_error` is what a command would have got.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -109,6 +121,11 @@ pub enum Error {
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
+}
+
+/// Whether the sandbox does not allow it, whatever is there.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
 }
 
 impl Error {
@@ -128,7 +145,8 @@ impl Error {
             Self::Grant { remedy, .. }
             | Self::View { remedy, .. }
             | Self::Unavailable { remedy, .. }
-            | Self::Step { remedy, .. } => remedy.as_deref(),
+            | Self::Step { remedy, .. }
+            | Self::File { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),
             Self::NotFound { .. } => {
@@ -176,6 +194,8 @@ impl Error {
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
             Self::Audit(error) => return error.failure(),
+            Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
+            Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
             Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
