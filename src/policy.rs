@@ -21,7 +21,7 @@ mod profile;
 mod require;
 mod units;
 mod validate;
-mod words;
+pub(crate) mod words;
 
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;
