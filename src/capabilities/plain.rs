@@ -5,32 +5,26 @@ use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 
 use super::wanted::Wanted;
-use crate::{Error, compile::request::places};
+use crate::compile::request::places;
 
 /// The command, to be spawned by whoever asked for it.
-///
-/// # Errors
-/// A program without a slash, where the command gets no PATH to look for it in.
-pub(super) fn command(wanted: &Wanted) -> Result<Command, Error> {
+pub(super) fn command(wanted: &Wanted) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
-    let places = places(&wanted.program, path.map(AsRef::as_ref).unwrap_or_default(), &wanted.cwd.path);
+    let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
     // Where none can be executed, the first that is there says why at spawning, else the first of all.
     let place = places
         .iter()
         .find(|place| place.is_file() && access(*place, AccessFlags::X_OK).is_ok())
         .or_else(|| places.iter().find(|place| place.exists()))
         .or(places.first());
-    let Some(place) = place else {
-        return Err(Error::NoProgram { program: wanted.program.to_string_lossy().into_owned() });
-    };
-    let mut command = Command::new(place);
+    let mut command = Command::new(place.map_or(wanted.program.as_os_str(), |place| place.as_os_str()));
     command
         .arg0(&wanted.program)
         .args(&wanted.arguments)
         .current_dir(&wanted.cwd.path)
         .env_clear()
         .envs(&wanted.environment);
-    Ok(command)
+    command
 }
 
 #[cfg(test)]
@@ -46,11 +40,11 @@ mod tests {
     use crate::{Capabilities, EnvPolicy};
 
     /// What is executed for `program` with that PATH, in that directory.
-    fn found(program: &str, path: Option<&str>, cwd: &Path) -> Result<OsString, Error> {
+    fn found(program: &str, path: Option<&str>, cwd: &Path) -> OsString {
         let caps = Capabilities { env: EnvPolicy::Vars(Vec::new()), ..Capabilities::default() };
-        let mut wanted = Wanted::new(OsStr::new(program), [""; 0], cwd, &caps)?;
+        let mut wanted = Wanted::new(OsStr::new(program), [""; 0], cwd, &caps).ok().expect("wanted");
         wanted.environment.extend(path.map(|path| ("PATH".into(), path.into())));
-        Ok(command(&wanted)?.as_std().get_program().to_owned())
+        command(&wanted).as_std().get_program().to_owned()
     }
 
     #[test]
@@ -65,7 +59,7 @@ mod tests {
         }
         fs::create_dir_all(dir.join("d/x")).expect("made");
         let at = |path: &str| dir.join(path).into_os_string();
-        let found = |program: &str, path| found(program, path, &dir).expect(program);
+        let found = |program: &str, path| found(program, path, &dir);
         let every = format!("{0}/d:{0}/a:{0}/b", dir.display());
         assert_eq!(found("x", Some(&every)), at("b/x"), "neither a directory nor what cannot be executed");
         assert_eq!(found("x", Some("a:b")), at("b/x"), "relative to the directory of the command");
@@ -77,8 +71,15 @@ mod tests {
     }
 
     #[test]
-    fn without_a_path_a_bare_name_is_not_found() {
-        let error = found("sh", None, Path::new("/usr")).expect_err("no PATH");
-        assert_eq!((error.exit_code(), error.to_string().as_str()), (127, "sh: not found"));
+    fn without_a_path_the_system_is_searched_and_not_the_directory() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("sh");
+        fs::write(&file, "").expect("a file");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a mode");
+        let found = found("sh", None, dir.path());
+        assert!(
+            Path::new(&found).ends_with("bin/sh") && !Path::new(&found).starts_with(dir.path()),
+            "{found:?}"
+        );
     }
 }

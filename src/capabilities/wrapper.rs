@@ -141,7 +141,7 @@ impl Wrapper {
     ) -> Result<(Command, Layer), Error> {
         let wanted = Wanted::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
-            return Ok((plain::command(&wanted)?, Layer::Lightweight));
+            return Ok((plain::command(&wanted), Layer::Lightweight));
         };
         let way = self.way(granted, &wanted).await?;
         let mut command = Command::new(&way.client);
@@ -171,7 +171,7 @@ impl Wrapper {
     ) -> Result<(Output, Layer), Error> {
         let wanted = Wanted::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
-            let output = run::run(plain::command(&wanted)?, &wanted.program, limits).await?;
+            let output = run::run(plain::command(&wanted), &wanted.program, limits).await?;
             return Ok((output, Layer::Lightweight));
         };
         let Way { session, .. } = self.way(granted, &wanted).await?;

@@ -11,6 +11,7 @@ use kennel_helper::{
     wire::{Field, ListBuf},
 };
 
+use super::environment::SYSTEM_PATH;
 use crate::Error;
 
 /// A command, checked and owned; [`RequestBuf::encode`] borrows it.
@@ -48,8 +49,7 @@ impl RequestBuf {
             return Err(refused("program", wanted.program, "is empty"));
         }
         let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-        let path = path.map(OsString::as_os_str).unwrap_or_default();
-        let programs = places(wanted.program, path, wanted.directory)
+        let programs = places(wanted.program, path.map(OsString::as_os_str), wanted.directory)
             .into_iter()
             .map(|path| c_string("program", path.as_os_str()))
             .collect::<Result<ListBuf, Error>>()?;
@@ -94,13 +94,13 @@ impl RequestBuf {
 }
 
 /// Where the program could be: itself if its name has a slash, else in every directory of `path`, which is the command's
-/// own PATH.
-pub(crate) fn places(program: &OsStr, path: &OsStr, directory: &Path) -> Vec<PathBuf> {
+/// own PATH. Without one in those of the system, as execvp(3) does; not in the working directory.
+pub(crate) fn places(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return vec![directory.join(program)];
     }
-    // No PATH is no place; an empty or relative entry means the working directory, as in a shell.
-    let entries = std::env::split_paths(path);
+    // An empty or relative entry means the working directory, as in a shell.
+    let entries = std::env::split_paths(path.unwrap_or(OsStr::new(SYSTEM_PATH)));
     entries.map(|entry| directory.join(entry).join(program)).collect()
 }
 
