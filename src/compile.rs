@@ -32,7 +32,12 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
 
-pub(crate) use self::{environment::Overlay, landlock::WITHOUT_FILTER, section::Section};
+pub(crate) use self::{
+    environment::{Overlay, SYSTEM_PATH, TEMPORARY},
+    landlock::WITHOUT_FILTER,
+    section::Section,
+    toolchains::deciding,
+};
 
 use self::{
     bridge::BridgePlan, emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View,

@@ -68,6 +68,12 @@ pub enum Error {
         /// The program as the caller named it.
         program: String,
     },
+    /// The program of a command that runs outside of a sandbox is in none of the places where it could be.
+    #[error("{program}: not found")]
+    NoProgram {
+        /// The program as the caller named it.
+        program: String,
+    },
     /// The program is there but cannot be executed.
     #[error("{program}")]
     NotExecutable {
@@ -152,6 +158,7 @@ impl Error {
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
+            Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
             _ => None,
@@ -175,7 +182,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } => 127,
+            Self::NotFound { .. } | Self::NoProgram { .. } => 127,
             Self::NotExecutable { .. } => 126,
             _ => 125,
         }
@@ -191,6 +198,7 @@ impl Error {
                 (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
+            Self::NoProgram { .. } => (Class::LoadFailed, Boundary::External),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
             Self::Audit(error) => return error.failure(),

@@ -22,6 +22,7 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -35,6 +36,7 @@ struct Readme;
 mod audit;
 mod bridge;
 mod caller;
+mod capabilities;
 mod child;
 mod client;
 mod command;
@@ -67,6 +69,9 @@ mod terminal;
 mod watch;
 
 pub use audit::{AuditError, Verified, audit_log_path, verify_audit};
+pub use capabilities::{
+    Capabilities, EnvPolicy, Layer, RunLimits, Wrapper, resolve_layer, run_command, wrap_command,
+};
 pub use child::Child;
 pub use client::{Call, Client, Event};
 pub use command::Command;

@@ -22,7 +22,7 @@ mod profile;
 mod require;
 mod units;
 mod validate;
-mod words;
+pub(crate) mod words;
 
 pub use audit::Audit;
 pub(crate) use audit::DATE;

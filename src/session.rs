@@ -12,7 +12,12 @@ mod stats;
 mod tree;
 mod worker;
 
-use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
+use std::{
+    ffi::OsStr,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
@@ -64,7 +69,22 @@ impl Drop for Owner {
     }
 }
 
+/// A session that others hold.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakSession(Weak<Owner>);
+
+impl WeakSession {
+    /// The session, as long as somebody holds it.
+    pub(crate) fn upgrade(&self) -> Option<Session> {
+        self.0.upgrade().map(|owner| Session { owner })
+    }
+}
+
 impl Session {
+    pub(crate) fn downgrade(&self) -> WeakSession {
+        WeakSession(Arc::downgrade(&self.owner))
+    }
+
     /// Prepares a session: checks and compiles the policy, starts the zygote, and has it fork the first workers.
     ///
     /// # Errors

@@ -12,10 +12,15 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-use nix::sys::{
-    signal::{SigSet, SigmaskHow},
-    wait::{Id, WaitPidFlag, waitid},
+use nix::{
+    sys::{
+        signal::{SigSet, SigmaskHow},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
 };
+
+use crate::Usage;
 
 /// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
 /// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
@@ -283,4 +288,24 @@ pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
     let number = RawFd::try_from(answer).map_err(|_| nix::errno::Errno::EBADF)?;
     nix::errno::Errno::result(number)?;
     Ok(received(number))
+}
+
+/// waitid(2) with WNOWAIT: what a child that has ended used, with its own children that it waited for. The child stays
+/// to be waited for.
+pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
+    // SAFETY: plain numbers, for which all zeroes are values.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    let none: *mut libc::siginfo_t = ptr::null_mut();
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    let (kind, number) = (libc::P_PID, child.as_raw());
+    // SAFETY: the kernel writes one rusage at the address, and nothing where siginfo would be.
+    let answer = unsafe { libc::syscall(libc::SYS_waitid, kind, number, none, flags, &raw mut used) };
+    nix::errno::Errno::result(answer)?;
+    let micros = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+    Ok(Usage {
+        user_us: micros(used.ru_utime),
+        system_us: micros(used.ru_stime),
+        max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
+        killed: 0,
+    })
 }

@@ -17,6 +17,7 @@
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
 //! | `audit` | what happens is written down, and what cannot be is said or refused |
+//! | `capabilities` | commands that four fields describe are held to them, or do not run |
 //! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
@@ -29,6 +30,7 @@
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
 mod audit;
+mod capabilities;
 mod cli;
 mod embed;
 mod enforcement;
