@@ -124,6 +124,9 @@ pub(crate) struct Compiled {
     pub(crate) footing: Footing,
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,
+    /// Everything visible.
+    #[cfg(feature = "fluers")]
+    pub(crate) view: view::View,
     /// What a command can go without.
     pub(crate) grants: Grants,
     /// Paths to look at after a command.
@@ -221,6 +224,8 @@ pub(crate) fn finish(
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
         enforcement,
+        #[cfg(feature = "fluers")]
+        view,
     })
 }
 

@@ -22,12 +22,15 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
+#[cfg(any(feature = "entelix", feature = "fluers"))]
+pub mod adapters;
 mod bridge;
 mod caller;
 mod child;

@@ -26,6 +26,19 @@ pub(crate) use self::peer::Welcome;
 use self::{accept::Door, name::Name, place::Place};
 use crate::{Error, Session, sys};
 
+/// What clients may bring along to their commands, besides descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// Variables, as far as the policy lets them.
+    Variables,
+    /// Nothing: commands have the environment of the session.
+    #[cfg_attr(
+        not(feature = "fluers"),
+        expect(dead_code, reason = "for clients that are not asked what they bring")
+    )]
+    Nothing,
+}
+
 /// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for
 /// clients; the session itself lives on in its other handles.
 ///
@@ -71,16 +84,26 @@ impl Session {
     /// # Panics
     /// As [`listen`](Self::listen).
     pub fn listen_in(&self, directory: impl AsRef<Path>, name: &str) -> Result<Listening, Error> {
+        self.listen_to(directory.as_ref(), name, Brings::Variables)
+    }
+
+    pub(crate) fn listen_to(&self, directory: &Path, name: &str, brings: Brings) -> Result<Listening, Error> {
         let name = Name::new(name)?;
-        let directory = Directory::make(directory.as_ref())?;
+        let directory = Directory::make(directory)?;
         let (place, listener) = Place::take(directory, name)?;
         let client = install::install(place.directory())?;
         let place = Arc::new(place);
         let listener = sys::watched(listener, Interest::READABLE).map_err(Error::io("watch the socket"))?;
         let welcome = Welcome::ours().map_err(Error::io("look at our user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
-        let door =
-            Door { listener, place: Arc::clone(&place), session: self.clone(), welcome, stopped: stopper };
+        let door = Door {
+            listener,
+            place: Arc::clone(&place),
+            session: self.clone(),
+            brings,
+            welcome,
+            stopped: stopper,
+        };
         let task = tokio::spawn(door.keep()).abort_handle();
         Ok(Listening { place, client, task, stopped })
     }
@@ -93,8 +116,9 @@ impl Listening {
         self.place.path()
     }
 
-    /// The client: `kennel-exec SOCKET [--] CMD [ARG…]` runs a command in the session, with its own standard descriptors,
-    /// directory and environment, passes signals on, and ends with the command's status. 9 KB, started in about 0.1 ms.
+    /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
+    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 9 KB, started in
+    /// about 0.1 ms. `DIR`, a path in the sandbox, is taken in place of its own directory.
     ///
     /// It lies beside the socket, and cannot be executed where that file system is mounted `noexec`.
     #[must_use]

@@ -87,6 +87,12 @@ impl Session {
         Command::new(Source::Session(Arc::clone(&self.owner.live)), program.as_ref())
     }
 
+    /// Kills every process of the session, whoever has a handle of it, and does not wait.
+    #[cfg(feature = "fluers")]
+    pub(crate) fn end(&self) {
+        self.owner.live.end();
+    }
+
     pub(crate) fn compiled(&self) -> &Compiled {
         &self.owner.live.prepared().compiled
     }

@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    Brings,
     connection::Connection,
     peer::Welcome,
     place::Place,
@@ -33,6 +34,7 @@ pub(super) struct Door {
     pub(super) listener: AsyncFd<OwnedFd>,
     pub(super) place: Arc<Place>,
     pub(super) session: Session,
+    pub(super) brings: Brings,
     pub(super) welcome: Welcome,
     pub(super) stopped: watch::Sender<bool>,
 }
@@ -46,7 +48,7 @@ impl Door {
             tokio::select! {
                 Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
                 client = self.next(&early) => if let Some((connection, permit)) = client {
-                    clients.spawn(serve(connection, self.session.clone(), permit));
+                    clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
                 }
             }
         };

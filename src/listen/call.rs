@@ -22,6 +22,7 @@ use kennel_helper::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 
+use super::Brings;
 use crate::{Command, Error, Session, packet::Packet};
 
 /// Longest call in a memfd, in bytes: more than execve(2) takes.
@@ -98,11 +99,13 @@ impl Call {
     }
 
     /// The command, but for its standard descriptors.
-    pub(super) fn command(&mut self, session: &Session) -> Result<Command, Error> {
+    pub(super) fn command(&mut self, session: &Session, brings: Brings) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        command.replace_environment(self.laid_over(session));
+        if brings == Brings::Variables {
+            command.replace_environment(self.laid_over(session));
+        }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
                 return Err(Error::Command {

@@ -135,6 +135,8 @@ fn overlay_plan() -> (Compiled, u32) {
         limits: Limits::default(),
         network: None,
         bridge: None,
+        #[cfg(feature = "fluers")]
+        view: Default::default(),
     };
     (compiled, count - 1)
 }
