@@ -129,6 +129,9 @@ pub(crate) struct Compiled {
     pub(crate) footing: Footing,
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,
+    /// Everything visible.
+    #[cfg(feature = "fluers")]
+    pub(crate) view: view::View,
     /// Steps of a worker of a session that shows its view to calls for files.
     pub(crate) files: Section,
     /// What a command can go without.
@@ -233,6 +236,8 @@ pub(crate) fn finish(
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
         enforcement,
+        #[cfg(feature = "fluers")]
+        view,
     })
 }
 

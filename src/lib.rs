@@ -23,6 +23,7 @@
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
+//! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -34,6 +35,8 @@
 struct Readme;
 
 mod audit;
+#[cfg(any(feature = "entelix", feature = "fluers"))]
+pub mod adapters;
 mod bridge;
 mod caller;
 mod capabilities;

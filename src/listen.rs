@@ -114,6 +114,8 @@ pub(crate) enum Variables {
     LaidOver,
     /// The client's own and no other: whoever makes clients has decided about them.
     OfClient,
+    /// The session's: what clients have is not asked for.
+    OfSession,
 }
 
 impl Listening {
@@ -128,8 +130,9 @@ impl Listening {
         self.place.path()
     }
 
-    /// The client: `kennel-exec SOCKET [--] CMD [ARG…]` runs a command in the session, with its own standard descriptors,
-    /// directory and environment, passes signals on, and ends with the command's status. 9 KB, started in about 0.1 ms.
+    /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
+    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 9 KB, started in
+    /// about 0.1 ms. `DIR`, a path in the sandbox, is taken in place of its own directory.
     ///
     /// It lies beside the socket, and cannot be executed where that file system is mounted `noexec`.
     #[must_use]

@@ -103,7 +103,9 @@ impl Call {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        command.replace_environment(self.variables(session, variables));
+        if variables != Variables::OfSession {
+            command.replace_environment(self.variables(session, variables));
+        }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
                 return Err(Error::Command {
@@ -128,7 +130,7 @@ impl Call {
         let compiled = session.compiled();
         let mut variables: BTreeMap<_, _> = match which {
             Variables::LaidOver => compiled.environment.0.iter().cloned().collect(),
-            Variables::OfClient => BTreeMap::new(),
+            Variables::OfClient | Variables::OfSession => BTreeMap::new(),
         };
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {

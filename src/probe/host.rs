@@ -137,6 +137,8 @@ fn overlay_plan() -> (Compiled, u32) {
         audit: None,
         network: None,
         bridge: None,
+        #[cfg(feature = "fluers")]
+        view: Default::default(),
     };
     (compiled, count - 1)
 }
