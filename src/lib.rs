@@ -24,6 +24,8 @@
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
 //! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
+//! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -44,6 +46,7 @@ mod child;
 mod client;
 mod command;
 mod compile;
+mod confine;
 mod describe;
 mod enforcement;
 mod error;
@@ -78,6 +81,7 @@ pub use capabilities::{
 pub use child::Child;
 pub use client::{Call, Client, Event};
 pub use command::Command;
+pub use confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};

@@ -46,7 +46,7 @@ const KERNELS: [i64; 25] = [
 /// # Errors
 /// `EOPNOTSUPP` for a file system of the kernel's.
 pub(super) fn stores(of: impl AsFd) -> io::Result<()> {
-    let kind = i64::from(fstatfs(of)?.filesystem_type().0) & 0xffff_ffff;
+    let kind = fstatfs(of)?.filesystem_type().0 & 0xffff_ffff;
     if KERNELS.contains(&kind) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }
 

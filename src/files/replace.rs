@@ -13,7 +13,10 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
-    sys::stat::{Mode, fchmod, fstat, fstatat},
+    sys::{
+        stat::{Mode, fchmod, fstat, fstatat},
+        statvfs::{FsFlags, fstatvfs},
+    },
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
 };
 
@@ -99,6 +102,10 @@ impl Replacement {
         let before = place.stat()?;
         if before.is_some_and(|stat| kind::kind(&stat) == FileKind::Directory) {
             return Err(Errno::EISDIR.into());
+        }
+        // Whoever may not write there is told so only where somebody could.
+        if fstatvfs(&place.parent)?.flags().contains(FsFlags::ST_RDONLY) {
+            return Err(Errno::EROFS.into());
         }
         // A cover is refused as such, not as the device that it is.
         place.is_no_mount()?;

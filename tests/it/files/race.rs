@@ -11,8 +11,16 @@ use kennel::{Child, Session, Stdio};
 use super::{names, session, workspace};
 use crate::support::{has, require};
 
-/// How long each race is run.
+/// How long each race is run at least, and at most, when too little happens.
 const LONG: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Whether a race that began then is over: it was long enough, and went both ways.
+fn is_over(begun: Instant, (done, refused): (u32, u32), wanted: (u32, u32)) -> bool {
+    let went = done >= wanted.0 && refused >= wanted.1;
+    assert!(went || begun.elapsed() < LONGEST, "no race: {done} {refused}");
+    went && begun.elapsed() > LONG
+}
 
 /// A command that does the lines of `body` for ever.
 async fn for_ever(session: &Session, body: &str) -> Child {
@@ -25,23 +33,26 @@ async fn for_ever(session: &Session, body: &str) -> Child {
     command.spawn().await.unwrap()
 }
 
-/// Uses `path` in every way for a while; answers how often something came of it, and how often not.
-async fn hammer(session: &Session, path: &str, secret: &str) -> (u32, u32) {
-    let (mut done, mut refused) = (0, 0);
-    let mut count = |worked: bool| if worked { done += 1 } else { refused += 1 };
+/// Uses `path` in every way for a while, until it has worked and been refused so often.
+async fn hammer(session: &Session, path: &str, secret: &str, wanted: (u32, u32)) {
+    let mut counts = (0, 0);
     let begun = Instant::now();
-    while begun.elapsed() < LONG {
+    while !is_over(begun, counts, wanted) {
         let read = session.read(path).await;
         if let Ok(bytes) = &read {
             assert!(!String::from_utf8_lossy(bytes).contains(secret), "read from outside");
         }
-        count(read.is_ok());
-        count(session.write(path, "written").await.is_ok());
-        count(session.stat(path).await.is_ok());
-        count(session.mkdir(format!("{path}.d")).await.is_ok());
-        count(session.remove(format!("{path}.d")).await.is_ok());
+        let answers = [
+            read.is_ok(),
+            session.write(path, "written").await.is_ok(),
+            session.stat(path).await.is_ok(),
+            session.mkdir(format!("{path}.d")).await.is_ok(),
+            session.remove(format!("{path}.d")).await.is_ok(),
+        ];
+        for worked in answers {
+            if worked { counts.0 += 1 } else { counts.1 += 1 }
+        }
     }
-    (done, refused)
 }
 
 /// A victim outside: nothing of it may be read or changed.
@@ -71,9 +82,8 @@ async fn a_file_that_becomes_a_link() {
          open('l', 'w').close(); quiet(os.rename, 'l', 'x')"
     );
     let child = for_ever(&session, &body).await;
-    let (done, refused) = hammer(&session, "x", "secret").await;
+    hammer(&session, "x", "secret", (50, 50)).await;
     drop(child);
-    assert!(done > 50 && refused > 50, "no race: {done} {refused}");
     is_unharmed(victim.path());
 }
 
@@ -91,9 +101,8 @@ async fn a_directory_that_becomes_a_link() {
          quiet(os.symlink, '/proc/1/root{target}', 'd'); quiet(os.unlink, 'd')"
     );
     let child = for_ever(&session, &body).await;
-    let (done, refused) = hammer(&session, "d/file", "secret").await;
+    hammer(&session, "d/file", "secret", (20, 20)).await;
     drop(child);
-    assert!(done > 20 && refused > 20, "no race: {done} {refused}");
     is_unharmed(victim.path());
 }
 
@@ -108,9 +117,8 @@ async fn a_way_up_from_a_directory_that_moves() {
     }
     let child = for_ever(&session, "quiet(os.rename, 'a/b/c', 'c'); quiet(os.rename, 'c', 'a/b/c')").await;
     let path = format!("a/b/c/d/{}{}/file", "../".repeat(12), victim.path().display());
-    let (_, refused) = hammer(&session, &path, "secret").await;
+    hammer(&session, &path, "secret", (0, 50)).await;
     drop(child);
-    assert!(refused > 50, "{refused}");
     is_unharmed(victim.path());
 }
 
@@ -126,16 +134,15 @@ async fn a_directory_that_becomes_protected() {
         let body = "quiet(os.rename, 'g', '.git'); quiet(os.rename, '.git', 'g')";
         let mut child = for_ever(&session, body).await;
         let begun = Instant::now();
-        let (mut done, mut refused) = (0, 0);
-        while begun.elapsed() < LONG / 2 {
+        let mut counts = (0, 0);
+        while !is_over(begun, counts, (5, 5)) {
             for path in ["g/hooks/pre-push", ".git/hooks/pre-push"] {
                 match session.write(path, "x").await {
-                    Ok(()) => done += 1,
-                    Err(_) => refused += 1,
+                    Ok(()) => counts.0 += 1,
+                    Err(_) => counts.1 += 1,
                 }
             }
         }
-        assert!(done > 5 && refused > 5, "no race: {done} {refused}");
         child.kill().await.unwrap();
         session.write("after", "x").await.unwrap();
         assert!(!dir.path().join(".git/hooks/pre-push").exists());
