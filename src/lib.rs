@@ -45,6 +45,7 @@ mod host;
 mod image;
 mod inside;
 mod listen;
+mod macos;
 mod outcome;
 mod packet;
 mod policy;
@@ -73,6 +74,7 @@ pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
+pub use macos::{SbplError, sbpl};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
