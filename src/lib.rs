@@ -57,6 +57,7 @@ mod host;
 mod image;
 mod inside;
 mod listen;
+mod macos;
 mod outcome;
 mod packet;
 mod policy;
@@ -88,6 +89,7 @@ pub use failure::{Boundary, Class, Details, Failure};
 pub use files::{FileEntry, FileInfo, FileKind, FileReader, FileWriter};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
+pub use macos::{SbplError, sbpl};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,

@@ -42,7 +42,7 @@ mod tests {
     /// What is executed for `program` with that PATH, in that directory.
     fn found(program: &str, path: Option<&str>, cwd: &Path) -> OsString {
         let caps = Capabilities { env: EnvPolicy::Vars(Vec::new()), ..Capabilities::default() };
-        let mut wanted = Wanted::new(OsStr::new(program), [""; 0], cwd, &caps).ok().expect("wanted");
+        let mut wanted = Wanted::new(OsStr::new(program), [""; 0], cwd, &caps).expect("wanted");
         wanted.environment.extend(path.map(|path| ("PATH".into(), path.into())));
         command(&wanted).as_std().get_program().to_owned()
     }

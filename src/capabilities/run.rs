@@ -16,6 +16,7 @@ use nix::{
 use tokio::{
     io::{Interest, unix::AsyncFd},
     process::{Child, Command},
+    runtime::Handle,
 };
 
 use crate::{
@@ -122,11 +123,11 @@ async fn gather(
 /// A command in a process group of its own. The group is killed when this is dropped before its end was taken: until
 /// then its number is nobody else's.
 struct Group {
-    child: Child,
+    /// Nobody's when its status is being taken.
+    child: Option<Child>,
     leader: Pid,
     /// Tells of the leader's exit without taking its status.
     exit: AsyncFd<OwnedFd>,
-    is_taken: bool,
 }
 
 impl Group {
@@ -146,13 +147,16 @@ impl Group {
             .map_err(io::Error::from)
             .and_then(|process| sys::watched(process, Interest::READABLE))
             .map_err(unwaited())?;
-        Ok(Self { child, leader, exit, is_taken: false })
+        Ok(Self { child: Some(child), leader, exit })
     }
 
     fn streams(&mut self, limits: &RunLimits) -> Result<[ChildOutput; 2], Error> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);
-        let stdout = self.child.stdout.take().ok_or_else(missing).and_then(|out| out.into_owned_fd());
-        let stderr = self.child.stderr.take().ok_or_else(missing).and_then(|err| err.into_owned_fd());
+        let child = self.child.as_mut();
+        let (stdout, stderr) =
+            child.map(|child| (child.stdout.take(), child.stderr.take())).unwrap_or_default();
+        let stdout = stdout.ok_or_else(missing).and_then(|out| out.into_owned_fd());
+        let stderr = stderr.ok_or_else(missing).and_then(|err| err.into_owned_fd());
         let stream = |fd: io::Result<OwnedFd>| {
             fd.and_then(|fd| ChildOutput::new(fd, limits.output))
                 .map_err(Error::io("read the command's output"))
@@ -168,8 +172,8 @@ impl Group {
         }
         let usage = sys::usage_of_ended(self.leader).map_err(unwaited())?;
         self.kill();
-        self.is_taken = true;
-        let status = self.child.wait().await.map_err(unwaited())?;
+        let child = self.child.take().ok_or_else(|| unwaited()(io::ErrorKind::NotFound.into()));
+        let status = child?.wait().await.map_err(unwaited())?;
         Ok((status, usage))
     }
 
@@ -181,8 +185,11 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.is_taken {
-            self.kill();
+        let Some(mut child) = self.child.take() else { return };
+        self.kill();
+        // Else tokio would install a handler of SIGCHLD, to take its status some time.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { child.wait().await });
         }
     }
 }

@@ -45,7 +45,7 @@ async fn write_paths_can_be_written_and_what_lies_beside_them_not() {
     let said = place.shell(&caps, &script).await;
     assert_eq!(fs::read_to_string(out.join("x")).unwrap(), "yes\n");
     assert_eq!(fs::read_to_string(&beside).unwrap(), "untouched");
-    assert!(said.contains("Read-only file system") && said.contains("No such file"), "{said}");
+    assert_eq!(said, "no", "in a place of the sandbox's own");
     // A single file, too.
     let said = place.shell(&writing(&[&beside]), &format!("echo now > {}", beside.display())).await;
     assert_eq!((said.as_str(), fs::read_to_string(&beside).unwrap().as_str()), ("", "now\n"));

@@ -57,7 +57,7 @@ fn a_hundred_wraps_leave_nothing() {
                 place.wrapper.wrap("true", [""; 0], place.path(), &offline()).await.unwrap();
             match round % 4 {
                 0 => drop(command),
-                1 => drop(command.kill_on_drop(true).spawn().unwrap()),
+                1 => command.spawn().unwrap().kill().await.unwrap(),
                 _ => assert!(command.status().await.unwrap().success()),
             }
         };
@@ -69,7 +69,13 @@ fn a_hundred_wraps_leave_nothing() {
         for round in 0..100 {
             spawned(round).await;
         }
-        settled("as before", || Counts::now() == before).await;
+        for _ in 0..500 {
+            if Counts::now() == before {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(Counts::now(), before);
         assert_eq!(place.wrapper.sessions(), 1);
         place.wrapper.shutdown().await;
         settled("no process", || Counts::now().processes == 0).await;

@@ -5,7 +5,10 @@ use std::{fs, time::Duration};
 use kennel::{Capabilities, Ended, Error, Layer, Level, Output, RunLimits};
 
 use super::{Place, offline};
-use crate::support::{HEARTBEAT, beats, is_silent, until};
+use crate::{
+    session::tree::children,
+    support::{HEARTBEAT, beats, is_alone, is_silent, until},
+};
 
 async fn run(place: &Place, caps: &Capabilities, script: &str, limits: &RunLimits) -> Output {
     let (output, layer) = place.wrapper.run("sh", ["-c", script], place.path(), caps, limits).await.unwrap();
@@ -76,6 +79,41 @@ async fn dropping_the_future_kills_it() {
         }
         until("the heart stands still", || is_silent(place.path()));
     }
+}
+
+#[test]
+fn a_hundred_runs_leave_no_process_and_no_handler() {
+    let test = "capabilities::run::a_hundred_runs_leave_no_process_and_no_handler";
+    if !is_alone(test, "exec \"$@\"") {
+        return;
+    }
+    let handlers = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let kept = |line: &&str| line.starts_with("SigCgt") || line.starts_with("SigIgn");
+        status.lines().filter(kept).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = handlers();
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let place = Place::new();
+        let caps = Capabilities::default();
+        let mut descriptors = None;
+        for round in 0..100u64 {
+            let limits = RunLimits { timeout: Some(Duration::from_millis(20)), ..RunLimits::default() };
+            let script = if round % 2 == 0 { "sleep 60 & sleep 60" } else { "exit 3" };
+            let given = run(&place, &caps, script, &limits);
+            let _ = tokio::time::timeout(Duration::from_micros(round * 300), given).await;
+            descriptors = descriptors.or(Some(open()));
+        }
+        for _ in 0..500 {
+            if children(std::process::id()).is_empty() && Some(open()) == descriptors {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!((children(std::process::id()).len(), Some(open())), (0, descriptors));
+    });
+    assert_eq!(handlers(), before);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
