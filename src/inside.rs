@@ -57,6 +57,8 @@ pub(crate) enum Arrival {
     Born(OwnedFd),
     /// A socket of the sandbox's, to be served outside.
     Listening(Listening),
+    /// What the filter of system calls tells its refusals by.
+    Refusing(OwnedFd),
     /// Init is gone; nothing more will come.
     Closed,
 }
@@ -163,6 +165,7 @@ impl Inside {
                 let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
                 Ok(Arrival::Listening(Listening { kind: kind.cast_signed(), port, socket }))
             }
+            (Some(Report::Refusing {}), Some(listener)) => Ok(Arrival::Refusing(listener)),
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -22,6 +22,7 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -38,6 +39,7 @@ mod describe;
 mod enforcement;
 mod error;
 mod exec;
+mod explain;
 mod failure;
 mod host;
 mod image;
@@ -68,7 +70,7 @@ pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
-pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
+pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
     PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,

@@ -85,6 +85,11 @@ pub struct Policy {
     /// A file of the host's to which each decision of the proxy is appended, as a line of JSON. Made with mode 0600
     /// if it is not there. `None`: nowhere.
     pub audit: Option<PathBuf>,
+    /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Refused system
+    /// calls then wait for an answer of the embedding program, which is the same as without. Default: false.
+    ///
+    /// [`Outcome::denials`]: crate::Outcome::denials
+    pub explain: bool,
 }
 
 impl Default for Policy {
@@ -111,6 +116,7 @@ impl Policy {
             hostname: "kennel".to_owned(),
             cwd: None,
             audit: None,
+            explain: false,
         }
     }
 
@@ -163,6 +169,26 @@ impl Policy {
     #[must_use]
     pub fn audit(mut self, path: impl Into<PathBuf>) -> Self {
         self.audit = Some(path.into());
+        self
+    }
+
+    /// Has outcomes say which wall refused what.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), kennel::Error> {
+    /// use kennel::{Policy, Sandbox};
+    ///
+    /// let sandbox = Sandbox::new(&Policy::default().explain(true))?;
+    /// let output = sandbox.command("touch").arg("/etc/motd").output().await?;
+    /// for denial in &output.denials {
+    ///     println!("{}: {} ({:?})", denial.protection, denial.subject, denial.basis);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn explain(mut self, explain: bool) -> Self {
+        self.explain = explain;
         self
     }
 
@@ -283,6 +309,7 @@ mod tests {
             .allow("a:1")
             .deny("b:2")
             .audit("/log")
+            .explain(true)
             .env(Env { base: EnvBase::Inherit, ..Env::default() })
             .pass_env("CI")
             .set_env("A", "b")
@@ -303,6 +330,7 @@ mod tests {
             (&["a:1".into()][..], &["b:2".into()][..])
         );
         assert_eq!(policy.audit, Some(PathBuf::from("/log")));
+        assert!(policy.explain);
         assert_eq!(policy.env.base, EnvBase::Inherit);
         assert_eq!(policy.env.pass, ["CI"]);
         assert_eq!(policy.env.set["A"], "b");

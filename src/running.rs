@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     future::pending,
     io,
-    os::unix::process::ExitStatusExt,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::PathBuf,
     process::ExitStatus,
     sync::Arc,
@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
     compile::Section,
+    explain::{self, Judge, Refusals},
     inside::{Arrival, Inside},
     prepared::Prepared,
     proxy::{Serving, Witness},
@@ -42,6 +43,8 @@ pub(crate) struct Asked {
     pub(crate) background: bool,
     /// Steps of this worker alone.
     pub(crate) narrow: Option<Section>,
+    /// What explains its errors, where they shall be.
+    pub(crate) judge: Option<Judge>,
 }
 
 /// What is needed to follow a command to its end.
@@ -62,6 +65,8 @@ pub(crate) struct Running {
     serving: Option<Serving>,
     /// Follows what the proxy refuses.
     witness: Option<Witness>,
+    /// Follows what the filter of system calls refuses.
+    refusals: Option<Refusals>,
     span: tracing::Span,
 }
 
@@ -91,10 +96,25 @@ impl Running {
                 Some(guard) => guard.witness(),
                 None => serving.as_ref().map(Serving::witness),
             },
+            refusals: None,
             serving,
             guard,
             span,
         })
+    }
+
+    /// What explains the errors of the command, where they shall be.
+    pub(crate) fn judge(&self) -> Option<&Judge> {
+        self.asked.judge.as_ref()
+    }
+
+    /// Answers in the place of the filter of system calls, and remembers what it refuses.
+    ///
+    /// # Errors
+    /// No room for a thread.
+    pub(crate) fn follow(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        self.refusals = Some(Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?);
+        Ok(())
     }
 
     /// Whether the program runs, as far as was heard.
@@ -235,6 +255,10 @@ impl Running {
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let mut denials = self.inside.get_mut().undo();
         denials.extend(self.witness.iter().flat_map(Witness::denials));
+        denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
+        if let (Some(limit), Some(judge)) = (limit, &self.asked.judge) {
+            denials.extend(explain::of_end(&judge.limits, limit, self.asked.timeout, &usage));
+        }
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         Outcome {
             status,

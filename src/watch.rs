@@ -23,7 +23,10 @@ use nix::{
     unistd::symlinkat,
 };
 
-use crate::{host::open_without_links, outcome::Denial};
+use crate::{
+    host::open_without_links,
+    outcome::{Basis, Denial},
+};
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +124,8 @@ fn denial(path: &Path, what: &str) -> Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: path.display().to_string(),
         reason: format!("a protected path was changed; {what}"),
+        basis: Basis::Observed,
+        remedy: None,
     }
 }
 

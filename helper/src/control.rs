@@ -155,5 +155,7 @@ enum Report {
     7 = Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
     8 = Listening { kind: u32, port: u32 },
+    /// The descriptor by which a filter of system calls tells what it refuses comes with this message.
+    12 = Refusing {},
 }
 }

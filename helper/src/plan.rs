@@ -92,6 +92,10 @@ enum Step<'w> {
     /// socket(2), bind(2), listen(2) in the new network namespace: a socket at an IPv4 address, of the kind that
     /// `kind` says as socket(2) does, handed to the outside ([`Report::Listening`](crate::control::Report::Listening)).
     31 = Listen { kind: u32, address: u32, port: u32 },
+    /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): `program` asks the outside what it refuses, by a descriptor that is
+    /// handed to it ([`Report::Refusing`](crate::control::Report::Refusing)). Where the kernel makes no such
+    /// descriptor, as where another filter has one already, `plain` is installed in its place.
+    41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8] },
 }
 }
 

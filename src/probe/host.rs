@@ -135,6 +135,7 @@ fn overlay_plan() -> (Compiled, u32) {
         limits: Limits::default(),
         network: None,
         bridge: None,
+        terms: None,
     };
     (compiled, count - 1)
 }

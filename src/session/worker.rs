@@ -1,6 +1,6 @@
 //! A worker that has no command yet, as far as it was heard of.
 
-use std::{io, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use kennel_helper::control::Report;
 use nix::errno::Errno;
@@ -26,6 +26,8 @@ pub(crate) struct Taken {
     pub(crate) said: Vec<Report>,
     /// The proxy of a one-shot.
     pub(crate) serving: Option<Serving>,
+    /// What its filter of system calls tells its refusals by, where that has come already.
+    pub(crate) listener: Option<OwnedFd>,
     own: Option<Arc<Own>>,
 }
 
@@ -37,7 +39,7 @@ impl Taken {
         let inside = start::start_alone(prepared, own.as_ref().map(|own| &own.bytes))?;
         let mut said = Vec::new();
         let serving = Serving::open(prepared, &inside, &mut said).await?;
-        Ok(Self { inside, said, serving, own })
+        Ok(Self { inside, said, serving, listener: None, own })
     }
 
     /// Its steps that are not in the plan.
@@ -59,6 +61,8 @@ pub(super) struct Worker {
     failed: Option<(u32, u32, i32)>,
     /// Whether its pidfd came when there was no room for it.
     is_out_of_hold: bool,
+    /// What its filter of system calls tells its refusals by.
+    listener: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -73,6 +77,7 @@ impl Worker {
             skipped: Vec::new(),
             failed: None,
             is_out_of_hold: false,
+            listener: None,
         }
     }
 
@@ -90,7 +95,7 @@ impl Worker {
     pub(super) fn taken(self, hold: Hold) -> Taken {
         let mut inside = self.inside;
         inside.hold(hold);
-        Taken { inside, said: self.skipped, serving: None, own: self.own }
+        Taken { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
@@ -145,7 +150,9 @@ impl Worker {
             }
             Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
-            Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
+            Arrival::Refusing(listener) => self.listener = Some(listener),
+            // Nobody would answer what it refuses.
+            Arrival::Report(Report::Born {} | Report::Refusing {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) => {}
         }
         Ok(())
