@@ -193,7 +193,13 @@ impl Running {
     /// A report that does not end anything.
     pub(crate) fn note(&mut self, report: &Report) {
         match *report {
-            Report::Started {} => self.has_started = true,
+            Report::Started {} => {
+                self.has_started = true;
+                // Another filter may have taken the place of the one who asks, as in some containers.
+                if self.asked.judge.is_some() && self.refusals.is_none() {
+                    tracing::warn!(parent: &self.span, "what seccomp refuses cannot be followed here");
+                }
+            }
             Report::Ready { took_us } => {
                 if let Some(guard) = &self.guard {
                     guard.refilled(took_us);
@@ -257,7 +263,7 @@ impl Running {
         denials.extend(self.witness.iter().flat_map(Witness::denials));
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(limit), Some(judge)) = (limit, &self.asked.judge) {
-            denials.extend(explain::of_end(&judge.limits, limit, self.asked.timeout, &usage));
+            denials.extend(explain::of_end(&judge.limits, limit, &usage));
         }
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         Outcome {

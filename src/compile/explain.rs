@@ -100,9 +100,11 @@ impl Terms {
         match &place.node {
             Node::Bind { access: Access::Read, .. } => Some(self.read_only_bind(path, &at, place)),
             Node::Dir => Some(certain(Protection::Root, "the sandbox's own root is read-only", None)),
-            Node::Cover => {
-                Some(certain(place.protection, format!("it is covered ({}), and read-only", place.what), None))
-            }
+            Node::Cover => Some(certain(
+                place.protection,
+                format!("it is covered ({}), and read-only", place.what),
+                None,
+            )),
             Node::File { .. } | Node::OwnFile { .. } if is_it => {
                 Some(certain(place.protection, "it is a read-only file of the sandbox's own", None))
             }
@@ -116,7 +118,8 @@ impl Terms {
         let Node::Bind { source, .. } = &place.node else {
             return certain(Protection::Root, "it is read-only", None);
         };
-        let could_be_written = is_writable_outside(&self.view.host_path(path).unwrap_or_default(), &source.path);
+        let could_be_written =
+            is_writable_outside(&self.view.host_path(path).unwrap_or_default(), &source.path);
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
@@ -133,8 +136,10 @@ impl Terms {
                 certain(Protection::Root, reason, flag(instead))
             }
             Origin::Profile => {
-                let reason =
-                    format!("{} is shown read-only by the profile; work on a copy", crate::explain::shown(at));
+                let reason = format!(
+                    "{} is shown read-only by the profile; work on a copy",
+                    crate::explain::shown(at)
+                );
                 certain(Protection::Root, reason, None)
             }
         }

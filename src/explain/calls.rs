@@ -106,7 +106,11 @@ mod tests {
         for (call, because, expected) in [
             (libc::SYS_mount, vec![], "mount"),
             (libc::SYS_unshare, vec![(0, bits(libc::CLONE_NEWUSER))], "unshare(CLONE_NEWUSER)"),
-            (libc::SYS_clone, vec![(0, bits(libc::CLONE_NEWNS | libc::CLONE_NEWPID))], "clone(CLONE_NEWNS|CLONE_NEWPID)"),
+            (
+                libc::SYS_clone,
+                vec![(0, bits(libc::CLONE_NEWNS | libc::CLONE_NEWPID))],
+                "clone(CLONE_NEWNS|CLONE_NEWPID)",
+            ),
             (libc::SYS_unshare, vec![(0, 0x80)], "unshare(0x80)"),
             (libc::SYS_socket, vec![(0, bits(libc::AF_ALG))], "socket(AF_ALG)"),
             (libc::SYS_socket, vec![(0, 77)], "socket(0x4d)"),

@@ -20,19 +20,15 @@ pub(super) fn of_error(limits: &Limits, errno: Errno) -> Option<Denial> {
     Some(denial(protection, &value, flag, Basis::Possible))
 }
 
-/// The limit that ended a command.
-pub(crate) fn of_end(limits: &Limits, limit: Limit, timeout: Option<Duration>, usage: &Usage) -> Option<Denial> {
+/// The limit that ended a command. Wall time is no protection of its own, and told as such.
+pub(crate) fn of_end(limits: &Limits, limit: Limit, usage: &Usage) -> Option<Denial> {
     Some(match limit {
-        Limit::WallTime => {
-            let value = format!("{}ms", timeout?.as_millis());
-            let mut denial = denial(Protection::PidNamespace, &value, Some("--timeout TIME"), Basis::Observed);
-            denial.subject = "wall time".to_owned();
-            denial
-        }
+        Limit::WallTime => return None,
         Limit::CpuTime => {
             let allowed = limits.cpu_time?;
-            // Who wants to end like this sends himself the signal.
-            let used = Duration::from_micros(usage.user_us.saturating_add(usage.system_us));
+            // Who wants to end like this sends himself the signal. The kernel counts ticks against the limit, and what
+            // it reports as used is measured otherwise.
+            let used = Duration::from_micros(usage.user_us.saturating_add(usage.system_us)) * 10 / 9;
             let basis = if used >= allowed.duration() { Basis::Observed } else { Basis::Possible };
             denial(Protection::CpuTime, &allowed.to_string(), Some("--cpu-time TIME"), basis)
         }

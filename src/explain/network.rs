@@ -1,18 +1,12 @@
 //! Errors of the network that follow from the policy. What the proxy refuses it tells itself.
 
 use super::{advice, text::Trouble};
-use crate::{
-    Basis, Denial, Protection,
-    compile::explain::Terms,
-    policy::NetworkMode,
-};
+use crate::{Basis, Denial, Protection, compile::explain::Terms, policy::NetworkMode};
 
 /// What the sandbox has to do with it, if anything.
 pub(super) fn denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
     match (what, terms.network) {
-        (Trouble::Unreachable, NetworkMode::None) => {
-            Some(no_network(terms, "network".to_owned(), "HOST"))
-        }
+        (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), "HOST")),
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
             Some(no_network(terms, subject, name.as_deref().unwrap_or("HOST")))

@@ -90,7 +90,8 @@ impl Entry {
     fn denial(&self, number: u32, because: &[(u8, u64)]) -> Denial {
         let times = if self.count == 1 { String::new() } else { format!(", {} times", self.count) };
         let caller = self.caller.as_ref().map(|name| format!(", first to '{name}'")).unwrap_or_default();
-        let reason = format!("refused with {}{times}{caller}; no flag allows it", calls::errno(self.refused.errno));
+        let reason =
+            format!("refused with {}{times}{caller}; no flag allows it", calls::errno(self.refused.errno));
         denial(calls::subject(number, because), reason)
     }
 }

@@ -43,9 +43,9 @@ fn nothing_is_asked_where_nobody_wants_to_know() {
         assert!(without.terms.is_none() && with.terms.is_some());
         let asks = |compiled: &crate::compile::Compiled| {
             [&compiled.setup, &compiled.walls].into_iter().any(|section| {
-                (0..).map_while(|index| section.step(index)).any(|(_, step)| {
-                    matches!(step, kennel_helper::plan::Step::SeccompAsking { .. })
-                })
+                (0..)
+                    .map_while(|index| section.step(index))
+                    .any(|(_, step)| matches!(step, kennel_helper::plan::Step::SeccompAsking { .. }))
             })
         };
         assert!(!asks(&without) && asks(&with));
@@ -68,7 +68,10 @@ fn what_is_shown_read_only_is_a_fact_and_what_is_not_shown_is_not() {
         denials.remove(0)
     };
     let written = one("touch: cannot touch '/usr/x': Read-only file system");
-    assert_eq!((written.protection, &*written.subject, written.basis), (Protection::Root, "/usr/x", Basis::Derived));
+    assert_eq!(
+        (written.protection, &*written.subject, written.basis),
+        (Protection::Root, "/usr/x", Basis::Derived)
+    );
     assert_eq!(written.remedy, None, "a system directory is nobody's to grant");
     let hidden = one("cat: /srv/kennel-secret: No such file or directory");
     assert_eq!((hidden.basis, hidden.remedy.as_deref()), (Basis::Possible, Some("--ro /srv/kennel-secret")));
@@ -101,14 +104,23 @@ fn what_is_not_ours_is_not_claimed() {
 fn whether_a_hidden_path_is_there_makes_no_difference() {
     let workspace = workspace();
     let judge = plain(&workspace);
-    let hidden = tempfile::Builder::new().prefix("kennel-hidden-").tempdir_in("/var/tmp").expect("a directory");
+    let hidden =
+        tempfile::Builder::new().prefix("kennel-hidden-").tempdir_in("/var/tmp").expect("a directory");
     let there = hidden.path().join("there");
     std::fs::write(&there, "").expect("a file");
-    for error in ["No such file or directory", "Read-only file system", "Device or resource busy", "No space left on device"] {
+    for error in [
+        "No such file or directory",
+        "Read-only file system",
+        "Device or resource busy",
+        "No space left on device",
+    ] {
         let told = |path: &Path| {
             let line = format!("cat: '{}': {error}", path.display());
             let denials = judge.denials(line.as_bytes());
-            denials.into_iter().map(|denial| (denial.reason.replace("not-there", "there"), denial.basis)).collect::<Vec<_>>()
+            denials
+                .into_iter()
+                .map(|denial| (denial.reason.replace("not-there", "there"), denial.basis))
+                .collect::<Vec<_>>()
         };
         assert_eq!(told(&there), told(&hidden.path().join("not-there")), "{error}");
     }
@@ -120,7 +132,8 @@ fn a_link_in_the_workspace_is_followed_inside() {
     std::os::unix::fs::symlink("/srv/kennel-secret", workspace.path().join("link")).expect("a link");
     std::os::unix::fs::symlink("loop", workspace.path().join("loop")).expect("a link");
     let judge = plain(&workspace);
-    let denials = judge.denials(b"cat: link: No such file or directory\ncat: loop: No such file or directory");
+    let denials =
+        judge.denials(b"cat: link: No such file or directory\ncat: loop: No such file or directory");
     let subjects: Vec<_> = denials.iter().map(|denial| (&*denial.subject, denial.basis)).collect();
     assert_eq!(subjects, [("/srv/kennel-secret", Basis::Possible)]);
 }
@@ -128,7 +141,8 @@ fn a_link_in_the_workspace_is_followed_inside() {
 #[test]
 fn many_lies_are_few_denials() {
     let workspace = workspace();
-    let text: String = (0..5000).map(|n| format!("rm: cannot remove '/usr/{n}': Read-only file system\n")).collect();
+    let text: String =
+        (0..5000).map(|n| format!("rm: cannot remove '/usr/{n}': Read-only file system\n")).collect();
     assert_eq!(plain(&workspace).denials(text.as_bytes()).len(), MOST);
 }
 
@@ -158,8 +172,10 @@ fn limits_are_named_where_the_command_has_them() {
     let limits = Limits { pids: Some(7), memory: "64M".parse().ok(), ..Limits::default() };
     let policy = crate::Policy::profile(crate::Profile::RepoWrite, workspace.path()).limits(limits);
     let judge = judge(policy, workspace.path());
-    let denials = judge.denials(b"sh: 1: Cannot fork\nbash: fork: Resource temporarily unavailable\nMemoryError");
-    let told: Vec<_> = denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
+    let denials =
+        judge.denials(b"sh: 1: Cannot fork\nbash: fork: Resource temporarily unavailable\nMemoryError");
+    let told: Vec<_> =
+        denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
     let expected = [
         (Protection::Pids, Basis::Possible, Some("--pids N")),
         (Protection::Memory, Basis::Possible, Some("--memory SIZE")),
@@ -177,8 +193,12 @@ proptest! {
     ) {
         const ERRORS: [&str; 4] =
             ["Read-only file system", "No such file or directory", "No space left on device", "Device or resource busy"];
-        let workspace = workspace();
-        let judge = plain(&workspace);
+        static JUDGE: std::sync::LazyLock<(tempfile::TempDir, Judge)> = std::sync::LazyLock::new(|| {
+            let workspace = workspace();
+            let judge = plain(&workspace);
+            (workspace, judge)
+        });
+        let judge = &JUDGE.1;
         let text: String = said.iter().map(|(path, error)| format!("x: '/{path}': {}\n", ERRORS[*error])).collect();
         let denials = judge.denials(text.as_bytes());
         prop_assert!(denials.len() <= MOST);

@@ -106,8 +106,9 @@ fn of_line(line: &str, above: &VecDeque<String>) -> Option<Complaint> {
             return Some(Complaint::Network(Trouble::Name(host(rest).filter(|_| *is_followed))));
         }
     }
-    let (at, words, errno) =
-        WORDS.iter().find_map(|(words, errno)| Some((lower.rfind(words)?, *words, *errno)))?;
+    // The last of them: a name may be made of such words.
+    let found = WORDS.iter().filter_map(|(words, errno)| Some((lower.rfind(words)?, *words, *errno)));
+    let (at, words, errno) = found.max_by_key(|(at, ..)| *at)?;
     let (before, after) = (line.get(..at)?, line.get(at + words.len()..)?);
     match errno {
         Errno::ENETUNREACH => return Some(Complaint::Network(Trouble::Unreachable)),
@@ -190,14 +191,16 @@ fn quoted(line: &str) -> Vec<String> {
             same => same,
         };
         // An apostrophe in a word opens nothing.
-        let in_word = rest.get(..at).and_then(|text| text.chars().next_back()).is_some_and(char::is_alphanumeric);
+        let in_word =
+            rest.get(..at).and_then(|text| text.chars().next_back()).is_some_and(char::is_alphanumeric);
         rest = rest.get(at + open.len_utf8()..).unwrap_or_default();
         if in_word {
             continue;
         }
         let Some(end) = rest.find(close).or_else(|| rest.find('\'').filter(|_| open == '`')) else { break };
         found.push(rest.get(..end).unwrap_or_default().to_owned());
-        rest = rest.get(end..).and_then(|rest| rest.get(rest.chars().next()?.len_utf8()..)).unwrap_or_default();
+        rest =
+            rest.get(end..).and_then(|rest| rest.get(rest.chars().next()?.len_utf8()..)).unwrap_or_default();
     }
     found
 }
@@ -206,14 +209,19 @@ fn quoted(line: &str) -> Vec<String> {
 fn is_path(text: &str) -> bool {
     let is_short = !text.is_empty() && text.len() < 4096;
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_url = text.contains("://");
-    is_short && !is_number && !is_url && !text.starts_with('-') && (text.starts_with('/') || !text.contains(' '))
+    let is_url = !text.starts_with('/') && text.contains("://");
+    is_short
+        && !is_number
+        && !is_url
+        && !text.starts_with('-')
+        && (text.starts_with('/') || !text.contains(' '))
 }
 
 /// A name of a host at the beginning.
 fn host(text: &str) -> Option<String> {
     let is_part = |c: &char| c.is_ascii_alphanumeric() || ".-_".contains(*c);
-    let host: String = text.trim_start_matches(['\'', '"', ' ']).chars().take_while(is_part).take(253).collect();
+    let host: String =
+        text.trim_start_matches(['\'', '"', ' ']).chars().take_while(is_part).take(253).collect();
     let host = host.trim_end_matches('.');
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }

@@ -69,7 +69,9 @@ fn an_error_on_a_line_of_its_own_is_about_what_was_quoted_shortly_before() {
 fn who_speaks_is_no_path_and_other_lines_say_nothing() {
     assert_eq!(named("cat: Read-only file system"), [(Errno::EROFS, vec![])]);
     assert_eq!(named("it's a read-only file system, isn't it"), [(Errno::EROFS, vec![])]);
-    for line in ["", "all is well", "error: 12", "make: *** [Makefile:3: all] Error 1", "cat: /x: Is a directory"] {
+    for line in
+        ["", "all is well", "error: 12", "make: *** [Makefile:3: all] Error 1", "cat: /x: Is a directory"]
+    {
         assert_eq!(complaints(line.as_bytes()), [], "{line}");
     }
     // The host's modes answer it as well.
@@ -103,11 +105,14 @@ fn a_flood_leaves_its_end() {
 }
 
 fn line() -> impl Strategy<Value = String> {
-    let words: Vec<&str> = WORDS.iter().map(|(words, _)| *words).chain(LOOKUPS.iter().map(|(words, _)| *words)).collect();
+    let words: Vec<&str> =
+        WORDS.iter().map(|(words, _)| *words).chain(LOOKUPS.iter().map(|(words, _)| *words)).collect();
     let part = prop_oneof![
         proptest::sample::select(words).prop_map(str::to_owned),
-        proptest::sample::select(vec![": ", "'", "\"", "`", "‘", "’", "“", "/", " /", "\u{1b}[", "(", "port ", "cannot "])
-            .prop_map(str::to_owned),
+        proptest::sample::select(vec![
+            ": ", "'", "\"", "`", "‘", "’", "“", "/", " /", "\u{1b}[", "(", "port ", "cannot "
+        ])
+        .prop_map(str::to_owned),
         ".{0,12}",
     ];
     proptest::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
