@@ -49,6 +49,9 @@ impl Child {
         self.stdin = input.map(ChildStdin::new).transpose().map_err(failed())?;
         self.stdout = reader(output).map_err(failed())?;
         self.stderr = reader(error).map_err(failed())?;
+        if let (Some(stderr), Some(judge)) = (&mut self.stderr, running.judge()) {
+            stderr.explain_by(judge.clone());
+        }
         Ok(())
     }
 
@@ -160,7 +163,11 @@ impl Child {
                 Err(running.failure(section, index, errno))
             }
             // Its descriptor was lost for want of room for one.
-            Arrival::Report(Report::Terminal {}) => Err(Error::no_descriptor()),
+            Arrival::Report(Report::Terminal {} | Report::Refusing {}) => Err(Error::no_descriptor()),
+            Arrival::Refusing(listener) => {
+                running.follow(listener)?;
+                return Ok(None);
+            }
             Arrival::Born(_) | Arrival::Listening(_) | Arrival::Root(_) | Arrival::Mounts(_) => {
                 return Ok(None);
             }

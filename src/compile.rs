@@ -6,6 +6,7 @@
 pub(crate) mod bridge;
 mod emit;
 mod environment;
+pub(crate) mod explain;
 pub(crate) mod footing;
 mod git;
 mod grants;
@@ -19,13 +20,13 @@ mod pin;
 mod protect;
 mod renew;
 pub(crate) mod request;
-mod seccomp;
+pub(crate) mod seccomp;
 mod secrets;
 mod section;
 mod source;
 mod system;
 mod toolchains;
-mod view;
+pub(crate) mod view;
 mod walk;
 
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
@@ -40,10 +41,10 @@ pub(crate) use self::{
 };
 
 use self::{
-    bridge::BridgePlan, emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View,
+    bridge::BridgePlan, emit::OnHost, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View,
 };
 use crate::{
-    Enforcement, Error,
+    Enforcement, Error, Version,
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
@@ -54,6 +55,9 @@ use crate::{
 
 /// Private places are that large where the policy does not say.
 const DEFAULT_TMPFS: u64 = 2 << 30;
+
+/// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
+const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
 /// What the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +150,8 @@ pub(crate) struct Compiled {
     pub(crate) network: Option<Settings>,
     /// What leads to a proxy that is not ours.
     pub(crate) bridge: Option<Arc<BridgePlan>>,
+    /// What errors are explained by, where they shall be.
+    pub(crate) terms: Option<Arc<Terms>>,
 }
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
@@ -235,6 +241,7 @@ pub(crate) fn finish(
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
+        terms: policy.explain.then(|| Arc::new(Terms::new(&parts, view))),
         enforcement,
         #[cfg(feature = "fluers")]
         view,
@@ -298,8 +305,9 @@ fn setup_steps(
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
     if parts.shape.is_session() {
         identity::without_comeback(&mut setup);
-        if parts.host.seccomp {
-            push_filter(parts, &mut setup, seccomp::of_zygote());
+        // One that refuses would be faster than one that asks: workers get all of it themselves then.
+        if parts.host.seccomp && !parts.policy.explain {
+            push_filter(parts, &mut setup, &Step::Seccomp { program: &seccomp::bytes(seccomp::of_zygote()) });
         }
     }
     Ok((setup, on_host))
@@ -352,22 +360,33 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
         return landlock::without_filter(parts, enforcement);
     }
     let program = match parts.shape {
-        Shape::OneShot => seccomp::whole(),
-        Shape::Session { .. } => seccomp::of_worker(),
+        Shape::Session { .. } if !parts.policy.explain => seccomp::of_worker(),
+        _ => seccomp::whole(),
     };
-    push_filter(parts, walls, program);
+    let program = &seccomp::bytes(program);
+    if parts.policy.explain {
+        let (asking, flags) = (&seccomp::bytes(seccomp::asking()), listener_flags(parts.host.kernel));
+        push_filter(parts, walls, &Step::SeccompAsking { program: asking, flags, plain: program });
+    } else {
+        push_filter(parts, walls, &Step::Seccomp { program });
+    }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
     Ok(())
 }
 
 /// A part of the filter, which may be missing where nothing that must hold rests on it.
-fn push_filter(parts: &Parts<'_>, section: &mut Section, program: &[seccompiler::sock_filter]) {
-    let program = &seccomp::bytes(program);
-    let step = Step::Seccomp { program };
+fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
     match landlock::rests_on_filter(parts) {
-        true => section.push(Protection::Seccomp, &step),
-        false => section.push_by(parts.policy, Protection::Seccomp, &step),
+        true => section.push(Protection::Seccomp, step),
+        false => section.push_by(parts.policy, Protection::Seccomp, step),
     }
+}
+
+/// A listener; and, once somebody has looked at a call, signals that do not kill wait for the answer, as they would for
+/// a call that takes its time. Without that a handler would see it interrupted where it is otherwise refused.
+fn listener_flags(kernel: Version) -> u64 {
+    let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
+    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
 }
 
 /// A protection that the host lacks altogether: an error where it is required, an entry where it is not.

@@ -32,7 +32,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::DropBoundingSet {} => "empty the bounding set".to_owned(),
         Step::NewKeyring {} => "make a session keyring".to_owned(),
         Step::Limit { resource, soft, .. } => format!("limit {} to {soft}", limit(resource)),
-        Step::Seccomp { .. } => "install the seccomp filter".to_owned(),
+        Step::Seccomp { .. } | Step::SeccompAsking { .. } => "install the seccomp filter".to_owned(),
         Step::EnterRoot {} => "enter the root".to_owned(),
         Step::Move { from, to, .. } => format!("move {} to {}", target(from), target(to)),
         Step::Detach { target: at } => format!("unmount {}", target(at)),

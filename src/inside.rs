@@ -61,6 +61,8 @@ pub(crate) enum Arrival {
     Root(OwnedFd),
     /// The mount namespace of a worker.
     Mounts(OwnedFd),
+    /// What the filter of system calls tells its refusals by.
+    Refusing(OwnedFd),
     /// Init is gone; nothing more will come.
     Closed,
 }
@@ -169,6 +171,7 @@ impl Inside {
             }
             (Some(Report::Root {}), Some(root)) => Ok(Arrival::Root(root)),
             (Some(Report::Mounts {}), Some(mounts)) => Ok(Arrival::Mounts(mounts)),
+            (Some(Report::Refusing {}), Some(listener)) => Ok(Arrival::Refusing(listener)),
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
         }

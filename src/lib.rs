@@ -26,6 +26,7 @@
 //! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
+//! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -51,6 +52,7 @@ mod describe;
 mod enforcement;
 mod error;
 mod exec;
+mod explain;
 mod failure;
 mod files;
 mod host;
@@ -90,7 +92,7 @@ pub use files::{FileEntry, FileInfo, FileKind, FileReader, FileWriter};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
-pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
+pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
     Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
     PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,

@@ -49,15 +49,52 @@ pub struct Usage {
     pub killed: u32,
 }
 
+/// How it is known that something was refused.
+///
+/// ```
+/// use kennel::Basis;
+///
+/// assert!(Basis::Observed.is_certain() && Basis::Derived.is_certain() && !Basis::Possible.is_certain());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Basis {
+    /// Kennel refused it, or was told by the kernel.
+    Observed,
+    /// The command's output names it and an error, and under this policy nothing but that error can come of it. That
+    /// the command did try is its own word.
+    Derived,
+    /// The command's output names it and an error that this policy causes there, and that something else may have caused.
+    Possible,
+}
+
+impl Basis {
+    /// Whether it is the sandbox that refuses it, without doubt.
+    #[must_use]
+    pub fn is_certain(self) -> bool {
+        self != Self::Possible
+    }
+}
+
 /// Something that the sandbox did not let stand.
+///
+/// Connections and protected paths are told always, the rest where the policy asks for it: [`Policy::explain`]. What a
+/// command did not say, or said in another language than English, is not in it.
+///
+/// [`Policy::explain`]: crate::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Denial {
     /// The protection that refused it.
     pub protection: Protection,
-    /// What was refused: a path, a destination.
+    /// What was refused: a path, a destination, a system call. On one line, without control characters.
     pub subject: String,
     /// Why, and what was done about it.
     pub reason: String,
+    /// How that is known.
+    pub basis: Basis,
+    /// The flag of `kennel run` that would allow it, where there is one; also in `reason`.
+    pub remedy: Option<String>,
 }
 
 /// How a command ended.
@@ -93,8 +130,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Enters what was read from the command's pipes, once they are at their ends.
+    /// Enters what was read from the command's pipes, once they are at their ends: how much it was and, where the policy
+    /// asks for explanations and the command failed, what its errors are about.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
+        if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
+            for denial in stderr.explained() {
+                if !self.denials.contains(&denial) {
+                    self.denials.push(denial);
+                }
+            }
+        }
         self.stdout_bytes = stdout.map(ChildOutput::seen);
         self.stderr_bytes = stderr.map(ChildOutput::seen);
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
@@ -115,7 +160,8 @@ impl Outcome {
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
-            format!("kennel: denied by {}: {}: {}", denial.protection, denial.subject, denial.reason)
+            let possibly = if denial.basis.is_certain() { "" } else { "possibly " };
+            format!("kennel: {possibly}denied by {}: {}: {}", denial.protection, denial.subject, denial.reason)
         });
         denials.chain(self.failure().map(|failure| format!("kennel: {}", failure.message))).collect()
     }

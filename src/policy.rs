@@ -87,6 +87,11 @@ pub struct Policy {
     pub cwd: Option<PathBuf>,
     /// Where what happens is written down. `None`: nowhere.
     pub audit: Option<Audit>,
+    /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Refused system
+    /// calls then wait for an answer of the embedding program, which is the same as without. Default: false.
+    ///
+    /// [`Outcome::denials`]: crate::Outcome::denials
+    pub explain: bool,
 }
 
 impl Default for Policy {
@@ -113,6 +118,7 @@ impl Policy {
             hostname: "kennel".to_owned(),
             cwd: None,
             audit: None,
+            explain: false,
         }
     }
 
@@ -165,6 +171,26 @@ impl Policy {
     #[must_use]
     pub fn audit(mut self, audit: impl Into<Audit>) -> Self {
         self.audit = Some(audit.into());
+        self
+    }
+
+    /// Has outcomes say which wall refused what.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), kennel::Error> {
+    /// use kennel::{Policy, Sandbox};
+    ///
+    /// let sandbox = Sandbox::new(&Policy::default().explain(true))?;
+    /// let output = sandbox.command("touch").arg("/etc/motd").output().await?;
+    /// for denial in &output.denials {
+    ///     println!("{}: {} ({:?})", denial.protection, denial.subject, denial.basis);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn explain(mut self, explain: bool) -> Self {
+        self.explain = explain;
         self
     }
 
@@ -285,6 +311,7 @@ mod tests {
             .allow("a:1")
             .deny("b:2")
             .audit("/log")
+            .explain(true)
             .env(Env { base: EnvBase::Inherit, ..Env::default() })
             .pass_env("CI")
             .set_env("A", "b")
@@ -305,6 +332,7 @@ mod tests {
             (&["a:1".into()][..], &["b:2".into()][..])
         );
         assert_eq!(policy.audit, Some(Audit::new("/log")));
+        assert!(policy.explain);
         assert_eq!(policy.env.base, EnvBase::Inherit);
         assert_eq!(policy.env.pass, ["CI"]);
         assert_eq!(policy.env.set["A"], "b");

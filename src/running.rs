@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     future::pending,
     io,
-    os::unix::process::ExitStatusExt,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     path::PathBuf,
     process::ExitStatus,
     sync::Arc,
@@ -21,6 +21,7 @@ use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
     audit::Exec,
     compile::Section,
+    explain::{self, Judge, Refusals},
     inside::{Arrival, Inside},
     prepared::Prepared,
     proxy::{Serving, Witness},
@@ -43,6 +44,8 @@ pub(crate) struct Asked {
     pub(crate) background: bool,
     /// Steps of this worker alone.
     pub(crate) narrow: Option<Section>,
+    /// What explains its errors, where they shall be.
+    pub(crate) judge: Option<Judge>,
 }
 
 /// What is needed to follow a command to its end.
@@ -65,6 +68,8 @@ pub(crate) struct Running {
     witness: Option<Witness>,
     /// What it leaves in the audit log.
     exec: Exec,
+    /// Follows what the filter of system calls refuses.
+    refusals: Option<Refusals>,
     span: tracing::Span,
 }
 
@@ -94,11 +99,26 @@ impl Running {
                 Some(guard) => guard.witness(),
                 None => serving.as_ref().map(Serving::witness),
             },
+            refusals: None,
             serving,
             guard,
             exec,
             span,
         })
+    }
+
+    /// What explains the errors of the command, where they shall be.
+    pub(crate) fn judge(&self) -> Option<&Judge> {
+        self.asked.judge.as_ref()
+    }
+
+    /// Answers in the place of the filter of system calls, and remembers what it refuses.
+    ///
+    /// # Errors
+    /// No room for a thread.
+    pub(crate) fn follow(&mut self, listener: OwnedFd) -> Result<(), Error> {
+        self.refusals = Some(Refusals::follow(listener).map_err(Error::io("follow what seccomp refuses"))?);
+        Ok(())
     }
 
     /// Whether the program runs, as far as was heard.
@@ -177,7 +197,13 @@ impl Running {
     /// A report that does not end anything.
     pub(crate) fn note(&mut self, report: &Report) {
         match *report {
-            Report::Started {} => self.has_started = true,
+            Report::Started {} => {
+                self.has_started = true;
+                // Another filter may have taken the place of the one who asks, as in some containers.
+                if self.asked.judge.is_some() && self.refusals.is_none() {
+                    tracing::warn!(parent: &self.span, "what seccomp refuses cannot be followed here");
+                }
+            }
             Report::Ready { took_us } => {
                 if let Some(guard) = &self.guard {
                     guard.refilled(took_us);
@@ -244,6 +270,10 @@ impl Running {
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let mut denials = self.inside.get_mut().undo();
+        denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
+        if let (Some(limit), Some(judge)) = (limit, &self.asked.judge) {
+            denials.extend(explain::of_end(&judge.limits, limit, &usage));
+        }
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         self.exec.denied(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));

@@ -19,7 +19,10 @@ use tokio::{
     net::unix::pipe,
 };
 
-use crate::Error;
+use crate::{
+    Denial, Error,
+    explain::{Judge, Tail},
+};
 
 /// What a standard descriptor of a command is.
 #[derive(Debug)]
@@ -136,12 +139,31 @@ pub struct ChildOutput {
     seen: u64,
     dropped: u64,
     marker: Option<io::Cursor<Vec<u8>>>,
+    /// The end of what was read, where errors in it shall be explained.
+    tail: Option<Box<Tail>>,
 }
 
 impl ChildOutput {
     pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
         let pipe = pipe::Receiver::from_owned_fd(fd)?;
-        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None })
+        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None })
+    }
+
+    /// Has the errors in it explained.
+    pub(crate) fn explain_by(&mut self, judge: Judge) {
+        self.tail = Some(Box::new(Tail::new(judge)));
+    }
+
+    /// What the errors in what was read are about, as far as the sandbox is the reason.
+    pub(crate) fn explained(&self) -> Vec<Denial> {
+        self.tail.as_ref().map(|tail| tail.denials()).unwrap_or_default()
+    }
+
+    /// Keeps the end of what was read, where somebody wants it.
+    fn keep(&mut self, bytes: &[u8]) {
+        if let Some(tail) = &mut self.tail {
+            tail.add(bytes);
+        }
     }
 
     /// Bytes that the command has written and this has read, kept or not.
@@ -163,6 +185,9 @@ impl ChildOutput {
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(fits));
         ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
         let count = part.filled().len();
+        if let Some(tail) = &mut self.tail {
+            tail.add(part.filled());
+        }
         buffer.advance(count);
         self.seen += count as u64;
         self.room = self.room.map(|room| room - count as u64);
@@ -181,6 +206,7 @@ impl ChildOutput {
                 Err(Errno::EINTR) => continue,
                 count => count?,
             };
+            self.keep(scratch.get(..count).unwrap_or_default());
             let fits = self.room.map_or(count, |room| count.min(usize::try_from(room).unwrap_or(count)));
             kept.extend(scratch.iter().take(fits));
             self.room = self.room.map(|room| room - fits as u64);
@@ -207,6 +233,7 @@ impl ChildOutput {
             let mut scratch = [0u8; 8192];
             let mut part = ReadBuf::new(&mut scratch);
             ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
+            self.keep(part.filled());
             let count = part.filled().len() as u64;
             if count == 0 {
                 return Poll::Ready(Ok(()));

@@ -24,7 +24,10 @@ use nix::{
     unistd::symlinkat,
 };
 
-use crate::{host::open_without_links, outcome::Denial};
+use crate::{
+    host::open_without_links,
+    outcome::{Basis, Denial},
+};
 
 pub(crate) use self::forbid::{Making, forbids};
 
@@ -124,6 +127,8 @@ fn denial(path: &Path, what: &str) -> Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: path.display().to_string(),
         reason: format!("a protected path was changed; {what}"),
+        basis: Basis::Observed,
+        remedy: None,
     }
 }
 

@@ -159,5 +159,7 @@ enum Report {
     9 = Root {},
     /// The mount namespace of a worker comes with this message: whoever holds it keeps the mounts.
     10 = Mounts {},
+    /// The descriptor by which a filter of system calls tells what it refuses comes with this message.
+    12 = Refusing {},
 }
 }

@@ -95,6 +95,10 @@ enum Step<'w> {
     /// open(2) of the mount namespace: it and the root are handed to the outside
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
     34 = HandOut {},
+    /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): `program` asks the outside what it refuses, by a descriptor that is
+    /// handed to it ([`Report::Refusing`](crate::control::Report::Refusing)). Where the kernel makes no such
+    /// descriptor, as where another filter has one already, `plain` is installed in its place.
+    41 = SeccompAsking { program: &'w [u8], flags: u64, plain: &'w [u8] },
 }
 }
 

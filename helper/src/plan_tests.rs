@@ -34,6 +34,7 @@ proptest! {
             Step::PivotRoot {},
             Step::Limit { resource: c, soft: a, hard: b },
             Step::Seccomp { program: &bytes },
+            Step::SeccompAsking { program: &bytes, flags: 40, plain: &bytes },
         ];
         let written: Vec<Entry<'_>> = steps.map(|step| Entry { optional, step }).to_vec();
         let section: Vec<u8> = written.iter().flat_map(encode).collect();

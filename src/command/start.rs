@@ -15,6 +15,7 @@ use crate::{
         request::{RequestBuf, Wanted},
     },
     exec,
+    explain::Judge,
     prepared::Prepared,
     running::{Asked, Running},
     session::{Guard, Live, Taken},
@@ -74,6 +75,9 @@ impl Command {
         let asked = Asked { narrow: taken.steps(), ..asked };
         let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span))?;
         taken.said.iter().for_each(|report| running.note(report));
+        if let Some(listener) = taken.listener {
+            running.follow(listener)?;
+        }
         let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
         Ok(child)
@@ -103,7 +107,7 @@ impl Command {
             background: self.background,
             limits: &kept.steps,
         })?;
-        let asked = Asked {
+        let mut asked = Asked {
             program: self.program.clone(),
             directory,
             timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]
@@ -113,7 +117,14 @@ impl Command {
             limits: kept.limits,
             background: self.background,
             narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
+            judge: None,
         };
+        asked.judge = compiled.terms.as_ref().map(|terms| Judge {
+            terms: Arc::clone(terms),
+            directory: asked.directory.clone(),
+            limits: asked.limits.clone(),
+            narrowed: self.narrowings.clone(),
+        });
         Ok((request, asked))
     }
 

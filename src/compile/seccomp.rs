@@ -15,6 +15,7 @@
 //! installs most of it once, and workers inherit that.
 
 mod assembler;
+pub(crate) mod judge;
 mod rule;
 mod rules;
 #[rustfmt::skip] // Several names to a line, so that a group stays a paragraph.
@@ -51,6 +52,24 @@ pub(crate) fn of_zygote() -> &'static [sock_filter] {
 pub(crate) fn of_worker() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| part(Part::Making));
     &PROGRAM
+}
+
+/// The whole filter for who wants to know what it refuses: where it would refuse, the kernel asks whoever holds its
+/// listener, who gives [`judge`]'s answer. What programs take for the sign of an older kernel (ENOSYS) it answers as it
+/// is: they all try such calls and do without, and some at each start of a thread.
+pub(crate) fn asking() -> &'static [sock_filter] {
+    static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| whole().iter().map(asked).collect());
+    &PROGRAM
+}
+
+/// An instruction that asks in the place of one that refuses; any other as it is.
+fn asked(step: &sock_filter) -> sock_filter {
+    let mut step = step.clone();
+    let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
+    if step.code == assembler::RETURN && refuses && step.k != rule::Verdict::refuse(libc::ENOSYS).encode() {
+        step.k = libc::SECCOMP_RET_USER_NOTIF;
+    }
+    step
 }
 
 /// The filter of a bridge, which knows the calls it makes: any other ends it.

@@ -19,15 +19,17 @@ const PIECE: usize = 16 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Gives the command its descriptors, and pipes in place of those whose output passes through us; answers those.
+/// Stdout and stderr can be said to pass through whatever they are.
 pub(super) fn pipes(
     command: &mut Command,
     [input, output, error]: [OwnedFd; 3],
+    [out_does, error_does]: [bool; 2],
     passes_through: impl Fn(&OwnedFd) -> bool,
 ) -> [Option<OwnedFd>; 2] {
-    let split = |fd: OwnedFd| {
-        if passes_through(&fd) { (Stdio::piped(), Some(fd)) } else { (Stdio::from(fd), None) }
+    let split = |fd: OwnedFd, does: bool| {
+        if does || passes_through(&fd) { (Stdio::piped(), Some(fd)) } else { (Stdio::from(fd), None) }
     };
-    let ((stdout, out), (stderr, err)) = (split(output), split(error));
+    let ((stdout, out), (stderr, err)) = (split(output, out_does), split(error, error_does));
     command.stdin(input).stdout(stdout).stderr(stderr);
     [out, err]
 }

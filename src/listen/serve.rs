@@ -105,7 +105,10 @@ async fn to_its_end(
     } else {
         let is_cut = session.compiled().limits.output.is_some();
         // A report is no reason to take a terminal from a command that would notice.
-        pipes(&mut command, stdio, |fd: &OwnedFd| is_cut || (wants_report && !fd.is_terminal()))
+        let is_counted = |fd: &OwnedFd| is_cut || (wants_report && !fd.is_terminal());
+        // What it says on stderr is read for its errors.
+        let is_read = [false, session.compiled().terms.is_some()];
+        pipes(&mut command, stdio, is_read, is_counted)
     };
     let mut child = match start(connection, &mut command).await? {
         Ok(child) => child,

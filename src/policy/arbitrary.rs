@@ -18,11 +18,11 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let choices =
         (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
-    let parts = (network(), env(), limits(), requirements(), ".{0,10}");
+    let parts = (network(), env(), limits(), requirements(), (".{0,10}", any::<bool>()));
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
         let (profile, toolchains, tmp, on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
-        let (network, env, limits, require, hostname) = parts;
+        let (network, env, limits, require, (hostname, explain)) = parts;
         Policy {
             profile,
             workspace,
@@ -38,6 +38,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             hostname,
             cwd,
             audit,
+            explain,
         }
     })
 }

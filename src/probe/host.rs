@@ -139,6 +139,7 @@ fn overlay_plan() -> (Compiled, u32) {
         bridge: None,
         #[cfg(feature = "fluers")]
         view: Default::default(),
+        terms: None,
     };
     (compiled, count - 1)
 }

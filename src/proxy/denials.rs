@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
-use crate::{Denial, Protection};
+use crate::{Basis, Denial, Protection};
 
 /// How many different ones are remembered.
 const MOST: usize = 100;
@@ -51,7 +51,13 @@ impl Denials {
         }
         let reason = refusal.advice();
         tracing::info!(subject = refusal.subject, reason, "denied");
-        let denial = Denial { protection: Protection::Proxy, subject: refusal.subject.clone(), reason };
+        let denial = Denial {
+            protection: Protection::Proxy,
+            subject: refusal.subject.clone(),
+            reason,
+            basis: Basis::Observed,
+            remedy: refusal.flag(),
+        };
         let mut log = self.lock();
         log.count += 1;
         log.recent.retain(|(_, other)| *other != denial);

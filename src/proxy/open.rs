@@ -45,7 +45,11 @@ impl Serving {
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
-                Arrival::Born(_) | Arrival::Terminal(_) | Arrival::Root(_) | Arrival::Mounts(_) => {}
+                Arrival::Born(_)
+                | Arrival::Terminal(_)
+                | Arrival::Refusing(_)
+                | Arrival::Root(_)
+                | Arrival::Mounts(_) => {}
             }
         }
         Ok(Some(serving))

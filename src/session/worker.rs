@@ -27,6 +27,8 @@ pub(crate) struct Taken {
     pub(crate) said: Vec<Report>,
     /// The proxy of a one-shot.
     pub(crate) serving: Option<Serving>,
+    /// What its filter of system calls tells its refusals by, where that has come already.
+    pub(crate) listener: Option<OwnedFd>,
     own: Option<Arc<Own>>,
 }
 
@@ -42,7 +44,7 @@ impl Taken {
         let inside = start::start_alone(prepared, own.as_ref().map(|own| &own.bytes))?;
         let mut said = Vec::new();
         let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
-        Ok(Self { inside, said, serving, own })
+        Ok(Self { inside, said, serving, listener: None, own })
     }
 
     /// Its steps that are not in the plan.
@@ -67,6 +69,8 @@ pub(super) struct Worker {
     /// Its root and its mount namespace, where its steps hand them out.
     root: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
+    /// What its filter of system calls tells its refusals by.
+    listener: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -83,6 +87,7 @@ impl Worker {
             is_out_of_hold: false,
             root: None,
             mounts: None,
+            listener: None,
         }
     }
 
@@ -100,7 +105,7 @@ impl Worker {
     pub(super) fn taken(self, hold: Hold) -> Taken {
         let mut inside = self.inside;
         inside.hold(hold);
-        Taken { inside, said: self.skipped, serving: None, own: self.own }
+        Taken { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
@@ -174,10 +179,12 @@ impl Worker {
             }
             Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
-            Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
             Arrival::Root(root) => self.root = Some(root),
             Arrival::Mounts(mounts) => self.mounts = Some(mounts),
             Arrival::Report(Report::Root {} | Report::Mounts {}) => return Err(Error::no_descriptor()),
+            Arrival::Refusing(listener) => self.listener = Some(listener),
+            // Nobody would answer what it refuses.
+            Arrival::Report(Report::Born {} | Report::Refusing {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) => {}
         }
         Ok(())

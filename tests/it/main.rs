@@ -11,6 +11,7 @@
 //! | `cli` | flags, exit statuses, `--json` |
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
 //! | `enforcement` | the report is true |
+//! | `explain` | what is said to be refused was, by the wall that is named |
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `files` | the library reads and writes what a command of the session could, and nothing else |
@@ -37,6 +38,7 @@ mod enforcement;
 mod environment;
 mod errors;
 mod escape;
+mod explain;
 mod files;
 mod filesystem;
 mod identity;

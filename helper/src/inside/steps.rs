@@ -115,7 +115,11 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
         Step::DropBoundingSet {} => sys::drop_bounding_set(),
         Step::NewKeyring {} => sys::new_session_keyring(),
         Step::Limit { resource, soft, hard } => sys::limit(resource, soft, hard),
-        Step::Seccomp { program } => sys::seccomp(program),
+        Step::Seccomp { program } => sys::seccomp(program, 0).map(drop),
+        Step::SeccompAsking { program, flags, plain } => match sys::seccomp(program, flags) {
+            Ok(asks) => channel.report_with(&Report::Refusing {}, Some(&sys::fd(asks))),
+            Err(_) => sys::seccomp(plain, 0).map(drop),
+        },
         Step::NewSession {} => sys::new_session(),
         Step::MountAgain { from, target, attributes, device, inode } => {
             mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))

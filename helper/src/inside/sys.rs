@@ -91,6 +91,7 @@ fn check(answer: isize) -> Result<usize, Errno> {
     Ok(answer.cast_unsigned())
 }
 
-fn fd(answer: usize) -> Fd {
+/// Takes over the descriptor that a call has just made.
+pub(crate) fn fd(answer: usize) -> Fd {
     Fd(i32::try_from(answer).unwrap_or(-1))
 }

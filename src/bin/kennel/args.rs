@@ -332,6 +332,10 @@ pub(crate) struct PolicyFlags {
     /// When a protection is not to be had: refuse, degrade [default: refuse].
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unavailable: Option<OnUnavailable>,
+    /// After a command that failed, say which wall refused what, and the flag that would allow it. Its stderr passes
+    /// through a pipe then.
+    #[arg(long)]
+    pub(crate) explain: bool,
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -41,6 +41,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.env.base, flags.env);
     policy.cwd = flags.cwd.clone().or(policy.cwd);
     policy.audit = audit(flags, policy.audit.take())?;
+    policy.explain |= flags.explain;
     network(&mut policy.network, flags);
     policy.protect.extend(flags.protect.iter().cloned());
     policy.env.pass.extend(flags.pass_env.iter().cloned());

@@ -65,7 +65,11 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
 fn confine(run: &Run) -> Result<Outcome, Error> {
     let policy = policy::from_flags(&run.policy)?;
     let sandbox = Sandbox::eager(&policy)?;
-    let counted = Counted { capped: policy.limits.output.is_some(), reported: run.json.is_some() };
+    let counted = Counted {
+        capped: policy.limits.output.is_some(),
+        reported: run.json.is_some(),
+        explained: policy.explain,
+    };
     let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     let mut command = sandbox.command(program);
     command.args(arguments);
@@ -93,6 +97,7 @@ pub(crate) fn runtime() -> Result<Runtime, Error> {
 struct Counted {
     capped: bool,
     reported: bool,
+    explained: bool,
 }
 
 impl Counted {
@@ -119,7 +124,7 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
     if counted.needs_pipe(&io::stdout()) {
         command.stdout(Stdio::piped());
     }
-    if counted.needs_pipe(&io::stderr()) {
+    if counted.explained || counted.needs_pipe(&io::stderr()) {
         command.stderr(Stdio::piped());
     }
     let signals = PassedOn::listen()?;

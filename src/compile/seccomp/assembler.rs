@@ -14,7 +14,7 @@ use super::rule::{Verdict, Word};
 const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const AND: u16 = 0x54; // BPF_ALU | BPF_AND | BPF_K
 const JUMP_ALWAYS: u16 = 0x05; // BPF_JMP | BPF_JA
-const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+pub(super) const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 /// How a conditional jump compares the accumulator with its operand.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use super::rule::{Rule, Test, Verdict, Word};
 use super::rules::RULES;
 use super::syscalls::{ALLOWED, REFUSED};
 use super::table::{Decision, Range};
-use super::{of_worker, of_zygote, tree, whole};
+use super::{asking, judge, of_worker, of_zygote, tree, whole};
 
 /// Values that sit on or beside what the rules compare with.
 const TELLING: &[u32] = &[
@@ -163,6 +163,32 @@ proptest! {
     fn any_call_gets_the_verdict_of_the_rules(call in call()) {
         prop_assert_eq!(interpreter::run(whole(), &call).action, expected(&call).encode());
         prop_assert_eq!(inherited_and_own(&call), expected(&call).encode());
+    }
+
+    #[test]
+    fn who_is_asked_in_the_place_of_the_filter_answers_as_it_would(call in call()) {
+        let (plain, asking) = (interpreter::run(whole(), &call).action, interpreter::run(asking(), &call).action);
+        let judged = judge::judge(&judge::Asked { number: call.number, arguments: call.arguments });
+        match expected(&call) {
+            Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
+                prop_assert_eq!(asking, libc::SECCOMP_RET_USER_NOTIF);
+                prop_assert_eq!(judged.map(|refused| refused.errno), Some(errno.cast_signed()));
+            }
+            _ => prop_assert_eq!(asking, plain),
+        }
+    }
+}
+
+#[test]
+fn nothing_but_a_refusal_is_asked_about() {
+    interpreter::check(asking());
+    assert_eq!(asking().len(), whole().len());
+    for (asks, plain) in asking().iter().zip(whole()) {
+        let same = (asks.code, asks.jt, asks.jf, asks.k) == (plain.code, plain.jt, plain.jf, plain.k);
+        let instead = asks.code == 0x06
+            && asks.k == libc::SECCOMP_RET_USER_NOTIF
+            && plain.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
+        assert!(same || instead);
     }
 }
 

@@ -71,6 +71,14 @@ const fn enter(table: &mut [Decision], calls: &[c_long], decision: Decision) {
     }
 }
 
+/// What a number leads to.
+pub(super) fn decision(number: u32) -> Decision {
+    if (X32..SKIPPED).contains(&number) {
+        return KILL;
+    }
+    usize::try_from(number).ok().and_then(|at| DECISIONS.get(at)).map_or(UNKNOWN, |known| *known)
+}
+
 /// Which part of all decisions a filter takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {

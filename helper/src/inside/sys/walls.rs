@@ -60,9 +60,10 @@ pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
     call!(nr::PRLIMIT64, 0, resource, &raw const limit, 0).map(drop)
 }
 
-/// seccomp(SECCOMP_SET_MODE_FILTER): `program` is `struct sock_filter`s back to back.
-pub(crate) fn seccomp(program: &[u8]) -> Result<(), Errno> {
+/// seccomp(SECCOMP_SET_MODE_FILTER): `program` is `struct sock_filter`s back to back. Answers the number of the
+/// listener where `flags` ask for one.
+pub(crate) fn seccomp(program: &[u8], flags: u64) -> Result<usize, Errno> {
     let length = u16::try_from(program.len() / 8).map_err(|_| Errno(EINVAL))?;
     let program = SockFprog { length, filter: program.as_ptr() };
-    call!(nr::SECCOMP, SECCOMP_SET_MODE_FILTER, 0, &raw const program).map(drop)
+    call!(nr::SECCOMP, SECCOMP_SET_MODE_FILTER, flags, &raw const program)
 }

@@ -1,0 +1,204 @@
+//! What the filter of system calls refuses, by its own account: the kernel asks what a call shall return, and a thread
+//! answers what the filter would have. Nothing is ever let through, and what the thread does not answer, because it is
+//! gone, the kernel refuses by itself (ENOSYS).
+//!
+//! A thread, and not a task: a command must not wait for a runtime that its owner keeps busy. It ends when no process has
+//! the filter any more.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::SigSet,
+};
+
+use super::{calls, clean};
+use crate::{
+    Basis, Denial, Protection,
+    compile::seccomp::judge::{Asked, Refused, judge},
+    sys,
+};
+
+/// More different calls than that are only counted.
+const MOST: usize = 32;
+
+/// Bytes of stack that the thread needs, with room to spare.
+const STACK: usize = 128 << 10;
+
+/// Follows what the filter of one command refuses.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusals {
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// By number and the arguments that mattered.
+    calls: BTreeMap<(u32, Vec<(u8, u64)>), Entry>,
+    /// How many there was no room for.
+    others: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    refused: Refused,
+    count: u64,
+    /// The name that the first caller gave itself.
+    caller: Option<String>,
+}
+
+impl Refusals {
+    /// Answers in the filter's place from now on.
+    ///
+    /// # Errors
+    /// No room for a thread.
+    pub(crate) fn follow(listener: OwnedFd) -> io::Result<Self> {
+        let log = Arc::new(Mutex::new(Log::default()));
+        let theirs = Arc::clone(&log);
+        let thread = thread::Builder::new().name("kennel-explain".to_owned()).stack_size(STACK);
+        thread.spawn(move || {
+            // Signals are the embedding program's.
+            let _ = SigSet::all().thread_block();
+            serve(&listener, &theirs);
+        })?;
+        Ok(Self { log })
+    }
+
+    /// What was refused until now. Calls that programs make as a matter of course are left out where the command
+    /// succeeded.
+    pub(crate) fn denials(&self, has_failed: bool) -> Vec<Denial> {
+        let log = lock(&self.log);
+        let told = |(number, entry): (u32, &Entry)| has_failed || !calls::is_probe(number, &entry.refused);
+        let entries = log.calls.iter().filter(|((number, _), entry)| told((*number, entry)));
+        let mut denials: Vec<Denial> =
+            entries.map(|((number, because), entry)| entry.denial(*number, because)).collect();
+        if log.others > 0 {
+            denials.push(denial("other system calls".to_owned(), format!("refused {} times", log.others)));
+        }
+        denials
+    }
+}
+
+impl Entry {
+    fn denial(&self, number: u32, because: &[(u8, u64)]) -> Denial {
+        let times = if self.count == 1 { String::new() } else { format!(", {} times", self.count) };
+        let caller = self.caller.as_ref().map(|name| format!(", first to '{name}'")).unwrap_or_default();
+        let reason =
+            format!("refused with {}{times}{caller}; no flag allows it", calls::errno(self.refused.errno));
+        denial(calls::subject(number, because), reason)
+    }
+}
+
+fn denial(subject: String, reason: String) -> Denial {
+    Denial { protection: Protection::Seccomp, subject, reason, basis: Basis::Observed, remedy: None }
+}
+
+impl Log {
+    /// Enters a call; `caller` is asked for the first of its kind.
+    fn add(&mut self, number: u32, refused: Refused, caller: impl FnOnce() -> Option<String>) {
+        let key = (number, refused.because.clone());
+        if let Some(entry) = self.calls.get_mut(&key) {
+            entry.count = entry.count.saturating_add(1);
+        } else if self.calls.len() < MOST {
+            self.calls.insert(key, Entry { refused, count: 1, caller: caller() });
+        } else {
+            self.others = self.others.saturating_add(1);
+        }
+    }
+}
+
+fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers until no process has the filter any more.
+fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
+    let listener = listener.as_fd();
+    loop {
+        let mut waits = [PollFd::new(listener, PollFlags::POLLIN)];
+        match poll(&mut waits, PollTimeout::NONE) {
+            Err(Errno::EINTR) => continue,
+            Err(_) => return,
+            Ok(_) => {}
+        }
+        let events = waits.iter().filter_map(PollFd::revents).fold(PollFlags::empty(), |all, one| all | one);
+        if !events.contains(PollFlags::POLLIN) {
+            return;
+        }
+        match answer(listener, log) {
+            // The caller was killed meanwhile, or this was interrupted.
+            Ok(()) | Err(Errno::ENOENT | Errno::EINTR) => {}
+            // Nobody waits for what can never be answered: closing the listener is an answer.
+            Err(_) => return,
+        }
+    }
+}
+
+/// One call, which waits.
+fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
+    let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
+    let call = sys::refused_call(listener).map_err(errno)?;
+    let asked = Asked { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
+    let refused = judge(&asked).unwrap_or(Refused { errno: libc::EPERM, because: Vec::new() });
+    let answer = refused.errno;
+    // Before the answer: whoever hears of the end of the command finds it here.
+    lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
+    sys::refuse_call(listener, call.id, answer).map_err(errno)
+}
+
+/// What the caller calls itself, if it is still the one who asks.
+fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
+    // 0 is a process that this one cannot see.
+    let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
+    let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
+    (sys::still_waits(listener, id) && !name.is_empty()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(argument: u64) -> Refused {
+        Refused { errno: libc::EPERM, because: vec![(0, argument)] }
+    }
+
+    #[test]
+    fn a_flood_is_counted_and_takes_no_room() {
+        let mut log = Log::default();
+        for turn in 0..100_000u64 {
+            log.add(272, refused(turn % 50), || Some("flood".to_owned()));
+        }
+        assert_eq!(log.calls.len(), MOST);
+        let counted: u64 = log.calls.values().map(|entry| entry.count).sum();
+        assert_eq!(counted + log.others, 100_000);
+        let refusals = Refusals { log: Arc::new(Mutex::new(log)) };
+        let denials = refusals.denials(true);
+        assert_eq!(denials.len(), MOST + 1);
+        assert!(denials.iter().all(|denial| denial.basis == Basis::Observed && denial.remedy.is_none()));
+        assert_eq!(denials[MOST].reason, format!("refused {} times", (50 - MOST) * 2000));
+    }
+
+    #[test]
+    fn what_programs_try_anyway_is_told_of_a_failure_only() {
+        let mut log = Log::default();
+        let plain = || Refused { errno: libc::EPERM, because: Vec::new() };
+        log.add(425, plain(), || None);
+        log.add(165, plain(), || Some("mount".to_owned()));
+        let refusals = Refusals { log: Arc::new(Mutex::new(log)) };
+        let subjects =
+            |failed| refusals.denials(failed).into_iter().map(|denial| denial.subject).collect::<Vec<_>>();
+        assert_eq!(subjects(false), ["mount"]);
+        assert_eq!(subjects(true), ["mount", "io_uring_setup"]);
+        assert_eq!(
+            refusals.denials(false)[0].reason,
+            "refused with EPERM, first to 'mount'; no flag allows it"
+        );
+    }
+}
