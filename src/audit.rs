@@ -13,7 +13,7 @@ mod verify;
 pub(crate) use self::{
     log::Log,
     record::{Egress, Record},
-    trail::{Exec, Trail, millis},
+    trail::{Exec, Late, Trail, millis},
 };
 pub use self::{
     place::audit_log_path,

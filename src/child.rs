@@ -50,7 +50,7 @@ impl Child {
         self.stdout = reader(output).map_err(failed())?;
         self.stderr = reader(error).map_err(failed())?;
         if let (Some(stderr), Some(judge)) = (&mut self.stderr, running.judge()) {
-            stderr.explain_by(judge.clone());
+            stderr.explain_by(judge.clone(), running.late());
         }
         Ok(())
     }

@@ -41,7 +41,8 @@ pub(crate) use self::{
 };
 
 use self::{
-    bridge::BridgePlan, emit::OnHost, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View,
+    bridge::BridgePlan, emit::OnHost, explain::Terms, footing::Footing, narrow::Grants, protect::Protected,
+    view::View,
 };
 use crate::{
     Enforcement, Error, Version,
@@ -135,7 +136,7 @@ pub(crate) struct Compiled {
     pub(crate) again: Section,
     /// Everything visible.
     #[cfg(feature = "fluers")]
-    pub(crate) view: view::View,
+    pub(crate) view: Arc<view::View>,
     /// Steps of a worker of a session that shows its view to calls for files.
     pub(crate) files: Section,
     /// What a command can go without.
@@ -223,6 +224,7 @@ pub(crate) fn finish(
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
+    let view = Arc::new(view);
     Ok(Compiled {
         namespaces,
         setup,
@@ -241,7 +243,7 @@ pub(crate) fn finish(
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
-        terms: policy.explain.then(|| Arc::new(Terms::new(&parts, view))),
+        terms: policy.explain.then(|| Arc::new(Terms::new(&parts, Arc::clone(&view)))),
         enforcement,
         #[cfg(feature = "fluers")]
         view,

@@ -37,9 +37,9 @@
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-mod audit;
 #[cfg(any(feature = "entelix", feature = "fluers"))]
 pub mod adapters;
+mod audit;
 mod bridge;
 mod caller;
 mod capabilities;
@@ -94,8 +94,8 @@ pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
-    PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
+    Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};

@@ -134,11 +134,10 @@ impl Outcome {
     /// asks for explanations and the command failed, what its errors are about.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
-            for denial in stderr.explained() {
-                if !self.denials.contains(&denial) {
-                    self.denials.push(denial);
-                }
-            }
+            let mut explained = stderr.explained();
+            explained.retain(|denial| !self.denials.contains(denial));
+            stderr.record(&explained);
+            self.denials.extend(explained);
         }
         self.stdout_bytes = stdout.map(ChildOutput::seen);
         self.stderr_bytes = stderr.map(ChildOutput::seen);
@@ -161,7 +160,10 @@ impl Outcome {
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
             let possibly = if denial.basis.is_certain() { "" } else { "possibly " };
-            format!("kennel: {possibly}denied by {}: {}: {}", denial.protection, denial.subject, denial.reason)
+            format!(
+                "kennel: {possibly}denied by {}: {}: {}",
+                denial.protection, denial.subject, denial.reason
+            )
         });
         denials.chain(self.failure().map(|failure| format!("kennel: {}", failure.message))).collect()
     }

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
-    audit::Exec,
+    audit::{Exec, Late},
     compile::Section,
     explain::{self, Judge, Refusals},
     inside::{Arrival, Inside},
@@ -105,6 +105,11 @@ impl Running {
             exec,
             span,
         })
+    }
+
+    /// Who writes down what is known of it after its end.
+    pub(crate) fn late(&self) -> Late {
+        self.exec.late()
     }
 
     /// What explains the errors of the command, where they shall be.

@@ -21,6 +21,7 @@ use tokio::{
 
 use crate::{
     Denial, Error,
+    audit::Late,
     explain::{Judge, Tail},
 };
 
@@ -150,13 +151,20 @@ impl ChildOutput {
     }
 
     /// Has the errors in it explained.
-    pub(crate) fn explain_by(&mut self, judge: Judge) {
-        self.tail = Some(Box::new(Tail::new(judge)));
+    pub(crate) fn explain_by(&mut self, judge: Judge, late: Late) {
+        self.tail = Some(Box::new(Tail::new(judge, late)));
     }
 
     /// What the errors in what was read are about, as far as the sandbox is the reason.
     pub(crate) fn explained(&self) -> Vec<Denial> {
         self.tail.as_ref().map(|tail| tail.denials()).unwrap_or_default()
+    }
+
+    /// Writes down what of it was not known before.
+    pub(crate) fn record(&self, denials: &[Denial]) {
+        if let Some(tail) = &self.tail {
+            tail.record(denials);
+        }
     }
 
     /// Keeps the end of what was read, where somebody wants it.

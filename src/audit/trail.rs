@@ -151,14 +151,14 @@ impl Exec {
         });
     }
 
+    /// Whoever learns later what was refused to it.
+    pub(crate) fn late(&self) -> Late {
+        Late { trail: Arc::clone(&self.trail), number: self.number }
+    }
+
     /// Something was refused to it. What the proxy refuses is written down by the proxy.
     pub(crate) fn denied(&self, denials: &[Denial]) {
-        if self.trail.log.is_none() {
-            return;
-        }
-        for Denial { protection, subject, reason, .. } in denials {
-            self.write(Record::Denial { protection: *protection, subject, reason });
-        }
+        self.late().denied(denials);
     }
 
     /// It could not be started.
@@ -187,6 +187,29 @@ impl Exec {
     /// Writes down what has happened: it cannot be refused any more, and the next command will be.
     fn write(&self, record: Record<'_>) {
         let _ = self.trail.write(Some(self.number), || record);
+    }
+}
+
+/// What is known of a command after its end.
+#[derive(Clone, Debug)]
+pub(crate) struct Late {
+    trail: Arc<Trail>,
+    number: u64,
+}
+
+impl Late {
+    /// Of a command that is in no log.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self { trail: Trail::new(None), number: 0 }
+    }
+
+    /// Something was refused to it.
+    pub(crate) fn denied(&self, denials: &[Denial]) {
+        for Denial { protection, subject, reason, .. } in denials {
+            let record = || Record::Denial { protection: *protection, subject, reason };
+            let _ = self.trail.write(Some(self.number), record);
+        }
     }
 }
 

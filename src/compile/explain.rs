@@ -5,7 +5,10 @@
 
 mod links;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use nix::{
     errno::Errno,
@@ -27,7 +30,7 @@ use crate::{
 /// What errors are explained by: what is where inside, and what is not there at all.
 #[derive(Debug)]
 pub(crate) struct Terms {
-    view: View,
+    view: Arc<View>,
     read_only_workspace: bool,
     /// Size of the private places together.
     pub(crate) tmp_size: Size,
@@ -47,7 +50,7 @@ struct Finding {
 }
 
 impl Terms {
-    pub(super) fn new(parts: &Parts<'_>, view: View) -> Self {
+    pub(super) fn new(parts: &Parts<'_>, view: Arc<View>) -> Self {
         Self {
             view,
             read_only_workspace: parts.policy.profile == Profile::ReadOnly,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Judge;
-use crate::Denial;
+use crate::{Denial, audit::Late};
 
 /// That many bytes are kept: a command says last what it ends for.
 const SIZE: usize = 64 << 10;
@@ -13,11 +13,12 @@ const SIZE: usize = 64 << 10;
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     judge: Judge,
+    late: Late,
 }
 
 impl Tail {
-    pub(crate) fn new(judge: Judge) -> Self {
-        Self { bytes: VecDeque::new(), judge }
+    pub(crate) fn new(judge: Judge, late: Late) -> Self {
+        Self { bytes: VecDeque::new(), judge, late }
     }
 
     /// Takes in what was read.
@@ -32,6 +33,11 @@ impl Tail {
     pub(crate) fn denials(&self) -> Vec<Denial> {
         let (front, back) = self.bytes.as_slices();
         self.judge.denials(&[front, back].concat())
+    }
+
+    /// Writes down what was found.
+    pub(crate) fn record(&self, denials: &[Denial]) {
+        self.late.denied(denials);
     }
 
     #[cfg(test)]

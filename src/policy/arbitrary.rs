@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{
-    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
-    Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
+    Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
 /// Any policy.

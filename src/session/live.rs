@@ -121,9 +121,11 @@ impl Live {
     async fn set_up(&mut self) -> Result<(), Error> {
         let mut said = Vec::new();
         self.serving =
-            Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| match error {
-                Error::Lost => Error::SessionEnded,
-                error => error,
+            Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| {
+                match error {
+                    Error::Lost => Error::SessionEnded,
+                    error => error,
+                }
             })?;
         let mut said = said.into_iter();
         loop {

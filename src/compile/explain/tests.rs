@@ -22,7 +22,7 @@ fn terms(host: &Path) -> Terms {
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
     Terms {
-        view,
+        view: view.into(),
         read_only_workspace: false,
         tmp_size: Size::from_bytes(2 << 20),
         network: NetworkMode::None,
