@@ -31,6 +31,17 @@ use self::{
 };
 use crate::{Error, Session, sys};
 
+/// What clients may bring along to their commands, besides descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brings {
+    /// Variables, as far as the policy lets them.
+    Variables,
+    /// All variables, and commands get no other: whoever makes the clients has decided about them.
+    Environment,
+    /// Nothing: commands have the environment of the session.
+    Nothing,
+}
+
 /// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for
 /// clients; the session itself lives on in its other handles.
 ///
@@ -76,16 +87,10 @@ impl Session {
     /// # Panics
     /// As [`listen`](Self::listen).
     pub fn listen_in(&self, directory: impl AsRef<Path>, name: &str) -> Result<Listening, Error> {
-        self.serve_in(directory.as_ref(), name, Variables::LaidOver)
+        self.listen_to(directory.as_ref(), name, Brings::Variables)
     }
 
-    /// As [`listen_in`](Self::listen_in), for clients whose commands get these variables.
-    pub(crate) fn serve_in(
-        &self,
-        directory: &Path,
-        name: &str,
-        variables: Variables,
-    ) -> Result<Listening, Error> {
+    pub(crate) fn listen_to(&self, directory: &Path, name: &str, brings: Brings) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
         let (place, listener) = Place::take(directory, name)?;
@@ -98,24 +103,13 @@ impl Session {
             listener,
             place: Leaving(Arc::clone(&place)),
             session: self.clone(),
-            variables,
+            brings,
             welcome,
             stopped: stopper,
         };
         let task = tokio::spawn(door.keep()).abort_handle();
         Ok(Listening { place, client, task, stopped })
     }
-}
-
-/// Which variables the commands of clients get.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Variables {
-    /// The session's, and the client's own over them as far as the policy lets them.
-    LaidOver,
-    /// The client's own and no other: whoever makes clients has decided about them.
-    OfClient,
-    /// The session's: what clients have is not asked for.
-    OfSession,
 }
 
 impl Listening {

@@ -11,11 +11,13 @@ use crate::compile::request::places;
 pub(super) fn command(wanted: &Wanted) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
     let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
-    // Where none can be executed, the first that is there says why at spawning, else the first of all.
+    // Where none can be executed, the first that is there says why at spawning, else one that is known not to be there: a
+    // directory of PATH that cannot be entered says nothing about the program.
     let place = places
         .iter()
         .find(|place| place.is_file() && access(*place, AccessFlags::X_OK).is_ok())
         .or_else(|| places.iter().find(|place| place.exists()))
+        .or_else(|| places.iter().find(|place| place.try_exists().is_ok()))
         .or(places.first());
     let mut command = Command::new(place.map_or(wanted.program.as_os_str(), |place| place.as_os_str()));
     command

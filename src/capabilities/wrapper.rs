@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Error, ListenError, Output, Session, compile,
-    listen::{Directory, Variables, sweep},
+    listen::{Brings, Directory, sweep},
 };
 
 /// The directory below the one of named sessions: these are nobody's to name.
@@ -222,7 +222,7 @@ impl Wrapper {
         let mut attempts = 0..ATTEMPTS;
         loop {
             let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-            match session.serve_in(&directory, &name, Variables::OfClient) {
+            match session.listen_to(&directory, &name, Brings::Environment) {
                 Err(Error::Listen(ListenError::Running { .. })) if attempts.next().is_some() => {}
                 listening => {
                     let served = Served::new(key, session, listening?);

@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    Variables,
+    Brings,
     connection::Connection,
     peer::Welcome,
     place::Place,
@@ -43,7 +43,7 @@ pub(super) struct Door {
     pub(super) listener: AsyncFd<OwnedFd>,
     pub(super) place: Leaving,
     pub(super) session: Session,
-    pub(super) variables: Variables,
+    pub(super) brings: Brings,
     pub(super) welcome: Welcome,
     pub(super) stopped: watch::Sender<bool>,
 }
@@ -57,7 +57,7 @@ impl Door {
             tokio::select! {
                 Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
                 client = self.next(&early) => if let Some((connection, permit)) = client {
-                    clients.spawn(serve(connection, self.session.clone(), self.variables, permit));
+                    clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
                 }
             }
         };

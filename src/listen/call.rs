@@ -22,7 +22,7 @@ use kennel_helper::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 
-use super::Variables;
+use super::Brings;
 use crate::{Command, Error, Session, packet::Packet};
 
 /// Longest call in a memfd, in bytes: more than execve(2) takes.
@@ -99,12 +99,12 @@ impl Call {
     }
 
     /// The command, but for its standard descriptors.
-    pub(super) fn command(&mut self, session: &Session, variables: Variables) -> Result<Command, Error> {
+    pub(super) fn command(&mut self, session: &Session, brings: Brings) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        if variables != Variables::OfSession {
-            command.replace_environment(self.variables(session, variables));
+        if brings != Brings::Nothing {
+            command.replace_environment(self.variables(session, brings));
         }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
@@ -126,16 +126,16 @@ impl Call {
     }
 
     /// The variables of the command: the client's over the session's own, as far as the policy lets them, or the client's.
-    fn variables(&mut self, session: &Session, which: Variables) -> Vec<(OsString, OsString)> {
+    fn variables(&mut self, session: &Session, brings: Brings) -> Vec<(OsString, OsString)> {
         let compiled = session.compiled();
-        let mut variables: BTreeMap<_, _> = match which {
-            Variables::LaidOver => compiled.environment.0.iter().cloned().collect(),
-            Variables::OfClient | Variables::OfSession => BTreeMap::new(),
+        let mut variables: BTreeMap<_, _> = match brings {
+            Brings::Variables => compiled.environment.0.iter().cloned().collect(),
+            Brings::Environment | Brings::Nothing => BTreeMap::new(),
         };
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (which == Variables::OfClient || compiled.overlay.allows(&name))
+                && (brings == Brings::Environment || compiled.overlay.allows(&name))
             {
                 variables.insert(name, value);
             }

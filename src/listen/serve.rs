@@ -13,7 +13,7 @@ use kennel_helper::{
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use super::{
-    Variables,
+    Brings,
     call::{Call, First},
     connection::Connection,
     pump::{Pumps, pipes},
@@ -41,13 +41,13 @@ pub(super) enum Wish {
 pub(super) async fn serve(
     connection: Connection,
     session: Session,
-    variables: Variables,
+    brings: Brings,
     permit: OwnedSemaphorePermit,
 ) -> Wish {
     let Ok(Some(packet)) = timeout(FIRST, connection.next()).await else { return Wish::Nothing };
     drop(permit);
     let wish = match First::read(packet) {
-        Some(First::Call(call)) => run(&connection, &session, *call, variables).await,
+        Some(First::Call(call)) => run(&connection, &session, brings, *call).await,
         Some(First::Stats) => {
             stats(&connection, &session);
             Wish::Nothing
@@ -76,9 +76,9 @@ fn stats(connection: &Connection, session: &Session) {
     connection.answer(&answer, None);
 }
 
-async fn run(connection: &Connection, session: &Session, mut call: Call, variables: Variables) -> Wish {
+async fn run(connection: &Connection, session: &Session, brings: Brings, mut call: Call) -> Wish {
     let wants_report = call.wants_report;
-    let result = match call.command(session, variables) {
+    let result = match call.command(session, brings) {
         Ok(command) => to_its_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };

@@ -10,7 +10,7 @@ use std::{
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use super::{error::FluersError, identity, place::Place};
-use crate::{Listening, OnUnavailable, Session, listen::Variables};
+use crate::{Listening, OnUnavailable, Session, listen::Brings};
 
 pub(super) struct Context {
     profile: SandboxProfile,
@@ -48,7 +48,7 @@ impl Context {
         wanted: OnUnavailable,
         place: Arc<Place>,
     ) -> Result<Self, FluersError> {
-        let listening = session.serve_in(place.path(), &place.next(), Variables::OfSession)?;
+        let listening = session.listen_to(place.path(), &place.next(), Brings::Nothing)?;
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);
         text("workspace", &session.compiled().directory)?;

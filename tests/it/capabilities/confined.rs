@@ -198,3 +198,19 @@ async fn paths_that_cannot_be_granted_are_named() {
     let error = place.wrapper.wrap("true", [""; 0], "/usr", &offline()).await.unwrap_err();
     assert!(error.chain().contains("/usr") && error.remedy().is_some(), "{}", error.chain());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_git_obeys_stays_read_only_unless_it_is_named() {
+    let place = Place::new();
+    let hooks = place.path().join(".git/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    fs::write(place.path().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    fs::create_dir(place.path().join(".git/objects")).unwrap();
+    fs::create_dir(place.path().join(".git/refs")).unwrap();
+    let script = "echo x > .git/hooks/pre-commit; echo y > .git/description";
+    let said = place.shell(&offline(), script).await;
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
+    assert_eq!(place.shell(&writing(&[&".git/hooks"]), script).await, "");
+    assert_eq!(fs::read_to_string(hooks.join("pre-commit")).unwrap(), "x\n");
+}

@@ -65,6 +65,7 @@ fn a_hundred_wraps_leave_nothing() {
             spawned(round).await;
         }
         settled("the zygote and two workers", || Counts::now().processes == 5).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         let before = Counts::now();
         for round in 0..100 {
             spawned(round).await;
