@@ -19,12 +19,14 @@ mod mount_text;
 mod network;
 mod profile;
 mod require;
+pub(crate) mod text;
 mod units;
 mod validate;
 mod words;
 
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;
+pub(crate) use error::shown;
 pub use limits::Limits;
 pub use mount::Mount;
 pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
