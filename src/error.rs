@@ -4,7 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    ListenError,
+    ListenError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
@@ -97,6 +97,9 @@ pub enum Error {
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A program was not spawned.
+    #[error(transparent)]
+    Spawn(Box<SpawnError>),
     /// No worker of the session is ready, and the command was not to wait for one.
     #[error("no worker of the session is ready")]
     Busy,
@@ -106,6 +109,15 @@ pub enum Error {
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
+}
+
+impl From<SpawnError> for Error {
+    fn from(error: SpawnError) -> Self {
+        match error {
+            SpawnError::Sandbox(error) => *error,
+            error => Self::Spawn(Box::new(error)),
+        }
+    }
 }
 
 impl Error {
@@ -127,6 +139,7 @@ impl Error {
             | Self::Unavailable { remedy, .. }
             | Self::Step { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
+            Self::Spawn(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
@@ -155,6 +168,7 @@ impl Error {
         match self {
             Self::NotFound { .. } => 127,
             Self::NotExecutable { .. } => 126,
+            Self::Spawn(error) => error.exit_code(),
             _ => 125,
         }
     }
@@ -171,6 +185,7 @@ impl Error {
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
+            Self::Spawn(error) => return error.failure(),
             Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }

@@ -22,6 +22,7 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -54,6 +55,7 @@ mod report;
 mod running;
 mod sandbox;
 mod session;
+mod spawn_policy;
 mod start;
 mod stdio;
 mod sys;
@@ -81,5 +83,9 @@ pub use sandbox::Sandbox;
 #[cfg(feature = "metrics")]
 pub use session::metrics;
 pub use session::{Session, SessionBuilder, Stats};
+pub use spawn_policy::{
+    CheckedSpawn, CredentialError, CredentialResolver, Envelope, Manifest, NoCredentials, Resolving, Secret,
+    SpawnError, SpawnLimits, SpawnPolicy, Unavailable, run_help, sandbox_available,
+};
 pub use stdio::{ChildOutput, ChildStdin, Stdio};
 pub use terminal::Terminal;

@@ -8,7 +8,7 @@ use std::{
 
 use super::Command;
 use crate::{
-    Child, Error,
+    Child, Error, Size,
     compile::{
         limits, narrow,
         request::{RequestBuf, Wanted},
@@ -59,6 +59,7 @@ impl Command {
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let (taken, guard) = self.hand_over(&asked, &request, theirs).await?;
         tracing::debug!(parent: &span, "handed over");
+        drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
         let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, span))?;
         taken.said.iter().for_each(|report| running.note(report));
@@ -68,7 +69,7 @@ impl Command {
     }
 
     /// What the worker gets to know, and what we have to remember.
-    fn request(&self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
+    fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
         let compiled = &prepared.compiled;
         if self.background && matches!(self.source, Source::Alone(_)) {
             return Err(Error::Command {
@@ -82,16 +83,22 @@ impl Command {
             None => compiled.directory.clone(),
         };
         let kept = limits::tightened(&compiled.limits, self.limits.as_ref())?;
+        // They go when this function ends, also where it fails.
+        let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {
             program: &self.program,
+            called: self.called.as_deref(),
             arguments: &self.arguments,
             environment: &self.environment,
+            secrets: &secrets,
             directory: &directory,
             terminal: self.terminal,
             background: self.background,
             limits: &kept.steps,
         })?;
+        let output = kept.limits.output.map(Size::bytes);
         let asked = Asked {
+            caps: self.caps.map_or([output; 2], |caps| caps.map(Some)),
             program: self.program.clone(),
             directory,
             timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]
