@@ -6,6 +6,7 @@
 mod args;
 mod exec;
 mod host;
+mod op;
 mod policy;
 mod probe;
 mod report;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Verb::Run(run) => run::run(&run),
         Verb::Session { action } => session::session(&action),
         Verb::Exec(exec) => exec::exec(&exec),
+        Verb::Op(op) => op::op(&op),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
     };
