@@ -15,6 +15,7 @@
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
+//! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
@@ -26,6 +27,7 @@
 )]
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
+mod broker;
 mod cli;
 mod embed;
 mod enforcement;
