@@ -32,7 +32,12 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
 
-pub(crate) use self::{environment::Overlay, landlock::WITHOUT_FILTER, section::Section};
+pub(crate) use self::{
+    environment::{Overlay, SYSTEM_PATH, TEMPORARY},
+    landlock::WITHOUT_FILTER,
+    section::Section,
+    toolchains::deciding,
+};
 
 use self::{
     bridge::BridgePlan, emit::OnHost, footing::Footing, narrow::Grants, protect::Protected, view::View,
@@ -42,7 +47,7 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Limits, Policy, Profile, Protection, Requirement, TmpLife},
+    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
     proxy::Settings,
     watch::Watch,
 };
@@ -76,7 +81,7 @@ struct Parts<'p> {
     subject: Subject<'p>,
 }
 
-pub(crate) use self::{system::is_of_system, walk::deciding};
+pub(crate) use self::{system::is_of_system, walk::on_the_way};
 
 /// What a sandbox is about.
 #[derive(Clone, Copy, Debug)]
@@ -144,12 +149,19 @@ pub(crate) struct Compiled {
     pub(crate) footing: Footing,
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,
+    /// Everything visible.
+    #[cfg(feature = "fluers")]
+    pub(crate) view: view::View,
+    /// Steps of a worker of a session that shows its view to calls for files.
+    pub(crate) files: Section,
     /// What a command can go without.
     pub(crate) grants: Grants,
     /// Paths to look at after a command.
     pub(crate) watches: Arc<[Watch]>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
+    /// Where what happens is written down; its path is absolute.
+    pub(crate) audit: Option<Audit>,
     /// What a proxy has to know, where there shall be one.
     pub(crate) network: Option<Settings>,
     /// What leads to a proxy that is not ours.
@@ -247,6 +259,7 @@ fn finish_for(
         }
     };
     let worker = worker_steps(&parts, &view, &mut enforcement);
+    let files = file_steps(&parts, &view);
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
@@ -258,15 +271,19 @@ fn finish_for(
         payload,
         footing,
         again,
+        files,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts, &view)),
         overlay: environment::overlay(policy),
         directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
         watches: protected.watches.into(),
         limits: policy.limits.clone(),
+        audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
         enforcement,
+        #[cfg(feature = "fluers")]
+        view,
     })
 }
 
@@ -350,6 +367,17 @@ fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -
         renew::renew(parts, view, &mut worker);
     }
     worker
+}
+
+/// Steps of a worker of a session that runs no command: calls for files see its view from outside. Places that each
+/// command has for itself are closed there: what somebody wrote in them would reach no command.
+fn file_steps(parts: &Parts<'_>, view: &View) -> Section {
+    let mut files = Section::default();
+    if parts.shape.is_session() {
+        renew::close(parts, view, &mut files);
+        files.push(Protection::Root, &Step::HandOut {});
+    }
+    files
 }
 
 /// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left.

@@ -4,7 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    ListenError, SpawnError,
+    AuditError, ListenError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
@@ -68,6 +68,12 @@ pub enum Error {
         /// The program as the caller named it.
         program: String,
     },
+    /// The program of a command that runs outside of a sandbox is in none of the places where it could be.
+    #[error("{program}: not found")]
+    NoProgram {
+        /// The program as the caller named it.
+        program: String,
+    },
     /// The program is there but cannot be executed.
     #[error("{program}")]
     NotExecutable {
@@ -94,12 +100,27 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A file of a sandbox cannot be read or changed.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was being done: `read`, `write`, `list`, …
+        what: &'static str,
+        /// The path in the sandbox, as the caller wrote it.
+        path: PathBuf,
+        /// The cause. Its `raw_os_error` is what a command would have got.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// A program was not spawned.
     #[error(transparent)]
     Spawn(Box<SpawnError>),
+    /// What is to happen cannot be written down, and the policy says that it must be.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// No worker of the session is ready, and the command was not to wait for one.
     #[error("no worker of the session is ready")]
     Busy,
@@ -120,6 +141,11 @@ impl From<SpawnError> for Error {
     }
 }
 
+/// Whether the sandbox does not allow it, whatever is there.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
+}
+
 impl Error {
     /// For a descriptor that was lost on its way because there was no room for one.
     pub(crate) fn no_descriptor() -> Self {
@@ -137,12 +163,15 @@ impl Error {
             Self::Grant { remedy, .. }
             | Self::View { remedy, .. }
             | Self::Unavailable { remedy, .. }
-            | Self::Step { remedy, .. } => remedy.as_deref(),
+            | Self::Step { remedy, .. }
+            | Self::File { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
             Self::Spawn(error) => error.remedy(),
+            Self::Audit(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
+            Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
             _ => None,
@@ -166,7 +195,7 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } => 127,
+            Self::NotFound { .. } | Self::NoProgram { .. } => 127,
             Self::NotExecutable { .. } => 126,
             Self::Spawn(error) => error.exit_code(),
             _ => 125,
@@ -183,9 +212,13 @@ impl Error {
                 (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
+            Self::NoProgram { .. } => (Class::LoadFailed, Boundary::External),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
             Self::Spawn(error) => return error.failure(),
+            Self::Audit(error) => return error.failure(),
+            Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
+            Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
             Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }

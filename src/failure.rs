@@ -4,7 +4,7 @@ use std::{borrow::Cow, error::Error as StdError, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Limit, ListenError, PolicyError, SpawnError, Unavailable};
+use crate::{AuditError, Error, Limit, ListenError, PolicyError, SpawnError, Unavailable};
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,7 +151,7 @@ macro_rules! failure_of {
     )+};
 }
 
-failure_of!(Error, PolicyError, ListenError, SpawnError, Unavailable);
+failure_of!(Error, AuditError, PolicyError, ListenError, SpawnError, Unavailable);
 
 /// What this host cannot give.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
@@ -175,4 +175,93 @@ fn words(error: &(dyn StdError + 'static)) -> String {
     let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
     let (words, number) = (error.to_string(), errno.map(|errno| format!(" (os error {errno})")));
     number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLASSES: [(Class, &str); 12] = [
+        (Class::CapabilityDenied, "capability_denied"),
+        (Class::ResourceLimitExceeded, "resource_limit_exceeded"),
+        (Class::BindingRequired, "binding_required"),
+        (Class::BindingFailed, "binding_failed"),
+        (Class::RuntimeError, "runtime_error"),
+        (Class::LoadFailed, "load_failed"),
+        (Class::NetworkError, "network_error"),
+        (Class::NetworkUnreachable, "network_unreachable"),
+        (Class::SpawnSandboxUnavailable, "spawn_sandbox_unavailable"),
+        (Class::HashMismatch, "hash_mismatch"),
+        (Class::Timeout, "timeout"),
+        (Class::Cancelled, "cancelled"),
+    ];
+
+    const BOUNDARIES: [(Boundary, &str); 5] = [
+        (Boundary::Manifest, "manifest"),
+        (Boundary::Action, "action"),
+        (Boundary::Sandbox, "sandbox"),
+        (Boundary::Runtime, "runtime"),
+        (Boundary::External, "external"),
+    ];
+
+    fn details() -> [(Details, serde_json::Value); 5] {
+        let text = |text: &str| text.to_owned();
+        [
+            (
+                Details::Granted { requested: text("a"), granted: vec![text("b")] },
+                serde_json::json!({"requested": "a", "granted": ["b"]}),
+            ),
+            (
+                Details::Limit { limit: Limit::WallTime, configured: Some(text("1s")) },
+                serde_json::json!({"limit": "wall_time", "configured": "1s"}),
+            ),
+            (
+                platform(text("no user namespaces"), Some("turn them on")),
+                serde_json::json!({"platform": "linux", "reason": "no user namespaces", "remedy": "turn them on"}),
+            ),
+            (
+                Details::Hash { expected: text("a"), found: text("b") },
+                serde_json::json!({"expected": "a", "found": "b"}),
+            ),
+            (Details::None, serde_json::Value::Null),
+        ]
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_format_and_are_read_back() {
+        for (class, name) in CLASSES {
+            for (boundary, place) in BOUNDARIES {
+                for (details, value) in details() {
+                    let failure = Failure::new(class, boundary, "m".to_owned(), details);
+                    let written = serde_json::to_value(&failure).expect("plain data");
+                    let expected = serde_json::json!({
+                        "class": name, "message": "m", "boundary": place, "details": value,
+                        "retriable": name == "network_error", "audit_id": null,
+                    });
+                    assert_eq!(written, expected);
+                    assert_eq!(serde_json::from_value::<Failure>(written).expect("read back"), failure);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_set_is_closed() {
+        for bad in [
+            r#"{"class":"other","message":"","boundary":"action","retriable":false,"details":null,"audit_id":null}"#,
+            r#"{"class":"timeout","message":"","boundary":"x","retriable":false,"details":null,"audit_id":null}"#,
+            r#"{"class":"timeout","message":"","boundary":"action","retriable":false,"details":null,"audit_id":null,"x":1}"#,
+        ] {
+            serde_json::from_str::<Failure>(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn causes_are_joined_without_numbers() {
+        let error = Error::io("open it")(io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(chain(&error), "open it: No such file or directory");
+        let error =
+            Error::from(AuditError::Write { path: "/log".into(), source: io::Error::from_raw_os_error(28) });
+        assert_eq!(chain(&error), "write to audit log /log: No space left on device");
+    }
 }

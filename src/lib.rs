@@ -23,23 +23,37 @@
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
+//! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
+//! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
+//! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
 //! changed. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
+mod audit;
+#[cfg(any(feature = "entelix", feature = "fluers"))]
+pub mod adapters;
 mod bridge;
 mod caller;
+mod capabilities;
 mod child;
 mod client;
 mod command;
 mod compile;
+mod confine;
 mod describe;
 mod enforcement;
 mod error;
 mod exec;
 mod failure;
+mod files;
 mod host;
 mod image;
 mod inside;
@@ -62,17 +76,23 @@ mod sys;
 mod terminal;
 mod watch;
 
+pub use audit::{AuditError, Verified, audit_log_path, verify_audit};
+pub use capabilities::{
+    Capabilities, EnvPolicy, Layer, RunLimits, Wrapper, resolve_layer, run_command, wrap_command,
+};
 pub use child::Child;
 pub use client::{Call, Client, Event};
 pub use command::Command;
+pub use confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
+pub use files::{FileEntry, FileInfo, FileKind, FileReader, FileWriter};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
+    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
     PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use pool::Pool;

@@ -23,7 +23,12 @@ use tokio::{io::Interest, sync::watch, task::AbortHandle};
 pub(crate) use self::directory::Directory;
 pub use self::error::ListenError;
 pub(crate) use self::peer::Welcome;
-use self::{accept::Door, name::Name, place::Place};
+pub(crate) use self::place::sweep;
+use self::{
+    accept::{Door, Leaving},
+    name::Name,
+    place::Place,
+};
 use crate::{Error, Session, sys};
 
 /// A session that listens under a name. Dropping this closes and removes the socket, and kills the commands that run for
@@ -71,30 +76,63 @@ impl Session {
     /// # Panics
     /// As [`listen`](Self::listen).
     pub fn listen_in(&self, directory: impl AsRef<Path>, name: &str) -> Result<Listening, Error> {
+        self.serve_in(directory.as_ref(), name, Variables::LaidOver)
+    }
+
+    /// As [`listen_in`](Self::listen_in), for clients whose commands get these variables.
+    pub(crate) fn serve_in(
+        &self,
+        directory: &Path,
+        name: &str,
+        variables: Variables,
+    ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
-        let directory = Directory::make(directory.as_ref())?;
+        let directory = Directory::make(directory)?;
         let (place, listener) = Place::take(directory, name)?;
         let client = install::install(place.directory())?;
         let place = Arc::new(place);
         let listener = sys::watched(listener, Interest::READABLE).map_err(Error::io("watch the socket"))?;
         let welcome = Welcome::ours().map_err(Error::io("look at our user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
-        let door =
-            Door { listener, place: Arc::clone(&place), session: self.clone(), welcome, stopped: stopper };
+        let door = Door {
+            listener,
+            place: Leaving(Arc::clone(&place)),
+            session: self.clone(),
+            variables,
+            welcome,
+            stopped: stopper,
+        };
         let task = tokio::spawn(door.keep()).abort_handle();
         Ok(Listening { place, client, task, stopped })
     }
 }
 
+/// Which variables the commands of clients get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variables {
+    /// The session's, and the client's own over them as far as the policy lets them.
+    LaidOver,
+    /// The client's own and no other: whoever makes clients has decided about them.
+    OfClient,
+    /// The session's: what clients have is not asked for.
+    OfSession,
+}
+
 impl Listening {
+    /// Whether clients are still served: not where it was stopped, or its runtime has ended.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.task.is_finished()
+    }
+
     /// The socket that clients connect to.
     #[must_use]
     pub fn socket(&self) -> &Path {
         self.place.path()
     }
 
-    /// The client: `kennel-exec SOCKET [--] CMD [ARG…]` runs a command in the session, with its own standard descriptors,
-    /// directory and environment, passes signals on, and ends with the command's status. 9 KB, started in about 0.1 ms.
+    /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
+    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 9 KB, started in
+    /// about 0.1 ms. `DIR`, a path in the sandbox, is taken in place of its own directory.
     ///
     /// It lies beside the socket, and cannot be executed where that file system is mounted `noexec`.
     #[must_use]

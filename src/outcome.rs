@@ -86,6 +86,8 @@ pub struct Outcome {
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
+    /// The record of the command in the audit log, where there is one.
+    pub audit_id: Option<String>,
     /// The configured value of the limit that ended it, in words.
     pub(crate) configured: Option<String>,
 }
@@ -137,7 +139,7 @@ impl Outcome {
             }
             _ => return None,
         };
-        Some(Failure::new(class, boundary, message, details))
+        Some(Failure::new(class, boundary, message, details).recorded(self.audit_id.clone()))
     }
 }
 

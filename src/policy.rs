@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
 pub(crate) mod arbitrary;
+mod audit;
 mod env;
 mod error;
 mod file;
@@ -22,8 +23,10 @@ mod require;
 pub(crate) mod text;
 mod units;
 mod validate;
-mod words;
+pub(crate) mod words;
 
+pub use audit::Audit;
+pub(crate) use audit::DATE;
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;
 pub(crate) use error::shown;
@@ -84,9 +87,8 @@ pub struct Policy {
     pub hostname: String,
     /// Where commands start; must be visible inside. `None`: in the workspace.
     pub cwd: Option<PathBuf>,
-    /// A file of the host's to which each decision of the proxy is appended, as a line of JSON. Made with mode 0600
-    /// if it is not there. `None`: nowhere.
-    pub audit: Option<PathBuf>,
+    /// Where what happens is written down. `None`: nowhere.
+    pub audit: Option<Audit>,
 }
 
 impl Default for Policy {
@@ -161,10 +163,10 @@ impl Policy {
         self
     }
 
-    /// Appends each decision of the proxy to a file.
+    /// Writes down what happens: to a file, by its path, or as [`Audit`] says.
     #[must_use]
-    pub fn audit(mut self, path: impl Into<PathBuf>) -> Self {
-        self.audit = Some(path.into());
+    pub fn audit(mut self, audit: impl Into<Audit>) -> Self {
+        self.audit = Some(audit.into());
         self
     }
 
@@ -304,7 +306,7 @@ mod tests {
             (&*policy.network.allow, &*policy.network.deny),
             (&["a:1".into()][..], &["b:2".into()][..])
         );
-        assert_eq!(policy.audit, Some(PathBuf::from("/log")));
+        assert_eq!(policy.audit, Some(Audit::new("/log")));
         assert_eq!(policy.env.base, EnvBase::Inherit);
         assert_eq!(policy.env.pass, ["CI"]);
         assert_eq!(policy.env.set["A"], "b");

@@ -16,7 +16,8 @@ use kennel_helper::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
-    Enforcement, Error, Protection, State,
+    Audit, Enforcement, Error, Protection, State,
+    audit::{Log, Trail},
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
     host::remedy::remedy,
@@ -35,6 +36,7 @@ pub(crate) struct Prepared {
     begun: Mutex<Option<Inside>>,
     /// Who decides what passes the proxy, where there is one.
     gate: Option<Arc<Gate>>,
+    log: Option<Arc<Log>>,
 }
 
 impl Prepared {
@@ -45,7 +47,13 @@ impl Prepared {
     pub(crate) fn new(mut compiled: Compiled, images: Images, begun: Option<Inside>) -> Result<Self, Error> {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
-        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate })
+        let log = compiled.audit.take().map(|audit| open(&audit)).transpose()?.map(Arc::new);
+        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log })
+    }
+
+    /// The trail of one sandbox of this policy.
+    pub(crate) fn trail(&self) -> Arc<Trail> {
+        Trail::new(self.log.as_ref())
     }
 
     /// Has somebody decide about what no list of the policy does. The first one stays.
@@ -113,6 +121,16 @@ impl Prepared {
         };
         section.step(index)
     }
+}
+
+/// Opens the audit log of a policy.
+pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
+    Log::open(audit).map_err(|source| Error::Grant {
+        what: "audit log",
+        path: audit.path.clone(),
+        source,
+        remedy: Some("name a file in a directory that you can write".to_owned()),
+    })
 }
 
 /// The error for a step that failed inside, at that place of its plan.

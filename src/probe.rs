@@ -165,10 +165,17 @@ impl Probe {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn run(profile: Profile) -> Result<Self, Error> {
+        Self::under(Policy::profile(profile, ".")).await
+    }
+
+    /// As [`run`](Self::run), under all of a policy but its workspace and what belongs to that.
+    pub(crate) async fn under(mut policy: Policy) -> Result<Self, Error> {
         let stage = Stage::set().map_err(Error::io("make files and sockets to test with"))?;
-        let mut policy = Policy::profile(profile, stage.workspace());
+        policy.workspace = stage.workspace();
+        policy.cwd = None;
+        policy.protect.retain(|path| path.is_relative());
         policy.mounts.extend(stage.mounts());
-        if profile != Profile::CiOnly {
+        if policy.profile != Profile::CiOnly {
             policy = policy.on_unavailable(OnUnavailable::Degrade);
         }
         let trials = Trials::run(&policy, &stage).await;

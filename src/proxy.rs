@@ -9,6 +9,7 @@ pub(crate) mod address;
 mod ask;
 mod audit;
 mod bounded;
+mod counted;
 mod denials;
 pub(crate) mod destination;
 mod dial;
@@ -36,10 +37,7 @@ use std::{
     io,
     net::IpAddr,
     os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -56,23 +54,19 @@ pub(crate) use self::{
     settings::{Limits as ProxyLimits, NAME_SERVER, PORT, Settings, Way},
 };
 use self::{
-    audit::Exec,
     denials::Denials,
     destination::{Destination, Host},
     meter::Meter,
     names::Names,
     refusal::Refusal,
 };
-use crate::{Denial, Enforcement, Error, bridge::Bridge, inside::Listening};
+use crate::{Denial, Enforcement, Error, audit::Trail, bridge::Bridge, inside::Listening};
 
 /// How long what was sent last may take to arrive.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
 /// How long who is refused too often waits for each answer.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-
-/// Sessions and one-shots of this process, counted for the audit log.
-static COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// The proxy of one network namespace.
 pub(crate) struct Proxy {
@@ -81,21 +75,19 @@ pub(crate) struct Proxy {
     denials: Denials,
     meter: Meter,
     slots: Arc<Semaphore>,
-    session: String,
-    execs: audit::Execs,
+    trail: Arc<Trail>,
     closing: watch::Sender<bool>,
 }
 
 impl Proxy {
-    fn new(gate: &Arc<Gate>) -> Self {
+    fn new(gate: &Arc<Gate>, trail: &Arc<Trail>) -> Self {
         let limits = &gate.settings().limits;
         Self {
             names: Names::default(),
             denials: Denials::default(),
             meter: Meter::new(limits.bytes, limits.rate),
             slots: Arc::new(Semaphore::new(limits.connections)),
-            session: format!("{}.{}", std::process::id(), COUNT.fetch_add(1, Relaxed)),
-            execs: audit::Execs::default(),
+            trail: Arc::clone(trail),
             closing: watch::Sender::new(false),
             gate: Arc::clone(gate),
         }
@@ -106,7 +98,7 @@ impl Proxy {
     ///
     /// Who is refused too often waits for the answer: nobody shall fill a disk with what he may not do.
     async fn refused(&self, refusal: &Refusal) {
-        self.gate.audit(|| audit::Line::refused(self, refusal));
+        self.record_refusal(refusal);
         if let Some(until) = self.denials.add(refusal) {
             // Not for long: whoever waits takes the room of a connection.
             tokio::time::sleep_until(until.min(Instant::now() + LONGEST_WAIT)).await;
@@ -118,7 +110,7 @@ impl Proxy {
         if self.denials.is_too_much() {
             return false;
         }
-        self.gate.audit(|| audit::Line::refused(self, refusal));
+        self.record_refusal(refusal);
         self.denials.add(refusal);
         true
     }
@@ -160,13 +152,13 @@ struct Served {
 
 impl std::fmt::Debug for Serving {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Serving").field("session", &self.proxy.session).finish_non_exhaustive()
+        f.debug_struct("Serving").field("session", &self.proxy.trail.session()).finish_non_exhaustive()
     }
 }
 
 impl Serving {
-    fn new(gate: &Arc<Gate>, bridge: Option<Arc<Bridge>>) -> Self {
-        Self { proxy: Arc::new(Proxy::new(gate)), served: Mutex::default(), bridge, last: None }
+    fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<Bridge>>) -> Self {
+        Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
     }
 
     /// Serves a socket that came out of the sandbox.
@@ -209,11 +201,7 @@ impl Serving {
 
     /// Follows what is refused while a command runs.
     pub(crate) fn witness(&self) -> Witness {
-        Witness {
-            since: self.proxy.denials.now(),
-            _exec: self.proxy.execs.enter(&self.proxy),
-            proxy: Arc::clone(&self.proxy),
-        }
+        Witness { since: self.proxy.denials.now(), proxy: Arc::clone(&self.proxy) }
     }
 
     /// Waits until the bridge, if there is one, is gone.
@@ -279,7 +267,6 @@ async fn lead(bridge: Arc<Bridge>, listener: OwnedFd) -> Result<JoinHandle<()>, 
 pub(crate) struct Witness {
     proxy: Arc<Proxy>,
     since: u64,
-    _exec: Exec,
 }
 
 impl std::fmt::Debug for Witness {

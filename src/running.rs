@@ -19,6 +19,7 @@ use tokio::{
 
 use crate::{
     Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
+    audit::Exec,
     compile::Section,
     inside::{Arrival, Inside},
     prepared::Prepared,
@@ -64,6 +65,8 @@ pub(crate) struct Running {
     serving: Option<Serving>,
     /// Follows what the proxy refuses.
     witness: Option<Witness>,
+    /// What it leaves in the audit log.
+    exec: Exec,
     span: tracing::Span,
 }
 
@@ -72,7 +75,7 @@ impl Running {
         inside: Inside,
         prepared: Arc<Prepared>,
         asked: Asked,
-        (guard, serving, span): (Option<Guard>, Option<Serving>, tracing::Span),
+        (guard, serving, exec, span): (Option<Guard>, Option<Serving>, Exec, tracing::Span),
     ) -> Result<Self, Error> {
         let enforcement = match &guard {
             Some(guard) => guard.enforcement(),
@@ -95,6 +98,7 @@ impl Running {
             },
             serving,
             guard,
+            exec,
             span,
         })
     }
@@ -190,7 +194,13 @@ impl Running {
     }
 
     /// The error for a failed start.
-    pub(crate) fn failure(&self, section: u32, index: u32, errno: i32) -> Error {
+    pub(crate) fn failure(&mut self, section: u32, index: u32, errno: i32) -> Error {
+        let error = self.why(section, index, errno);
+        self.exec.failed(&error);
+        error
+    }
+
+    fn why(&self, section: u32, index: u32, errno: i32) -> Error {
         let source = io::Error::from_raw_os_error(errno);
         let program = || self.asked.program.to_string_lossy().into_owned();
         match (section, index, errno) {
@@ -236,9 +246,10 @@ impl Running {
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let mut denials = self.inside.get_mut().undo();
-        denials.extend(self.witness.iter().flat_map(Witness::denials));
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
-        Outcome {
+        self.exec.denied(&denials);
+        denials.extend(self.witness.iter().flat_map(Witness::denials));
+        let outcome = Outcome {
             status,
             ended: self.killed.unwrap_or(by_itself),
             limit,
@@ -250,7 +261,10 @@ impl Running {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             configured: limit.and_then(|limit| self.configured(limit)),
-        }
+            audit_id: self.exec.id().map(str::to_owned),
+        };
+        self.exec.ended(&outcome);
+        outcome
     }
 
     /// The value of a limit, in the words of the policy.

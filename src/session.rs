@@ -9,14 +9,20 @@ mod live;
 mod metrics;
 mod pressure;
 mod stats;
+mod tree;
 mod worker;
 
-use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
+use std::{
+    ffi::OsStr,
+    future::Future,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
-pub(crate) use self::{ground::Hold, live::Live, stats::Guard, worker::Taken};
+pub(crate) use self::{ground::Hold, live::Live, stats::Guard, tree::Visit, worker::Taken};
 use crate::{
     Command, Decision, Enforcement, Error, NetworkRequest, Policy, command::Source, compile::Compiled,
     proxy::Ask,
@@ -63,7 +69,22 @@ impl Drop for Owner {
     }
 }
 
+/// A session that others hold.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakSession(Weak<Owner>);
+
+impl WeakSession {
+    /// The session, as long as somebody holds it.
+    pub(crate) fn upgrade(&self) -> Option<Session> {
+        self.0.upgrade().map(|owner| Session { owner })
+    }
+}
+
 impl Session {
+    pub(crate) fn downgrade(&self) -> WeakSession {
+        WeakSession(Arc::downgrade(&self.owner))
+    }
+
     /// Prepares a session: checks and compiles the policy, starts the zygote, and has it fork the first workers.
     ///
     /// # Errors
@@ -85,6 +106,10 @@ impl Session {
     /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         Command::new(Source::Session(Arc::clone(&self.owner.live)), program.as_ref())
+    }
+
+    pub(crate) fn live(&self) -> &Live {
+        &self.owner.live
     }
 
     pub(crate) fn compiled(&self) -> &Compiled {

@@ -20,6 +20,7 @@ mod operation;
 mod paths;
 mod pattern;
 mod program;
+mod record;
 mod run;
 
 use std::{collections::BTreeMap, path::PathBuf};
@@ -34,7 +35,7 @@ pub use self::{
     manifest::Manifest,
 };
 
-use crate::{Output, caller::Caller, failure::Boundary};
+use crate::{Audit, Output, caller::Caller, failure::Boundary};
 
 /// A manifest ready to be asked: checks what somebody wants to have spawned, and spawns it.
 ///
@@ -56,6 +57,7 @@ pub struct SpawnPolicy {
     narrower: Option<Vec<String>>,
     limits: SpawnLimits,
     home: PathBuf,
+    books: Option<record::Books>,
 }
 
 impl SpawnPolicy {
@@ -63,7 +65,7 @@ impl SpawnPolicy {
     #[must_use]
     pub fn new(manifest: Manifest) -> Self {
         let home = Caller::current_home();
-        Self { manifest, narrower: None, limits: SpawnLimits::default(), home }
+        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
     }
 
     /// Narrows the manifest to the programs of one action: names or paths. None of them means no program.
@@ -91,6 +93,24 @@ impl SpawnPolicy {
         self
     }
 
+    /// Writes every decision into an audit log, and the programs that run: names of variables, numbers and lengths of
+    /// arguments or the pattern of their operation, never a value. [`Audit::arguments`] changes nothing about that.
+    ///
+    /// ```no_run
+    /// use kennel::{Audit, Manifest, SpawnPolicy};
+    ///
+    /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
+    /// let policy = policy.audit(Audit { fail_closed: true, ..Audit::new("/var/log/kennel/spawn.log") })?;
+    /// # Ok::<(), kennel::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The log cannot be opened.
+    pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
+        self.books = Some(record::Books::open(audit.into())?);
+        Ok(self)
+    }
+
     /// The manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
@@ -114,6 +134,15 @@ impl SpawnPolicy {
     /// # Errors
     /// There is no such operation; a value is missing, unknown, given twice, or would become an option.
     pub fn operation(&self, name: &str, values: &[(&str, &str)]) -> Result<Envelope, SpawnError> {
+        self.rendered(name, values).or_else(|error| {
+            let known = self.manifest.spawn.operations.get(name).map(|operation| operation.program.clone());
+            let asked = Envelope { program: known.unwrap_or_default(), ..Envelope::default() };
+            let id = self.record(&asked, Err(&error), "denied")?;
+            Err(error.recorded(id))
+        })
+    }
+
+    fn rendered(&self, name: &str, values: &[(&str, &str)]) -> Result<Envelope, SpawnError> {
         let operations = &self.manifest.spawn.operations;
         let nothing: [&str; 0] = [];
         let operation = operations.get(name).ok_or_else(|| {
@@ -146,7 +175,10 @@ impl SpawnPolicy {
     /// # Errors
     /// What is not allowed, and by whom.
     pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
-        self.checked(envelope)
+        let checked = self.checked(envelope);
+        let decision = if checked.is_ok() { "allowed" } else { "denied" };
+        let id = self.record(envelope, checked.as_ref(), decision)?;
+        checked.map_err(|error| error.recorded(id))
     }
 
     /// Checks an envelope and runs its program to the end, in a sandbox that has what the manifest grants and no more. A
@@ -165,7 +197,14 @@ impl SpawnPolicy {
         envelope: &Envelope,
         resolver: &dyn CredentialResolver,
     ) -> Result<Output, SpawnError> {
-        let spawn = self.checked(envelope)?;
-        run::run(&spawn, resolver).await
+        let spawn = self.check(envelope)?;
+        let audit = self.books.as_ref().map(|books| &books.audit);
+        match run::run(&spawn, audit, resolver).await {
+            Ok(output) => Ok(output),
+            Err(error) => {
+                let id = self.record(envelope, Err(&error), "failed")?;
+                Err(error.recorded(id))
+            }
+        }
     }
 }

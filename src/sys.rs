@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the one fence around raw calls of the outside")]
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -12,10 +12,15 @@ use std::{
 
 use tokio::io::{Interest, unix::AsyncFd};
 
-use nix::sys::{
-    signal::{SigSet, SigmaskHow},
-    wait::{Id, WaitPidFlag, waitid},
+use nix::{
+    sys::{
+        signal::{SigSet, SigmaskHow},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::Pid,
 };
+
+use crate::Usage;
 
 /// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
 /// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
@@ -264,6 +269,18 @@ pub(crate) fn has_no_writer(file: BorrowedFd<'_>) -> bool {
     true
 }
 
+/// statx(2): whether `name` in `directory`, itself and not what it links to, is the root of a mount. Linux 5.8.
+pub(crate) fn is_mount_root(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    let (directory, wanted) = (directory.as_raw_fd(), libc::STATX_TYPE);
+    // SAFETY: the name is a C string, and the call writes one record at the address.
+    let answer = unsafe { libc::statx(directory, name.as_ptr(), flags, wanted, &raw mut stat) };
+    let root = u64::try_from(libc::STATX_ATTR_MOUNT_ROOT).unwrap_or_default();
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(stat.stx_attributes & root != 0) }
+}
+
 /// pidfd_open(2). Linux 5.3.
 pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
     // SAFETY: a system call with integer arguments only.
@@ -271,4 +288,24 @@ pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
     let number = RawFd::try_from(answer).map_err(|_| nix::errno::Errno::EBADF)?;
     nix::errno::Errno::result(number)?;
     Ok(received(number))
+}
+
+/// waitid(2) with WNOWAIT: what a child that has ended used, with its own children that it waited for. The child stays
+/// to be waited for.
+pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
+    // SAFETY: plain numbers, for which all zeroes are values.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    let none: *mut libc::siginfo_t = ptr::null_mut();
+    let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+    let (kind, number) = (libc::P_PID, child.as_raw());
+    // SAFETY: the kernel writes one rusage at the address, and nothing where siginfo would be.
+    let answer = unsafe { libc::syscall(libc::SYS_waitid, kind, number, none, flags, &raw mut used) };
+    nix::errno::Errno::result(answer)?;
+    let micros = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+    Ok(Usage {
+        user_us: micros(used.ru_utime),
+        system_us: micros(used.ru_stime),
+        max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
+        killed: 0,
+    })
 }

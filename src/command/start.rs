@@ -9,6 +9,7 @@ use std::{
 use super::Command;
 use crate::{
     Child, Error, Size,
+    audit::Trail,
     compile::{
         limits, narrow,
         request::{RequestBuf, Wanted},
@@ -38,6 +39,14 @@ impl Source {
         }
     }
 
+    /// What its sandbox leaves in the audit log.
+    fn trail(&self) -> Arc<Trail> {
+        match self {
+            Self::Alone(prepared) => prepared.trail(),
+            Self::Session(live) => Arc::clone(live.trail()),
+        }
+    }
+
     /// What the commands of this source are told under.
     fn span(&self) -> Option<tracing::Id> {
         match self {
@@ -57,11 +66,14 @@ impl Command {
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
         // Not entered across an await; what is told of the command names it as its parent.
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
-        let (taken, guard) = self.hand_over(&asked, &request, theirs).await?;
+        let trail = self.source.trail();
+        let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
+        let handed_over = self.hand_over(&asked, &request, &trail, theirs).await;
+        let (taken, guard) = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
-        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, span))?;
+        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span))?;
         taken.said.iter().for_each(|report| running.note(report));
         let mut child = Child::new(running, self.kill_on_drop);
         child.connect([input.ours, output.ours, error.ours])?;
@@ -117,12 +129,13 @@ impl Command {
         &self,
         asked: &Asked,
         request: &RequestBuf,
+        trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
     ) -> Result<(Taken, Option<Guard>), Error> {
         let failed = || Error::io("hand the command over");
         match &self.source {
             Source::Alone(prepared) => {
-                let taken = Taken::alone(prepared, asked.narrow.clone()).await?;
+                let taken = Taken::alone(prepared, trail, asked.narrow.clone()).await?;
                 start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
                 Ok((taken, None))
             }

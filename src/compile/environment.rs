@@ -12,10 +12,10 @@ use crate::policy::{EnvBase, NetworkMode, Policy, Profile};
 const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
 
 /// Where programs are looked for when the caller has no PATH, or must not matter.
-const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables that name a temporary directory of the host's.
-const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
+pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
 pub(super) fn environment(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {

@@ -19,12 +19,12 @@ use super::{
     source::Source,
     system,
     view::{Access, Node, View},
-    walk::deciding,
+    walk::on_the_way,
 };
 use crate::{
     Enforcement, Error, PolicyError,
     enforcement::State,
-    policy::{ForeignProxy, Network, NetworkMode, Profile, Protection},
+    policy::{Audit, ForeignProxy, Network, NetworkMode, Profile, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
 };
 
@@ -184,7 +184,6 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
         ports: ports(network),
         sockets: sockets(parts).len(),
-        audit: parts.policy.audit.as_deref().map(|path| parts.caller.absolute(path)),
     }))
 }
 
@@ -269,7 +268,7 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
 /// It lies in a writable grant, or a link on the way does.
 fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
     let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
-    if deciding(path)?.iter().any(|at| is_writable(at)) {
+    if on_the_way(path)?.iter().any(|at| is_writable(at)) {
         return Err(Error::Grant {
             what,
             path: given.to_owned(),
@@ -288,7 +287,7 @@ fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> R
 /// The audit log or the proxy's socket lies in a writable grant, or a link on the way does.
 pub(super) fn check_reach(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
-    if let Some(path) = &parts.policy.audit {
+    if let Some(Audit { path, .. }) = &parts.policy.audit {
         out_of_reach(view, "audit log", path, &absolute(path))?;
     }
     if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy {

@@ -10,9 +10,9 @@ use kennel_helper::{
     plan::Request,
     wire::{Field, ListBuf, Sink},
 };
-
 use zeroize::{Zeroize, Zeroizing};
 
+use super::environment::SYSTEM_PATH;
 use crate::{Error, Secret};
 
 /// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
@@ -53,7 +53,8 @@ impl RequestBuf {
         if wanted.program.is_empty() {
             return Err(refused("program", wanted.program, "is empty"));
         }
-        let programs = places(wanted)
+        let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let programs = places(wanted.program, path.map(OsString::as_os_str), wanted.directory)
             .into_iter()
             .map(|path| c_string("program", path.as_os_str()))
             .collect::<Result<ListBuf, Error>>()?;
@@ -139,16 +140,15 @@ fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, 
     Ok(bytes)
 }
 
-/// Where the program could be: itself if its name has a slash, else in every directory of the command's own PATH.
-fn places(wanted: &Wanted<'_>) -> Vec<PathBuf> {
-    let program = Path::new(wanted.program);
-    if wanted.program.as_bytes().contains(&b'/') {
-        return vec![wanted.directory.join(program)];
+/// Where the program could be: itself if its name has a slash, else in every directory of `path`, which is the command's
+/// own PATH. Without one in those of the system, as execvp(3) does; not in the working directory.
+pub(crate) fn places(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return vec![directory.join(program)];
     }
-    let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-    let directories = std::env::split_paths(path.unwrap_or_default());
     // An empty or relative entry means the working directory, as in a shell.
-    directories.map(|directory| wanted.directory.join(directory).join(program)).collect()
+    let entries = std::env::split_paths(path.unwrap_or(OsStr::new(SYSTEM_PATH)));
+    entries.map(|entry| directory.join(entry).join(program)).collect()
 }
 
 /// # Errors

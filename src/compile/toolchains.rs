@@ -92,6 +92,11 @@ pub(super) fn variables(parts: &Parts<'_>) -> Vec<(OsString, OsString)> {
     TOOLCHAINS.iter().filter_map(set).collect()
 }
 
+/// Variables of the caller that decide which toolchains are visible, and where.
+pub(crate) fn deciding() -> impl Iterator<Item = &'static str> {
+    ["HOME", "PATH"].into_iter().chain(TOOLCHAINS.iter().map(|toolchain| toolchain.variable))
+}
+
 fn wanted(parts: &Parts<'_>) -> bool {
     let by_profile = !matches!(parts.policy.profile, Profile::CiOnly | Profile::FullDev);
     by_profile && parts.policy.toolchains == Toolchains::Auto

@@ -157,6 +157,21 @@ impl View {
         !target.ancestors().any(|above| self.get(above).is_some_and(shows))
     }
 
+    /// Whether a directory may be at `target`: for certain not where nothing is shown. What is in a directory of the
+    /// host's or in a private one, only a look inside could tell.
+    #[cfg(any(test, feature = "fluers"))]
+    pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
+        let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
+        match nearest {
+            Some((_, Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc)) => true,
+            Some((_, Node::DevPts)) => true,
+            Some((_, Node::Bind { source, .. })) => source.is_dir(),
+            Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. })) => false,
+            Some((at, Node::Dir | Node::Cover)) => at == target || self.has_children(target),
+            None => target.parent().is_none() || self.has_children(target),
+        }
+    }
+
     /// Whether anything lies below `target`.
     pub(crate) fn has_children(&self, target: &Path) -> bool {
         let first = target.join("").into_os_string();
@@ -209,4 +224,36 @@ fn shown_by((at, place): (&Path, &Place), target: &Path) -> Option<PathBuf> {
     let Node::Bind { source, .. } = &place.node else { return None };
     let below = target.strip_prefix(at).ok()?;
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_can_be_only_where_something_is_shown() {
+        let mut view = View::default();
+        view.offer("", "/tmp", Node::Private { mode: 0o1777 });
+        view.offer("", "/bin", Node::Symlink { points_to: "usr/bin".into() });
+        view.offer("", "/etc", Node::Dir);
+        view.offer("", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
+        view.offer("", "/home/me/.ssh", Node::Cover);
+        for path in ["/", "/tmp", "/tmp/a/b", "/bin", "/bin/a", "/etc", "/home", "/home/me", "/home/me/.ssh"]
+        {
+            assert!(view.may_be_entered(Path::new(path)), "{path}");
+        }
+        let closed = [
+            "/srv",
+            "/tm",
+            "/tmpx",
+            "/etc/passwd",
+            "/etc/passwd/x",
+            "/etc/ssl",
+            "/home/you",
+            "/home/me/.ssh/x",
+        ];
+        for path in closed {
+            assert!(!view.may_be_entered(Path::new(path)), "{path}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub(super) struct Walk<'b> {
 ///
 /// # Errors
 /// Where it is not allowed to look.
-pub(crate) fn deciding(path: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn on_the_way(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let root = Path::new("/");
     let mut walk = Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0);
     let mut places = Vec::new();

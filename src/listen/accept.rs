@@ -15,6 +15,7 @@ use tokio::{
 };
 
 use super::{
+    Variables,
     connection::Connection,
     peer::Welcome,
     place::Place,
@@ -28,11 +29,21 @@ const EARLY: usize = 128;
 /// How long to wait when no connection can be taken, for want of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(20);
 
+/// The place, given back when nobody keeps the door any more: also where the runtime has ended with the loop in it.
+pub(super) struct Leaving(pub(super) Arc<Place>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 /// What the loop needs.
 pub(super) struct Door {
     pub(super) listener: AsyncFd<OwnedFd>,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Leaving,
     pub(super) session: Session,
+    pub(super) variables: Variables,
     pub(super) welcome: Welcome,
     pub(super) stopped: watch::Sender<bool>,
 }
@@ -46,7 +57,7 @@ impl Door {
             tokio::select! {
                 Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
                 client = self.next(&early) => if let Some((connection, permit)) = client {
-                    clients.spawn(serve(connection, self.session.clone(), permit));
+                    clients.spawn(serve(connection, self.session.clone(), self.variables, permit));
                 }
             }
         };
@@ -54,7 +65,7 @@ impl Door {
         drop(listener);
         clients.shutdown().await;
         session.shutdown().await;
-        place.leave();
+        drop(place);
         // The one who asked sees it by the end of the connection.
         drop(last);
         let _ = stopped.send(true);

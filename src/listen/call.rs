@@ -22,6 +22,7 @@ use kennel_helper::{
 };
 use nix::fcntl::{FcntlArg, fcntl};
 
+use super::Variables;
 use crate::{Command, Error, Session, packet::Packet};
 
 /// Longest call in a memfd, in bytes: more than execve(2) takes.
@@ -98,11 +99,13 @@ impl Call {
     }
 
     /// The command, but for its standard descriptors.
-    pub(super) fn command(&mut self, session: &Session) -> Result<Command, Error> {
+    pub(super) fn command(&mut self, session: &Session, variables: Variables) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        command.replace_environment(self.laid_over(session));
+        if variables != Variables::OfSession {
+            command.replace_environment(self.variables(session, variables));
+        }
         if let Some(directory) = &self.directory {
             if !directory.is_absolute() {
                 return Err(Error::Command {
@@ -122,14 +125,17 @@ impl Call {
         Ok(command)
     }
 
-    /// The client's variables over the session's own, as far as the policy lets them.
-    fn laid_over(&mut self, session: &Session) -> Vec<(OsString, OsString)> {
+    /// The variables of the command: the client's over the session's own, as far as the policy lets them, or the client's.
+    fn variables(&mut self, session: &Session, which: Variables) -> Vec<(OsString, OsString)> {
         let compiled = session.compiled();
-        let mut variables: BTreeMap<_, _> = compiled.environment.0.iter().cloned().collect();
+        let mut variables: BTreeMap<_, _> = match which {
+            Variables::LaidOver => compiled.environment.0.iter().cloned().collect(),
+            Variables::OfClient | Variables::OfSession => BTreeMap::new(),
+        };
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && compiled.overlay.allows(&name)
+                && (which == Variables::OfClient || compiled.overlay.allows(&name))
             {
                 variables.insert(name, value);
             }

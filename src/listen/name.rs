@@ -35,6 +35,11 @@ impl Name {
         Self::new(file.strip_suffix(".sock")?).ok()
     }
 
+    /// The session whose lock a file is by its name.
+    pub(super) fn of_lock(file: &str) -> Option<Self> {
+        Self::new(file.strip_suffix(".lock")?).ok()
+    }
+
     /// The file of its socket.
     pub(crate) fn socket(&self) -> String {
         format!("{}.sock", self.0)

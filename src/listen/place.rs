@@ -1,6 +1,7 @@
 //! A session's place in the runtime directory: its lock and its socket. Whoever holds the lock is the session.
 
 use std::{
+    fs,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -105,6 +106,26 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.leave();
     }
+}
+
+/// Removes what sessions left behind in `directory` whose programs were killed.
+///
+/// # Errors
+/// A directory that is not ours, or cannot be read. A place that cannot be cleaned is left for another time.
+pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
+    let unread = || ListenError::io("read runtime directory", directory);
+    let Some(opened) = Directory::open(directory)? else { return Ok(()) };
+    // By its descriptor: what is listed is what was checked.
+    for entry in fs::read_dir(opened.own_path("")).map_err(unread())? {
+        let file = entry.map_err(unread())?.file_name();
+        let Some(name) = file.to_str().and_then(Name::of_lock) else { continue };
+        // Whoever gets the lock removes what is there, and gives the name back when dropped.
+        let cleaned = Directory::make(directory).and_then(|directory| Place::take(directory, name));
+        if let Err(error) = cleaned {
+            tracing::debug!(?file, %error, "not swept");
+        }
+    }
+    Ok(())
 }
 
 /// Locks the name. The kernel lets go of the lock however the session ends.

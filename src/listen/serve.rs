@@ -13,6 +13,7 @@ use kennel_helper::{
 use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 
 use super::{
+    Variables,
     call::{Call, First},
     connection::Connection,
     pump::{Pumps, pipes},
@@ -37,11 +38,16 @@ pub(super) enum Wish {
 }
 
 /// Serves one client. The permit is held until it has said what it wants.
-pub(super) async fn serve(connection: Connection, session: Session, permit: OwnedSemaphorePermit) -> Wish {
+pub(super) async fn serve(
+    connection: Connection,
+    session: Session,
+    variables: Variables,
+    permit: OwnedSemaphorePermit,
+) -> Wish {
     let Ok(Some(packet)) = timeout(FIRST, connection.next()).await else { return Wish::Nothing };
     drop(permit);
     let wish = match First::read(packet) {
-        Some(First::Call(call)) => run(&connection, &session, *call).await,
+        Some(First::Call(call)) => run(&connection, &session, *call, variables).await,
         Some(First::Stats) => {
             stats(&connection, &session);
             Wish::Nothing
@@ -70,9 +76,9 @@ fn stats(connection: &Connection, session: &Session) {
     connection.answer(&answer, None);
 }
 
-async fn run(connection: &Connection, session: &Session, mut call: Call) -> Wish {
+async fn run(connection: &Connection, session: &Session, mut call: Call, variables: Variables) -> Wish {
     let wants_report = call.wants_report;
-    let result = match call.command(session) {
+    let result = match call.command(session, variables) {
         Ok(command) => to_its_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{
-    Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
+    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable, Policy,
     Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
@@ -17,7 +17,7 @@ use super::{
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let choices =
         (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
-    let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(path()), vec(mount(), 0..4));
+    let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
     let parts = (network(), env(), limits(), requirements(), ".{0,10}");
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
         let (profile, toolchains, tmp, on_unavailable) = choices;
@@ -48,6 +48,15 @@ fn one_of<T: Copy + std::fmt::Debug + 'static, const N: usize>(all: [T; N]) -> i
 
 fn path() -> impl Strategy<Value = PathBuf> {
     prop_oneof!["(/[a-c.]{1,3}){1,3}", "/(proc|sys|dev)(/[a-c])?", ".{0,8}"].prop_map(PathBuf::from)
+}
+
+fn audit() -> impl Strategy<Value = Audit> {
+    (path(), any::<[bool; 3]>()).prop_map(|(path, [fail_closed, chain, arguments])| Audit {
+        path,
+        fail_closed,
+        chain,
+        arguments,
+    })
 }
 
 fn mount() -> impl Strategy<Value = Mount> {

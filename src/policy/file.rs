@@ -104,7 +104,7 @@ impl Base<'_> {
             self.join("cwd", cwd)?;
         }
         if let Some(audit) = &mut policy.audit {
-            self.join("audit", audit)?;
+            self.join("audit", &mut audit.path)?;
         }
         if let Some(proxy) = &mut policy.network.proxy {
             self.join("network.proxy.unix", &mut proxy.unix)?;

@@ -54,12 +54,7 @@ impl Policy {
             check_text("cwd", cwd)?;
         }
         if let Some(audit) = &self.audit {
-            check_text("audit", audit)?;
-            // A log that nobody writes would be taken for one in which nothing happened.
-            if self.effective_network() != NetworkMode::Proxy {
-                let reason = "the log has the decisions of the proxy; choose network mode proxy or remove it";
-                return Err(PolicyError::path("audit", audit, reason));
-            }
+            audit.check()?;
         }
         check_hostname(&self.hostname)?;
         self.protect.iter().try_for_each(|path| check_protect(path, &self.workspace))?;
@@ -240,11 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_nobody_writes_is_refused() {
-        policy().allow("a.example:1").audit("log").validate().expect("the proxy's");
-        refused(&policy().audit("log"), "audit `log`", "mode proxy");
-        refused(&policy().network_mode(NetworkMode::Host).audit("log"), "audit `log`", "mode proxy");
-        refused(&policy().allow("a.example:1").audit(""), "audit ``", "missing");
+    fn a_log_needs_a_name() {
+        policy().audit("log").validate().expect("valid");
+        refused(&policy().audit(""), "audit ``", "missing");
+        refused(&policy().audit("{date}/log"), "audit `{date}/log`", "name of the file");
     }
 
     #[test]

@@ -43,7 +43,7 @@ macro_rules! words {
         }
     };
 }
-pub(super) use words;
+pub(crate) use words;
 
 #[cfg(test)]
 #[expect(unreachable_pub, reason = "the macro writes pub, and this enum stays in the test")]

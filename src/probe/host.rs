@@ -128,6 +128,7 @@ fn overlay_plan() -> (Compiled, u32) {
         payload: Section::default(),
         footing: Footing::default(),
         again: Section::default(),
+        files: Section::default(),
         grants: Grants::default(),
         enforcement: Enforcement::default(),
         environment: Variables::default(),
@@ -135,8 +136,11 @@ fn overlay_plan() -> (Compiled, u32) {
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         limits: Limits::default(),
+        audit: None,
         network: None,
         bridge: None,
+        #[cfg(feature = "fluers")]
+        view: Default::default(),
     };
     (compiled, count - 1)
 }

@@ -103,9 +103,13 @@ fn not_reached(refusal: &Refusal) -> Vec<Finding> {
     if refusal.protection.is_none() {
         findings.push(refused("start"));
     }
-    for protection in Protection::ALL.into_iter().filter(|protection| !protection.is_limit()) {
+    for protection in Protection::ALL {
         let name = protection.as_str();
         let is_refused = refusal.protection == Some(protection);
+        // Of limits only the one that is to blame was asked for, as far as is known.
+        if protection.is_limit() && !is_refused {
+            continue;
+        }
         findings.push(if is_refused { refused(name) } else { of(name, "not reached").untested() });
     }
     for attempt in &ATTEMPTS {

@@ -1,108 +1,17 @@
-//! The audit log: a line of JSON for each decision of the proxy. Names, addresses and numbers only; nothing of what
-//! passes is written anywhere.
+//! What the proxy writes down: a record for each decision.
 
 use std::{
-    collections::BTreeSet,
-    fs::{File, OpenOptions},
-    io::{self, Write},
     net::IpAddr,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::SystemTime,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
-
-use serde::Serialize;
 
 use super::{
     Proxy,
     destination::{Destination, Host},
     meter::Tally,
-    refusal::Refusal,
+    refusal::{Reason, Refusal},
 };
-
-/// The file of a policy's `audit`.
-#[derive(Debug)]
-pub(super) struct Log {
-    file: File,
-    path: PathBuf,
-    /// Whether somebody was told that it cannot be written.
-    told: AtomicBool,
-}
-
-impl Log {
-    /// Opens or makes it. Never through a link in its last part, and never something that is no file.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-            .open(path)?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
-        }
-        Ok(Self { file, path: path.to_owned(), told: AtomicBool::new(false) })
-    }
-
-    /// Appends a line, whole, by one write(2). A disk that is full is told once.
-    pub(super) fn write(&self, line: &Line<'_>) {
-        let written = serde_json::to_vec(line).map_err(io::Error::from).and_then(|mut bytes| {
-            bytes.push(b'\n');
-            (&self.file).write_all(&bytes)
-        });
-        if let Err(error) = written
-            && !self.told.swap(true, Relaxed)
-        {
-            tracing::error!(path = %self.path.display(), %error, "the audit log cannot be written");
-        }
-    }
-}
-
-/// One decision.
-#[derive(Serialize)]
-pub(super) struct Line<'l> {
-    time: String,
-    event: &'static str,
-    session: &'l str,
-    /// The command, where only one can have asked; counted from 1 in its session.
-    exec: Option<u64>,
-    host: String,
-    port: Option<u16>,
-    address: Option<IpAddr>,
-    decision: &'static str,
-    reason: &'static str,
-    bytes_up: u64,
-    bytes_down: u64,
-    duration_ms: u64,
-}
-
-impl<'l> Line<'l> {
-    pub(super) fn refused(proxy: &'l Proxy, refusal: &Refusal) -> Self {
-        let (host, port) = match &refusal.destination {
-            Some(destination) => (host(destination), Some(destination.port)),
-            None => (refusal.subject.clone(), None),
-        };
-        let decision = if refusal.is_denial() { "denied" } else { "failed" };
-        Self {
-            time: now(),
-            event: "egress",
-            session: &proxy.session,
-            exec: proxy.execs.only(),
-            host,
-            port,
-            address: None,
-            decision,
-            reason: refusal.word(),
-            bytes_up: 0,
-            bytes_down: 0,
-            duration_ms: 0,
-        }
-    }
-}
+use crate::audit::{Egress, Record, millis};
 
 fn host(destination: &Destination) -> String {
     match &destination.host {
@@ -111,12 +20,53 @@ fn host(destination: &Destination) -> String {
     }
 }
 
-fn now() -> String {
-    humantime::format_rfc3339_millis(SystemTime::now()).to_string()
+fn passed(destination: &Destination, decision: &'static str, reason: &'static str) -> Egress {
+    egress(host(destination), Some(destination.port), decision, reason)
 }
 
-/// A connection that passed; its line is written when it ends, however it ends.
-pub(super) struct Record {
+fn egress(host: String, port: Option<u16>, decision: &'static str, reason: &'static str) -> Egress {
+    let (address, class) = (None, None);
+    Egress { host, port, address, decision, reason, class, bytes_up: 0, bytes_down: 0, duration_ms: 0 }
+}
+
+impl Proxy {
+    /// Writes down what did not pass. It did not, whether that is written or not.
+    pub(super) fn record_refusal(&self, refusal: &Refusal) {
+        let _ = self.trail.write(self.trail.only(), || {
+            let decision = if refusal.is_denial() { "denied" } else { "failed" };
+            let (host, port) = match &refusal.destination {
+                Some(destination) => (host(destination), Some(destination.port)),
+                None => (refusal.subject.clone(), None),
+            };
+            Record::Egress(Egress {
+                class: Some(refusal.class()),
+                ..egress(host, port, decision, refusal.word())
+            })
+        });
+    }
+
+    /// Writes down what will be dialled, where nothing may be that is not written down: its record comes at its end.
+    ///
+    /// # Errors
+    /// It cannot be.
+    pub(super) fn record_begin(
+        &self,
+        destination: &Destination,
+        reason: &'static str,
+    ) -> Result<(), Refusal> {
+        if !self.trail.is_strict() {
+            return Ok(());
+        }
+        let record = || Record::Egress(passed(destination, "begun", reason));
+        match self.trail.write(self.trail.only(), record) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Refusal::of(destination, Reason::Unrecorded)),
+        }
+    }
+}
+
+/// A connection that passed; its record is written when it ends, however it ends.
+pub(super) struct Passage {
     proxy: Arc<Proxy>,
     pub(super) tally: Arc<Tally>,
     destination: Destination,
@@ -125,7 +75,7 @@ pub(super) struct Record {
     reason: &'static str,
 }
 
-impl Record {
+impl Passage {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         destination: &Destination,
@@ -133,7 +83,7 @@ impl Record {
         reason: &'static str,
     ) -> Self {
         Self {
-            exec: proxy.execs.only(),
+            exec: proxy.trail.only(),
             proxy: Arc::clone(proxy),
             tally: Arc::new(Tally::new()),
             destination: destination.clone(),
@@ -143,60 +93,16 @@ impl Record {
     }
 }
 
-impl Drop for Record {
+impl Drop for Passage {
     fn drop(&mut self) {
-        self.proxy.gate.audit(|| Line {
-            time: now(),
-            event: "egress",
-            session: &self.proxy.session,
-            exec: self.exec,
-            host: host(&self.destination),
-            port: Some(self.destination.port),
-            address: self.address,
-            decision: "allowed",
-            reason: self.reason,
-            bytes_up: self.tally.up.load(Relaxed),
-            bytes_down: self.tally.down.load(Relaxed),
-            duration_ms: u64::try_from(self.tally.age().as_millis()).unwrap_or(u64::MAX),
+        let _ = self.proxy.trail.write(self.exec, || {
+            Record::Egress(Egress {
+                address: self.address,
+                bytes_up: self.tally.up.load(Relaxed),
+                bytes_down: self.tally.down.load(Relaxed),
+                duration_ms: millis(self.tally.age()),
+                ..passed(&self.destination, "allowed", self.reason)
+            })
         });
-    }
-}
-
-/// Which commands run.
-#[derive(Default)]
-pub(super) struct Execs {
-    running: Mutex<(u64, BTreeSet<u64>)>,
-}
-
-/// A command that runs, until it is dropped.
-pub(super) struct Exec {
-    proxy: Arc<Proxy>,
-    number: u64,
-}
-
-impl Execs {
-    pub(super) fn enter(&self, proxy: &Arc<Proxy>) -> Exec {
-        let mut running = self.lock();
-        running.0 += 1;
-        let number = running.0;
-        running.1.insert(number);
-        Exec { proxy: Arc::clone(proxy), number }
-    }
-
-    /// The number of the command that runs, where it is the only one.
-    fn only(&self) -> Option<u64> {
-        let running = self.lock();
-        let mut numbers = running.1.iter();
-        numbers.next().copied().filter(|_| numbers.next().is_none())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Exec {
-    fn drop(&mut self) {
-        self.proxy.execs.lock().1.remove(&self.number);
     }
 }

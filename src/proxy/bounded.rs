@@ -3,15 +3,13 @@
 
 use std::{
     io,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use super::counted::{Count, Counted};
 
 /// What is left to read.
 #[derive(Clone, Default)]
@@ -27,8 +25,10 @@ impl Allowance {
     pub(super) fn lift(&self) {
         self.grant(usize::MAX);
     }
+}
 
-    fn take(&self, bytes: usize) -> io::Result<()> {
+impl Count for Allowance {
+    fn read(&self, bytes: usize) -> io::Result<()> {
         let left = self.0.load(Relaxed);
         if left == usize::MAX {
             return Ok(());
@@ -41,47 +41,5 @@ impl Allowance {
     }
 }
 
-pub(super) struct Bounded<T> {
-    inner: T,
-    allowance: Allowance,
-}
-
-impl<T> Bounded<T> {
-    pub(super) fn new(inner: T, allowance: &Allowance) -> Self {
-        Self { inner, allowance: allowance.clone() }
-    }
-
-    pub(super) fn into_inner(self) -> T {
-        self.inner
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
-        Poll::Ready(self.allowance.take(buffer.filled().len() - before))
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Bounded<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(context)
-    }
-}
+/// A stream of which no more may be read than is left.
+pub(super) type Bounded<T> = Counted<T, Allowance>;

@@ -21,7 +21,7 @@ use tokio::{
 
 use super::{
     Proxy,
-    audit::Record,
+    audit::Passage,
     bounded::{Allowance, Bounded},
     destination::{Destination, Host},
     gate::{Permit, Route},
@@ -45,7 +45,7 @@ pub(super) struct Dialled {
     pub(super) stream: Stream,
     /// What came already, behind the answer of another proxy.
     pub(super) early: Bytes,
-    pub(super) record: Record,
+    pub(super) passage: Passage,
 }
 
 /// Asks for a permit, and connects.
@@ -73,7 +73,10 @@ pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
     let permit = if proxy.meter.is_exhausted() {
         Err(Refusal::of(&destination, Reason::Limit))
     } else {
-        proxy.gate.permit(destination).await
+        proxy.gate.permit(destination).await.and_then(|permit| {
+            proxy.record_begin(&permit.destination, permit.reason)?;
+            Ok(permit)
+        })
     };
     if let Err(refusal) = &permit {
         proxy.refused(refusal).await;
@@ -103,7 +106,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
             (Stream::Unix(stream), early, None)
         }
     };
-    Ok(Dialled { stream, early, record: Record::new(proxy, destination, address, reason) })
+    Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, reason) })
 }
 
 /// A plain connection for HTTP requests, to the destination or to the proxy before it; the address that answered.
@@ -203,7 +206,7 @@ where
     let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
     let allowance = Allowance::default();
     allowance.grant(LONGEST_ANSWER);
-    let stream = TokioIo::new(Bounded::new(stream, &allowance));
+    let stream = TokioIo::new(Bounded::new(stream, allowance.clone()));
     let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
     let mut driver = JoinSet::new();
     driver.spawn(connection.with_upgrades());

@@ -16,7 +16,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     Proxy,
-    audit::Record,
+    audit::Passage,
     bounded::{Allowance, Bounded},
     destination::Destination,
     dial,
@@ -124,12 +124,12 @@ impl Origin {
     async fn connect(proxy: &Arc<Proxy>, permit: &super::gate::Permit) -> Result<Self, Refusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let record = Record::new(proxy, &destination, address, permit.reason);
-        let metered = Metered::new(stream, Arc::clone(proxy), record);
+        let passage = Passage::new(proxy, &destination, address, permit.reason);
+        let metered = Metered::new(stream, Arc::clone(proxy), passage);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
         let allowance = Allowance::default();
-        let stream = TokioIo::new(Bounded::new(metered, &allowance));
+        let stream = TokioIo::new(Bounded::new(metered, allowance.clone()));
         let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,

@@ -17,7 +17,6 @@ use nix::{
 use super::{
     address,
     ask::Ask,
-    audit::{Line, Log},
     destination::{Destination, Host, Name},
     interfaces::Interfaces,
     refusal::{Reason, Refusal},
@@ -33,7 +32,6 @@ pub(crate) struct Gate {
     settings: Settings,
     ask: OnceLock<Ask>,
     resolver: Resolver,
-    log: Option<Log>,
     interfaces: Interfaces,
     /// The socket of a proxy that is not ours, as it was when the policy was compiled.
     foreign: Option<Arc<OwnedFd>>,
@@ -58,17 +56,8 @@ pub(super) enum Route {
 
 impl Gate {
     /// # Errors
-    /// An audit log that cannot be opened, a proxy socket that is gone.
+    /// A proxy socket that is gone.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
-        let open = |path: &std::path::PathBuf| {
-            Log::open(path).map_err(|source| Error::Grant {
-                what: "audit log",
-                path: path.clone(),
-                source,
-                remedy: Some("name a file in a directory that you can write".to_owned()),
-            })
-        };
-        let log = settings.audit.as_ref().map(open).transpose()?;
         let foreign = match &settings.way {
             Way::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
             _ => None,
@@ -79,7 +68,6 @@ impl Gate {
             resolver: Resolver::new(settings.name_servers.clone()),
             settings,
             ask: OnceLock::new(),
-            log,
         })
     }
 
@@ -196,13 +184,6 @@ impl Gate {
             None => Ok(address),
         }
     }
-
-    /// Writes a line of the audit log, where there is one.
-    pub(super) fn audit<'l>(&self, line: impl FnOnce() -> Line<'l>) {
-        if let Some(log) = &self.log {
-            log.write(&line());
-        }
-    }
 }
 
 /// A hold on a socket that is not its path: whoever may write to the directory could put another there.
@@ -235,7 +216,7 @@ mod tests {
             addresses: address::networks(addresses.iter().copied()).expect("networks"),
             ..Settings::default()
         };
-        Gate::new(settings).expect("no log")
+        Gate::new(settings).expect("no socket")
     }
 
     async fn word(gate: &Gate, destination: &str) -> &'static str {

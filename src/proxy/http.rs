@@ -54,7 +54,7 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
     let tally = Arc::new(Tally::new());
-    let stream = Watched::new(stream, &tally);
+    let stream = Watched::new(stream, Arc::clone(&tally));
     let left = is_left(stream.as_raw_fd(), &tally, HALF_OPEN.min(limits.idle_time));
     // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
     let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());

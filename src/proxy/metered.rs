@@ -13,26 +13,26 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use super::{Proxy, audit::Record, meter::Heading};
+use super::{Proxy, audit::Passage, meter::Heading};
 
 /// A connection, and what it has passed.
 pub(super) struct Metered {
     stream: TcpStream,
     proxy: Arc<Proxy>,
-    record: Record,
+    passage: Passage,
     /// Until when nothing is read, because too much was.
     pause: Option<Pin<Box<Sleep>>>,
     idle: Pin<Box<Sleep>>,
 }
 
 impl Metered {
-    pub(super) fn new(stream: TcpStream, proxy: Arc<Proxy>, record: Record) -> Self {
+    pub(super) fn new(stream: TcpStream, proxy: Arc<Proxy>, passage: Passage) -> Self {
         let idle = Box::pin(sleep_until(Instant::now() + proxy.gate.settings().limits.idle_time));
-        Self { stream, proxy, record, pause: None, idle }
+        Self { stream, proxy, passage, pause: None, idle }
     }
 
     fn passed(&mut self, heading: Heading, bytes: usize) -> io::Result<()> {
-        self.record.tally.add(heading, bytes);
+        self.passage.tally.add(heading, bytes);
         let end = Instant::now() + self.proxy.gate.settings().limits.idle_time;
         self.idle.as_mut().reset(end);
         match self.proxy.meter.count(bytes) {

@@ -8,6 +8,7 @@ use kennel_helper::control::Report;
 use super::Serving;
 use crate::{
     Error,
+    audit::Trail,
     bridge::Bridge,
     inside::{Arrival, Inside},
     prepared::Prepared,
@@ -22,13 +23,14 @@ impl Serving {
     pub(crate) async fn open(
         prepared: &Prepared,
         inside: &Inside,
+        trail: &Arc<Trail>,
         said: &mut Vec<Report>,
     ) -> Result<Option<Self>, Error> {
         let Some(gate) = prepared.gate() else { return Ok(None) };
         let bridge = prepared.compiled.bridge.as_ref();
         // It gets ready beside the sandbox.
         let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
-        let serving = Self::new(gate, bridge.map(Arc::new));
+        let serving = Self::new(gate, trail, bridge.map(Arc::new));
         let mut missing = gate.settings().sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {
@@ -43,7 +45,7 @@ impl Serving {
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
-                Arrival::Born(_) | Arrival::Terminal(_) => {}
+                Arrival::Born(_) | Arrival::Terminal(_) | Arrival::Root(_) | Arrival::Mounts(_) => {}
             }
         }
         Ok(Some(serving))

@@ -3,6 +3,7 @@
 use std::{fmt, net::IpAddr};
 
 use super::destination::{Destination, Host, Malformed};
+use crate::Class;
 
 /// Why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(super) enum Reason {
     Method(&'static str),
     /// The bytes of the sandbox are used up.
     Limit,
+    /// It cannot be written down, and must be.
+    Unrecorded,
     /// It could not be reached.
     Unreachable(String),
     /// It took too long.
@@ -62,6 +65,7 @@ impl Refusal {
             Reason::Malformed(_) => "malformed",
             Reason::Method(_) => "method",
             Reason::Limit => "limit",
+            Reason::Unrecorded => "unrecorded",
             Reason::Unreachable(_) => "unreachable",
             Reason::Timeout(_) => "timeout",
         }
@@ -74,8 +78,25 @@ impl Refusal {
             Reason::NotAllowed | Reason::NotServed | Reason::Denied(_) | Reason::AddressBlocked(..) => 403,
             Reason::Method(_) => 405,
             Reason::Limit => 429,
+            Reason::Unrecorded => 503,
             Reason::Unreachable(_) => 502,
             Reason::Timeout(_) => 504,
+        }
+    }
+
+    /// What it is for machines.
+    pub(super) fn class(&self) -> Class {
+        match self.reason {
+            Reason::NotAllowed
+            | Reason::NotServed
+            | Reason::Denied(_)
+            | Reason::AddressBlocked(..)
+            | Reason::Malformed(_)
+            | Reason::Method(_) => Class::CapabilityDenied,
+            Reason::Limit => Class::ResourceLimitExceeded,
+            Reason::Unrecorded => Class::RuntimeError,
+            Reason::Unreachable(_) => Class::NetworkUnreachable,
+            Reason::Timeout(_) => Class::NetworkError,
         }
     }
 
@@ -122,6 +143,7 @@ impl fmt::Display for Refusal {
             Reason::Limit => {
                 f.write_str("the bytes that the sandbox may pass are used up (network.limits.bytes)")
             }
+            Reason::Unrecorded => f.write_str("the audit log cannot be written, and the policy says that it must be"),
             Reason::Unreachable(why) => write!(f, "it cannot be reached: {why}"),
             Reason::Timeout(what) => write!(f, "{what} took too long"),
         }

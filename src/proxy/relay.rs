@@ -44,8 +44,8 @@ thread_local! {
 
 /// Relays between a client and what was dialled for it; `early` is what the client sent already.
 pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
-    let Dialled { stream: server, early: answer, record } = dialled;
-    let tally = &record.tally;
+    let Dialled { stream: server, early: answer, passage } = dialled;
+    let tally = &passage.tally;
     let idle = proxy.gate.settings().limits.idle_time;
     // Whatever ends this, also the end of the whole process: what broke off must not look complete.
     client.resets(true);

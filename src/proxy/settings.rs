@@ -24,7 +24,6 @@ pub(crate) struct Settings {
     /// Name servers to ask instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: Limits,
-    pub(crate) audit: Option<PathBuf>,
     /// Ports on which programs that know no proxy are served.
     pub(crate) ports: Vec<u16>,
     /// How many sockets come out of each sandbox.

@@ -65,7 +65,8 @@ fn reply(refusal: &Refusal) -> ReplyError {
         | Reason::NotServed
         | Reason::Denied(_)
         | Reason::AddressBlocked(..)
-        | Reason::Limit => ReplyError::ConnectionNotAllowed,
+        | Reason::Limit
+        | Reason::Unrecorded => ReplyError::ConnectionNotAllowed,
         Reason::Method(_) => ReplyError::CommandNotSupported,
         Reason::Malformed(_) => ReplyError::GeneralFailure,
         Reason::Unreachable(_) => ReplyError::HostUnreachable,

@@ -1,36 +1,26 @@
 //! A client's connection whose traffic is noticed, so that one whose client is gone does not stay for ever: a client that
 //! has ended its side and waits for an answer looks the same as one that is dead.
 
-use std::{
-    io,
-    os::fd::{AsRawFd, RawFd},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{io, os::fd::RawFd, sync::Arc, time::Duration};
 
 use nix::sys::socket::{MsgFlags, recv};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    time::sleep,
+use tokio::{net::TcpStream, time::sleep};
+
+use super::{
+    counted::{Count, Counted},
+    meter::{Heading, Tally},
 };
 
-use super::meter::{Heading, Tally};
+pub(super) type Watched = Counted<TcpStream, Arc<Tally>>;
 
-pub(super) struct Watched {
-    stream: TcpStream,
-    tally: Arc<Tally>,
-}
-
-impl Watched {
-    pub(super) fn new(stream: TcpStream, tally: &Arc<Tally>) -> Self {
-        Self { stream, tally: Arc::clone(tally) }
+impl Count for Arc<Tally> {
+    fn read(&self, bytes: usize) -> io::Result<()> {
+        self.add(Heading::Up, bytes);
+        Ok(())
     }
 
-    pub(super) fn into_inner(self) -> TcpStream {
-        self.stream
+    fn written(&self, bytes: usize) {
+        self.add(Heading::Down, bytes);
     }
 }
 
@@ -45,44 +35,5 @@ pub(super) async fn is_left(socket: RawFd, tally: &Tally, time: Duration) {
             return;
         }
         sleep(time).await;
-    }
-}
-
-impl AsRawFd for Watched {
-    fn as_raw_fd(&self) -> RawFd {
-        self.stream.as_raw_fd()
-    }
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        self.tally.add(Heading::Up, buffer.filled().len() - before);
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
-        self.tally.add(Heading::Down, written);
-        Poll::Ready(Ok(written))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

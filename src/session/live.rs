@@ -20,10 +20,12 @@ use super::{
     ground::Ground,
     pressure::Depth,
     stats::{Counts, Guard, Stats},
+    tree::Tree,
     worker::{Taken, Worker},
 };
 use crate::{
     Enforcement, Error, Host, Policy,
+    audit::{Record, Trail},
     caller::Caller,
     compile::{self, Section, Shape},
     inside::{Arrival, Inside},
@@ -37,7 +39,7 @@ use crate::{
 const FULL: Duration = Duration::from_millis(1);
 
 /// How often a command comes back to look, where something is being replaced outside all the time.
-const MOST_TRIES: u32 = 5;
+pub(super) const MOST_TRIES: u32 = 5;
 
 /// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
@@ -48,6 +50,8 @@ pub(crate) struct Live {
     ground: Ground,
     /// Workers that were ordered and have no command yet, oldest first.
     waiting: Mutex<VecDeque<Worker>>,
+    /// What calls for files see, since one was made.
+    tree: Mutex<Option<Arc<Tree>>>,
     /// What commands left running behind them.
     background: Mutex<Vec<Inside>>,
     depth: Depth,
@@ -55,6 +59,7 @@ pub(crate) struct Live {
     counts: Counts,
     /// The proxy, where the policy has one.
     serving: Option<Serving>,
+    trail: Arc<Trail>,
     span: tracing::Span,
 }
 
@@ -79,6 +84,7 @@ impl Live {
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images, None)?;
+        let trail = prepared.trail();
         if let Some(ask) = ask {
             prepared.ask(ask);
         }
@@ -89,16 +95,24 @@ impl Live {
             zygote,
             ground,
             waiting: Mutex::default(),
+            tree: Mutex::default(),
             background: Mutex::default(),
             depth: Depth::of(ready),
             ended: AtomicBool::new(false),
             counts: Counts::default(),
             serving: None,
-            span: tracing::info_span!("session", workspace = %policy.workspace.display()),
+            span: tracing::info_span!("session", name = trail.session(), workspace = %policy.workspace.display()),
+            trail,
         };
         // They lie in the zygote's socket until it has set up.
         live.refill();
         live.set_up().await?;
+        live.trail.write(None, || Record::Session {
+            profile: policy.profile,
+            workspace: policy.workspace.display().to_string(),
+            network: policy.effective_network(),
+            enforcement: live.enforcement.level(),
+        })?;
         tracing::info!(parent: &live.span, "ready");
         Ok(live)
     }
@@ -107,7 +121,7 @@ impl Live {
     async fn set_up(&mut self) -> Result<(), Error> {
         let mut said = Vec::new();
         self.serving =
-            Serving::open(&self.prepared, &self.zygote, &mut said).await.map_err(|error| match error {
+            Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| match error {
                 Error::Lost => Error::SessionEnded,
                 error => error,
             })?;
@@ -133,6 +147,11 @@ impl Live {
 
     pub(crate) fn prepared(&self) -> &Arc<Prepared> {
         &self.prepared
+    }
+
+    /// What the session leaves in the audit log.
+    pub(crate) fn trail(&self) -> &Arc<Trail> {
+        &self.trail
     }
 
     pub(crate) fn enforcement(&self) -> Enforcement {
@@ -190,7 +209,7 @@ impl Live {
     }
 
     /// Orders a worker; waits while the zygote has its hands full.
-    async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
+    pub(super) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
         loop {
             match self.try_order(narrow) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
@@ -231,6 +250,8 @@ impl Live {
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Relaxed) {
             tracing::info!(parent: &self.span, "ends");
+            // It ends, whether that is written down or not.
+            let _ = self.trail.write(None, || Record::SessionEnd {});
         }
         self.zygote.kill();
         if let Some(serving) = &self.serving {
@@ -238,6 +259,7 @@ impl Live {
         }
         self.lock().clear();
         self.background().clear();
+        self.trees().take();
     }
 
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
@@ -261,7 +283,7 @@ impl Live {
     }
 
     /// The error for a worker that is gone: with its session, or because somebody killed it.
-    fn lost(&self) -> Error {
+    pub(super) fn lost(&self) -> Error {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
@@ -301,6 +323,14 @@ impl Live {
         self.counts.stats(ready)
     }
 
+    pub(super) fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    pub(super) fn trees(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Worker>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -316,6 +346,6 @@ impl Live {
 }
 
 /// Whether a step failed because what it is about was just being replaced.
-fn is_in_motion(error: &io::Error) -> bool {
+pub(super) fn is_in_motion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

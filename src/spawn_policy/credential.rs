@@ -1,7 +1,7 @@
 //! Credentials: who has them, and how they travel. A value goes from its resolver into the environment of one child, and
 //! nowhere else.
 
-use std::{collections::BTreeMap, error::Error as StdError, fmt, future::Future, pin::Pin};
+use std::{error::Error as StdError, fmt, future::Future, pin::Pin};
 
 use zeroize::Zeroizing;
 
@@ -86,15 +86,6 @@ pub struct NoCredentials;
 impl CredentialResolver for NoCredentials {
     fn resolve<'r>(&'r self, _: &'r str) -> Resolving<'r> {
         Box::pin(async { Ok(None) })
-    }
-}
-
-/// Values at hand. Each can be had once, because secrets are not copied.
-impl CredentialResolver for std::sync::Mutex<BTreeMap<String, Secret>> {
-    fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r> {
-        Box::pin(
-            async move { Ok(self.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(key)) },
-        )
     }
 }
 

@@ -40,6 +40,8 @@ pub enum SpawnError {
         reason: String,
         /// What there is instead.
         granted: Vec<String>,
+        /// The audit record of it, where there is one.
+        audit_id: Option<String>,
     },
     /// A path of the manifest cannot be granted.
     #[error("{what} {path}")]
@@ -68,6 +70,8 @@ pub enum SpawnError {
         expected: String,
         /// The hash of the program.
         found: String,
+        /// The audit record of it, where there is one.
+        audit_id: Option<String>,
     },
     /// A credential is needed, and nobody has it.
     #[error("credential {key} is needed and was not given")]
@@ -107,6 +111,7 @@ impl SpawnError {
             requested: crate::policy::shown(&requested.to_string()),
             reason: reason.into(),
             granted: granted.into_iter().map(Into::into).collect(),
+            audit_id: None,
         }
     }
 
@@ -115,7 +120,16 @@ impl SpawnError {
             program: program.to_owned(),
             expected: expected.to_string(),
             found: found.to_string(),
+            audit_id: None,
         }
+    }
+
+    /// With the audit record that tells of it.
+    pub(super) fn recorded(mut self, id: Option<String>) -> Self {
+        if let Self::Denied { audit_id, .. } | Self::HashMismatch { audit_id, .. } = &mut self {
+            *audit_id = id;
+        }
+        self
     }
 
     /// What a person can do about it, if anything is known.
@@ -177,6 +191,10 @@ impl SpawnError {
                 (Class::BindingFailed, Boundary::Runtime, details)
             }
         };
-        Failure::new(class, boundary, self.chain(), details)
+        let audit_id = match self {
+            Self::Denied { audit_id, .. } | Self::HashMismatch { audit_id, .. } => audit_id.clone(),
+            _ => None,
+        };
+        Failure::new(class, boundary, self.chain(), details).recorded(audit_id)
     }
 }

@@ -69,7 +69,7 @@ pub async fn run_help(
         hosts: Vec::new(),
         limits: Effective::ceiling(PATIENCE),
     };
-    run::run(&spawn, &NoCredentials).await
+    run::run(&spawn, None, &NoCredentials).await
 }
 
 fn resolved(path: &Path, caller: &Caller) -> io::Result<Resolved> {

@@ -10,7 +10,7 @@ use super::{
     program,
 };
 use crate::{
-    Command, Error, Host, NetworkMode, Output, Policy, Profile, Toolchains,
+    Audit, Command, Error, Host, NetworkMode, Output, Policy, Profile, Toolchains,
     caller::Caller,
     command::Source,
     compile::{self, OwnProgram},
@@ -22,9 +22,10 @@ use crate::{
 /// secret that nothing could be done with.
 pub(super) async fn run(
     spawn: &CheckedSpawn,
+    audit: Option<&Audit>,
     resolver: &dyn CredentialResolver,
 ) -> Result<Output, SpawnError> {
-    let mut command = prepare(spawn, own_copy(spawn).await?)?;
+    let mut command = prepare(spawn, audit, own_copy(spawn).await?)?;
     command.secrets(resolve(&spawn.credentials, resolver).await?);
     let output = match &spawn.stdin {
         Some(input) => command.output_with_input(input.as_bytes()).await,
@@ -45,8 +46,12 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 }
 
 /// A command that only lacks its credentials.
-fn prepare(spawn: &CheckedSpawn, own: Option<OwnProgram>) -> Result<Command, Error> {
-    let policy = policy(spawn, own.is_some());
+fn prepare(
+    spawn: &CheckedSpawn,
+    audit: Option<&Audit>,
+    own: Option<OwnProgram>,
+) -> Result<Command, Error> {
+    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
     let compiled = compile::compile_program(&policy, &Host::detect(), &Caller::current(), own.as_ref())?;
     let program = own.map_or_else(|| spawn.program.clone(), |own| own.at);
     let prepared = Arc::new(Prepared::new(compiled, Images::new()?, None)?);
@@ -115,5 +120,5 @@ pub(super) async fn start_nothing() -> Result<(), Error> {
         hosts: Vec::new(),
         limits: super::limits::Effective::ceiling(std::time::Duration::from_secs(10)),
     };
-    prepare(&nothing, None)?.status().await.map(drop)
+    prepare(&nothing, None, None)?.status().await.map(drop)
 }

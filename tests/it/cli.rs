@@ -1,5 +1,6 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
+mod manual;
 mod report;
 mod session;
 

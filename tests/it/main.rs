@@ -13,9 +13,12 @@
 //! | `enforcement` | the report is true |
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
+//! | `files` | the library reads and writes what a command of the session could, and nothing else |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
 //! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
+//! | `audit` | what happens is written down, and what cannot be is said or refused |
+//! | `capabilities` | commands that four fields describe are held to them, or do not run |
 //! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
@@ -28,12 +31,15 @@
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
 mod broker;
+mod audit;
+mod capabilities;
 mod cli;
 mod embed;
 mod enforcement;
 mod environment;
 mod errors;
 mod escape;
+mod files;
 mod filesystem;
 mod identity;
 mod limits;

@@ -40,7 +40,7 @@ mod sharing;
 mod shortage;
 mod signals;
 mod streams;
-mod tree;
+pub mod tree;
 mod whose;
 
 use std::{

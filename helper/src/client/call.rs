@@ -15,14 +15,18 @@ const LONGEST_PATH: usize = 4096;
 /// Bytes of an encoded [`Ask`] with one number.
 const HEAD: usize = 8;
 
-/// Sends the command with everything that this process has to give.
+/// Sends the command with everything that this process has to give; its own directory unless another one was named.
 pub(crate) fn send(
     socket: &Fd,
+    directory: Option<&CStr>,
     arguments: impl Iterator<Item = &'static CStr> + Clone,
     environment: Strings,
 ) -> Result<(), Trouble> {
     let mut path = [0; LONGEST_PATH];
-    let cwd = sys::working_directory(&mut path).map_err(Trouble::Directory)?;
+    let cwd = match directory {
+        Some(directory) => directory,
+        None => sys::working_directory(&mut path).map_err(Trouble::Directory)?,
+    };
     let manner = Manner { cwd, timeout_ms: 0, terminal: 0, window: 0, report: 0 };
     let (arguments, environment) = (Measured::of(arguments), Measured::of(environment));
     let mut length = Count(0);

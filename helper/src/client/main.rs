@@ -1,5 +1,5 @@
-//! `kennel-exec SOCKET [--] CMD [ARG…]`: has a session run a command, with this process's standard descriptors,
-//! directory and environment; passes signals on, and ends with the command's status.
+//! `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]`: has a session run a command, with this process's standard descriptors,
+//! directory (or `DIR`, as a path in the sandbox) and environment; passes signals on, and ends with the command's status.
 //!
 //! Freestanding like the inside, and for the same reason: it is started once for every command. No allocator, no panic,
 //! no library. Every word that it can say is in `words`.
@@ -68,15 +68,19 @@ extern "C" fn run(stack: *const usize) -> ! {
 /// Has the command run and answers its exit status.
 fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let path = arguments.get(1).ok_or(Trouble::Usage)?;
-    let separated = arguments.get(2).is_some_and(|argument| argument == c"--");
-    let first = if separated { 3 } else { 2 };
+    let (directory, next) = match arguments.get(2) {
+        Some(option) if option == c"-C" => (Some(arguments.get(3).ok_or(Trouble::Usage)?), 4usize),
+        _ => (None, 2),
+    };
+    let separated = arguments.get(next).is_some_and(|argument| argument == c"--");
+    let first = next.saturating_add(separated.into());
     arguments.get(first).ok_or(Trouble::Usage)?;
     // From now on every signal is the command's. That nobody reads what we say must not end us before the status is told.
     sys::signal_mask(PASSED_ON | bit(SIGPIPE)).map_err(Trouble::Own)?;
     standard_descriptors().map_err(Trouble::Own)?;
     let socket = connect(path)?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
-    match call::send(&socket, command, environment) {
+    match call::send(&socket, directory, command, environment) {
         Ok(()) => follow(&socket),
         // It was not wanted; perhaps it was told why.
         Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => follow(&socket).map_err(|_| trouble),

@@ -35,7 +35,7 @@ const START: &[u8] = b"to mend it: start a session there: kennel session start -
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
     let socket = socket.unwrap_or_default().to_bytes();
     match trouble {
-        Trouble::Usage => write([b"usage: kennel-exec SOCKET [--] CMD [ARG...]\n", b"", b"", b""]),
+        Trouble::Usage => write([b"usage: kennel-exec SOCKET [-C DIR] [--] CMD [ARG...]\n", b"", b"", b""]),
         Trouble::TooLong => line(socket, b"the path is longer than a socket's can be"),
         Trouble::Connect(Errno(ENOENT | ECONNREFUSED)) => {
             line(socket, b"no session listens here");

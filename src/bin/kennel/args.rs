@@ -3,6 +3,7 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
@@ -37,7 +38,35 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         action: PolicyAction,
     },
+    /// Print completions for a shell.
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Print a manual page, of Kennel or of one of its commands.
+    #[command(after_help = MAN_HELP)]
+    Man {
+        /// The command: `run`, or `session start`.
+        command: Vec<String>,
+    },
+    /// Look at audit logs.
+    Audit {
+        #[command(subcommand)]
+        action: AuditAction,
+    },
 }
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  kennel completions bash > ~/.local/share/bash-completion/completions/kennel
+  kennel completions zsh > ~/.zfunc/_kennel       with fpath+=~/.zfunc before compinit
+  kennel completions fish > ~/.config/fish/completions/kennel.fish";
+
+const MAN_HELP: &str = "\
+Examples:
+  kennel man | man -l -
+  kennel man run > /usr/local/share/man/man1/kennel-run.1";
 
 const RUN_HELP: &str = "\
 Examples:
@@ -105,6 +134,9 @@ pub(crate) struct Op {
     /// Take credential K from FILE instead of the environment.
     #[arg(long, value_name = "K=FILE", value_parser = assignment)]
     pub(crate) credential: Vec<(String, String)>,
+    /// Append what was asked for and decided to FILE, as lines of JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) audit: Option<PathBuf>,
     /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -172,6 +204,28 @@ pub(crate) struct Exec {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+const VERIFY_HELP: &str = "\
+Examples:
+  kennel audit verify exec-2026-01-31.log
+  kennel audit verify --head 5d41…  exec.log   also that nothing was cut off since
+
+Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
+Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditAction {
+    /// Check that no line of a log was changed, taken away or put in between.
+    #[command(after_help = VERIFY_HELP)]
+    Verify {
+        /// The hash of a line that must be in it: the last one of an earlier time.
+        #[arg(long, value_name = "HASH")]
+        head: Option<String>,
+        /// The logs.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -270,9 +324,18 @@ pub(crate) struct PolicyFlags {
     /// Serve only programs that know the proxy: no name server inside, no listeners on ports 80 and 443.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each decision of the proxy to FILE, as a line of JSON.
-    #[arg(long, value_name = "FILE", help_heading = "Network")]
+    /// Append each command, decision, denial and limit to FILE, a line of JSON each; `{date}` in its name is the day.
+    #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub(crate) audit: Option<PathBuf>,
+    /// Give each line the hash of the one before; `kennel audit verify` checks them.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_chain: bool,
+    /// Run nothing and let nothing pass that cannot be written down.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_closed: bool,
+    /// Write the arguments of commands down too; they may hold secrets.
+    #[arg(long, help_heading = "Audit")]
+    pub(crate) audit_arguments: bool,
     /// Host name that the command sees [default: kennel].
     #[arg(long, value_name = "H", help_heading = "Network")]
     pub(crate) hostname: Option<String>,

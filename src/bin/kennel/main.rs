@@ -4,8 +4,10 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod args;
+mod audit;
 mod exec;
 mod host;
+mod manual;
 mod op;
 mod policy;
 mod probe;
@@ -41,6 +43,9 @@ fn main() -> ExitCode {
         Verb::Op(op) => op::op(&op),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
+        Verb::Audit { action } => audit::audit(&action),
+        Verb::Completions { shell } => manual::completions(shell),
+        Verb::Man { command } => manual::page(&command),
     };
     done.unwrap_or_else(|error| {
         report::error(&error);

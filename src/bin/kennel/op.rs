@@ -8,10 +8,12 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::ExitCode,
-    sync::Mutex,
+    sync::{Mutex, PoisonError},
 };
 
-use kennel::{Envelope, Error, Manifest, Output, Report, Secret, SpawnError, SpawnPolicy};
+use kennel::{
+    CredentialResolver, Envelope, Error, Manifest, Output, Report, Resolving, Secret, SpawnError, SpawnPolicy,
+};
 use nix::sys::{
     prctl,
     resource::{Resource, setrlimit},
@@ -60,13 +62,25 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
 }
 
 async fn spawn(op: &Op) -> Result<Output, SpawnError> {
-    let policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
+    let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
+    if let Some(log) = &op.audit {
+        policy = policy.audit(log.clone())?;
+    }
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;
-    // Nobody's secrets are touched for what would be refused.
-    policy.check(&envelope)?;
-    let credentials = Mutex::new(credentials(op, &envelope)?);
-    policy.spawn(&envelope, &credentials).await
+    // Before anything else looks at our environment, and copies it.
+    let given = Given(Mutex::new(credentials(op, &envelope)?));
+    policy.spawn(&envelope, &given).await
+}
+
+/// The credentials that were given. Each can be had once, because secrets are not copied.
+struct Given(Mutex<BTreeMap<String, Secret>>);
+
+impl CredentialResolver for Given {
+    fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r> {
+        let secret = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        Box::pin(async { Ok(secret) })
+    }
 }
 
 /// The credentials of the envelope: from the files that were named, else from this process's environment.

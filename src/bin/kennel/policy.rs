@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use kennel::{Error, ForeignProxy, Mount, Network, Policy, Sandbox};
+use kennel::{Audit, Error, ForeignProxy, Mount, Network, Policy, PolicyError, Sandbox};
 
 use crate::{
     args::{PolicyAction, PolicyFlags},
@@ -40,7 +40,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.hostname, flags.hostname.clone());
     set(&mut policy.env.base, flags.env);
     policy.cwd = flags.cwd.clone().or(policy.cwd);
-    policy.audit = flags.audit.clone().or(policy.audit);
+    policy.audit = audit(flags, policy.audit.take())?;
     network(&mut policy.network, flags);
     policy.protect.extend(flags.protect.iter().cloned());
     policy.env.pass.extend(flags.pass_env.iter().cloned());
@@ -48,6 +48,26 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     policy.mounts.extend(mounts(flags)?);
     limits(&mut policy, flags);
     Ok(policy)
+}
+
+fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, Error> {
+    let audit = flags.audit.clone().map(Audit::new).or(of_file);
+    let chosen = [flags.audit_chain, flags.audit_closed, flags.audit_arguments];
+    match audit {
+        Some(audit) => Ok(Some(Audit {
+            chain: audit.chain || flags.audit_chain,
+            fail_closed: audit.fail_closed || flags.audit_closed,
+            arguments: audit.arguments || flags.audit_arguments,
+            ..audit
+        })),
+        None if chosen.contains(&true) => Err(PolicyError::Value {
+            key: "audit".to_owned(),
+            value: String::new(),
+            reason: "there is no log to keep like that: name one with --audit FILE".to_owned(),
+        }
+        .into()),
+        None => Ok(None),
+    }
 }
 
 fn network(network: &mut Network, flags: &PolicyFlags) {

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use kennel::NoCredentials;
+use kennel::{Audit, NoCredentials};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -21,7 +21,7 @@ use tracing::{
     span,
 };
 
-use super::{Home, keys, said, tool_with_token};
+use super::{Home, keys, said, tool, tool_with_token};
 use crate::support::{is_root, until};
 
 /// Made up for each test, so that what another test does is not taken for a leak of this one.
@@ -103,7 +103,7 @@ impl Waiting {
         );
         let arguments = [format!("said={}", said.display()), format!("fifo={}", fifo.display())];
         let mut command = home.op(&manifest, &["wait", "--arg", &arguments[0], "--arg", &arguments[1]]);
-        command.args(["--json", "report.json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(["--json", "report.json", "--audit", "audit.log"]).stdout(Stdio::piped()).stderr(Stdio::piped());
         if by_file {
             fs::write(home.at("token"), &secret).unwrap();
             command.args(["--credential", "TOKEN=token"]);
@@ -245,4 +245,52 @@ fn a_core_of_the_program_is_none_either() {
     assert_eq!(output.status.code(), Some(128 + 6), "{output:?}");
     assert!(!is_in_files(home.dir.path(), &secret), "a core");
     std::io::stderr().flush().unwrap();
+}
+
+#[tokio::test]
+async fn the_audit_log_has_every_decision_and_no_value() {
+    let home = Home::new("exit 0");
+    let log = home.at("spawn.log");
+    let policy = home.policy(
+        "env_passthrough = ['V']\ncredential_env_keys = ['TOKEN']\noperations.say = 'tool say {word} [{more}]'",
+    );
+    let audit = Audit { arguments: true, fail_closed: true, ..Audit::new(&log) };
+    let policy = policy.audit(audit).unwrap();
+    let mut envelope = tool_with_token(&["say", "hidden-argument"]);
+    envelope.env.insert("V".to_owned(), "hidden-variable".to_owned());
+    envelope.stdin = Some("hidden-input".to_owned());
+    said(policy.spawn(&envelope, &keys("hidden-credential")).await);
+    policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
+    let other = kennel::Envelope { argv: vec!["hidden-argument".to_owned(); 2], ..envelope.clone() };
+    let failure = policy.spawn(&other, &keys("hidden-credential")).await.unwrap_err().failure();
+    let failed = policy.operation("say", &[("word", "--hidden")]).unwrap_err().failure();
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(!text.contains("hidden"), "{text}");
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let spawns: Vec<&serde_json::Value> = lines.iter().filter(|line| line["event"] == "spawn").collect();
+    let decisions: Vec<&str> = spawns.iter().map(|line| line["decision"].as_str().unwrap()).collect();
+    assert_eq!(decisions, ["allowed", "allowed", "failed", "denied", "denied"], "{text}");
+    let first = spawns[0];
+    assert_eq!((&first["program"], &first["operation"]), (&"tool".into(), &"say".into()));
+    assert_eq!(first["shape"]["pattern"], "tool say {word} [{more}]");
+    assert_eq!((&first["variables"][0], &first["credentials"][0]), (&"V".into(), &"TOKEN".into()));
+    assert_eq!(spawns[2]["class"], "binding_required");
+    assert_eq!(spawns[3]["shape"]["lengths"], serde_json::json!([15, 15]));
+    let id = |line: &serde_json::Value| line["id"].as_str().map(str::to_owned);
+    assert_eq!((failure.audit_id, failed.audit_id), (id(spawns[3]), id(spawns[4])), "{text}");
+    assert!(lines.iter().any(|line| line["event"] == "exec") && lines.iter().any(|line| line["event"] == "exit"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_spawned() {
+    let home = Home::new("echo ran > \"$1\"");
+    let policy = home.policy("fs_write = ['~/out']");
+    let audit = Audit { fail_closed: true, ..Audit::new("/dev/full") };
+    let ran = home.at("out/ran").display().to_string();
+    let error = match policy.audit(audit) {
+        Ok(policy) => policy.spawn(&tool(&[&ran]), &NoCredentials).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(error.chain().contains("/dev/full"), "{error:?}");
+    assert!(!home.at("out/ran").exists());
 }

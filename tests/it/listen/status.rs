@@ -48,6 +48,35 @@ fn the_separator_may_be_left_out_and_the_command_may_not() {
 }
 
 #[test]
+fn the_directory_is_the_clients_own_or_the_one_that_is_named() {
+    let session = Hosted::start(&[]);
+    fs::create_dir(session.workspace.path().join("sub")).unwrap();
+    let sub = session.workspace.path().join("sub");
+    let sub = sub.to_str().unwrap();
+    let at = |arguments: &[&str]| {
+        let mut exec = Command::new(session.client());
+        exec.current_dir("/").arg(&session.socket).args(arguments).output().unwrap()
+    };
+    assert_eq!(stdout(&at(&["pwd"])), "/");
+    assert_eq!(stdout(&at(&["-C", sub, "pwd"])), sub);
+    assert_eq!(stdout(&at(&["-C", sub, "--", "pwd"])), sub);
+    assert_eq!(stdout(&at(&["-C", sub, "--", "echo", "-C", "x"])), "-C x");
+    assert_eq!(stdout(&at(&["--", "echo", "-C", "x"])), "-C x");
+    for (place, words) in
+        [("/srv/none", "/srv/none"), ("sub", "is not absolute"), ("/etc/passwd", "/etc/passwd")]
+    {
+        let output = at(&["-C", place, "--", "echo", "ran"]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{output:?}");
+        assert!(stderr(&output).contains(words), "{output:?}");
+    }
+    for arguments in [&["-C"][..], &["-C", "/"], &["-C", "/", "--"]] {
+        let output = at(arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        assert!(stderr(&output).contains("usage: kennel-exec SOCKET"), "{output:?}");
+    }
+}
+
+#[test]
 fn a_socket_that_is_not_there_is_named_with_a_remedy() {
     let session = Hosted::start(&[]);
     let long = format!("/tmp/{}", "x".repeat(200));

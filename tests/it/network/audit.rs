@@ -7,26 +7,29 @@ use serde_json::Value;
 use super::{Net, Origin, Server, at, stderr};
 use crate::support::{has, refused, require};
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "address",
     "bytes_down",
     "bytes_up",
+    "class",
     "decision",
     "duration_ms",
     "event",
     "exec",
     "host",
+    "id",
     "port",
     "reason",
     "session",
     "time",
 ];
 
-/// The lines of the log, each whole.
+/// The lines of the log, each whole, without those of commands.
 fn lines(net: &Net) -> Vec<Value> {
     let text = fs::read_to_string(log(net)).unwrap();
     assert!(text.is_empty() || text.ends_with('\n'));
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")));
+    lines.filter(|line: &Value| line["event"] != "exec" && line["event"] != "exit").collect()
 }
 
 /// Beside the workspace, where no command can write.

@@ -1,0 +1,87 @@
+//! The hash chain: each line has the SHA-256 of the line before it. Pure but for reading the last line of a file.
+
+use std::{
+    fs::File,
+    io::{self, ErrorKind},
+    os::unix::fs::FileExt,
+};
+
+use sha2::{Digest, Sha256};
+
+/// The hash before the first line of a file.
+pub(super) const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// A line that is longer is not one of ours.
+pub(super) const LONGEST: u64 = 1 << 20;
+
+/// The hash of a line, without its newline.
+pub(super) fn hash(line: &[u8]) -> String {
+    use std::fmt::Write;
+    Sha256::digest(line).iter().fold(String::with_capacity(NONE.len()), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The hash of the last line of a file of that size, and whether the line has its newline.
+///
+/// # Errors
+/// Those of reading, and a line that is not one of ours.
+pub(super) fn last(file: &File, size: u64) -> io::Result<(String, bool)> {
+    if size == 0 {
+        return Ok((NONE.to_owned(), true));
+    }
+    let mut length = 4096;
+    loop {
+        let begin = size.saturating_sub(length);
+        let mut bytes = vec![0; usize::try_from(size - begin).map_err(|_| ErrorKind::FileTooLarge)?];
+        file.read_exact_at(&mut bytes, begin)?;
+        let whole = bytes.last() == Some(&b'\n');
+        if whole {
+            bytes.pop();
+        }
+        match bytes.iter().rposition(|&byte| byte == b'\n') {
+            Some(before) => return Ok((hash(&bytes[before + 1..]), whole)),
+            None if begin == 0 => return Ok((hash(&bytes), whole)),
+            None if length >= LONGEST => {
+                return Err(io::Error::new(ErrorKind::InvalidData, "its last line is no record"));
+            }
+            None => length *= 4,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn last_of(bytes: &[u8]) -> io::Result<(String, bool)> {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(bytes).expect("written");
+        last(&file, bytes.len() as u64)
+    }
+
+    #[test]
+    fn the_last_line_is_found_however_long() {
+        assert_eq!(last_of(b"").expect("read"), (NONE.to_owned(), true));
+        assert_eq!(last_of(b"one\n").expect("read"), (hash(b"one"), true));
+        assert_eq!(last_of(b"one\ntwo").expect("read"), (hash(b"two"), false));
+        assert_eq!(last_of(b"one\n\n").expect("read"), (hash(b""), true));
+        let mut long = b"one\n".to_vec();
+        long.extend([b'x'; 20_000]);
+        assert_eq!(last_of(&long).expect("read"), (hash(&[b'x'; 20_000]), false));
+    }
+
+    #[test]
+    fn what_has_no_lines_is_refused() {
+        last_of(&vec![b'x'; 5 << 20]).expect_err("no line");
+    }
+
+    #[test]
+    fn the_hash_is_that_of_sha256sum() {
+        assert_eq!(hash(b""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    }
+}

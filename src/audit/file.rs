@@ -1,0 +1,152 @@
+//! The file that a log is written to now: opened in a directory that is held, appended to, and never left with half a
+//! line that looks like a record.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::File,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::MetadataExt,
+        },
+    },
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg, OFlag, openat},
+    sys::stat::Mode,
+};
+
+use super::chain;
+use crate::policy::DATE;
+
+/// How long another writer of a chain may take for a line.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct LogFile {
+    file: File,
+    /// The day that it is for, where its name has one.
+    pub(super) day: Option<String>,
+    /// Whether it ends with part of a line.
+    torn: bool,
+    /// The hash of its last line, and its size then.
+    last: Option<(u64, String)>,
+}
+
+/// The name of a day's file, where names have days.
+fn name_of(template: &OsStr, day: &str) -> Option<OsString> {
+    let (bytes, date) = (template.as_bytes(), DATE.as_bytes());
+    let at = bytes.windows(date.len()).position(|part| part == date)?;
+    Some(OsString::from_vec([&bytes[..at], day.as_bytes(), &bytes[at + date.len()..]].concat()))
+}
+
+impl LogFile {
+    /// Opens or makes it. Never through a link in its last part, and never something that is no file.
+    pub(super) fn open(directory: &OwnedFd, template: &OsStr, day: &str) -> io::Result<Self> {
+        let dated = name_of(template, day);
+        let name = dated.as_deref().unwrap_or(template);
+        let flags = OFlag::O_RDWR
+            | OFlag::O_APPEND
+            | OFlag::O_CREAT
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_NONBLOCK
+            | OFlag::O_CLOEXEC;
+        let file = File::from(openat(directory.as_fd(), name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
+        }
+        // Whoever wrote to it before may have been cut off.
+        let torn = !chain::last(&file, found.len())?.1;
+        Ok(Self { file, day: dated.is_some().then(|| day.to_owned()), torn, last: None })
+    }
+
+    /// Whether it has a name still, and is that of the day.
+    pub(super) fn is_current(&self, day: &str) -> bool {
+        self.day.as_deref().is_none_or(|own| own == day)
+            && self.file.metadata().is_ok_and(|file| file.nlink() > 0)
+    }
+
+    /// Appends a line by one write(2), as far as the disk has room.
+    pub(super) fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
+        if self.torn {
+            line.insert(0, b'\n');
+        }
+        line.push(b'\n');
+        let mut rest = &line[..];
+        while !rest.is_empty() {
+            match (&self.file).write(rest) {
+                Ok(0) => return Err(Errno::ENOSPC.into()),
+                Ok(count) => {
+                    rest = &rest[count..];
+                    self.torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the line that `write` makes of the hash of the one before, while nobody else appends.
+    pub(super) fn append_chained(
+        &mut self,
+        write: impl FnOnce(String) -> io::Result<Vec<u8>>,
+    ) -> io::Result<()> {
+        // A lock is the open file's, so it is let go with this name for it.
+        let _lock = lock(self.file.try_clone()?)?;
+        let size = self.file.metadata()?.len();
+        let prev = match self.last.take() {
+            Some((end, hash)) if end == size => hash,
+            _ => {
+                let (hash, is_whole) = chain::last(&self.file, size)?;
+                self.torn = !is_whole;
+                hash
+            }
+        };
+        let line = write(prev)?;
+        let hash = chain::hash(&line);
+        if let Err(error) = self.append(line) {
+            // Nobody else can have written behind it. Where it may not be taken away, it stays as a line of its own.
+            if self.file.set_len(size).is_ok() {
+                self.torn = false;
+            }
+            return Err(error);
+        }
+        self.last = Some((self.file.metadata()?.len(), hash));
+        Ok(())
+    }
+}
+
+fn lock(mut file: File) -> io::Result<Flock<File>> {
+    let begun = Instant::now();
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((_, errno)) if errno != Errno::EWOULDBLOCK || begun.elapsed() > PATIENCE => {
+                return Err(errno.into());
+            }
+            Err((back, _)) => file = back,
+        }
+        sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_day_stands_where_the_name_says() {
+        let name = |template: &str| name_of(OsStr::new(template), "2026-01-31");
+        assert_eq!(name("exec-{date}.log"), Some("exec-2026-01-31.log".into()));
+        assert_eq!(name("{date}"), Some("2026-01-31".into()));
+        assert_eq!(name("exec.log"), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! A log that is open: which file it is in, and what has been lost.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::OwnedFd,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use nix::{
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+};
+
+use super::{file::LogFile, line::Line, place};
+use crate::policy::Audit;
+
+/// The log of a policy, for all sandboxes made of it.
+#[derive(Debug)]
+pub(crate) struct Log {
+    audit: Audit,
+    directory: OwnedFd,
+    name: OsString,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// None where a file could not be opened anew.
+    file: Option<LogFile>,
+    /// Records that could not be written since the last that could.
+    lost: u64,
+}
+
+impl Log {
+    /// Opens or makes the log; its path is absolute. Its directory is held from here on: names in it may come and go.
+    pub(crate) fn open(audit: &Audit) -> io::Result<Self> {
+        place::make(&audit.path)?;
+        let parent = audit.path.parent().unwrap_or(Path::new("/"));
+        let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let file = LogFile::open(&directory, &name, &place::day(SystemTime::now()))?;
+        let state = Mutex::new(State { file: Some(file), lost: 0 });
+        Ok(Self { audit: audit.clone(), directory, name, state })
+    }
+
+    /// What the policy says of it.
+    pub(crate) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Appends a line.
+    ///
+    /// # Errors
+    /// It is not written. What is lost is counted, and told once here and in the next line that is written.
+    pub(super) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        line.lost = state.lost;
+        let written = self.append(&mut state, line, &place::day(SystemTime::now()));
+        match &written {
+            Ok(()) => state.lost = 0,
+            Err(error) => {
+                if state.lost == 0 {
+                    let path = self.audit.path.display();
+                    tracing::error!(%path, %error, "the audit log cannot be written");
+                }
+                state.lost += 1;
+            }
+        }
+        written
+    }
+
+    fn append(&self, state: &mut State, mut line: Line<'_>, today: &str) -> io::Result<()> {
+        let file = match state.file.take().filter(|file| file.is_current(today)) {
+            Some(file) => state.file.insert(file),
+            None => state.file.insert(LogFile::open(&self.directory, &self.name, today)?),
+        };
+        if self.audit.chain {
+            return file.append_chained(|prev| {
+                line.prev = Some(prev);
+                Ok(serde_json::to_vec(&line)?)
+            });
+        }
+        file.append(serde_json::to_vec(&line)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::{record::Record, verify_audit};
+
+    #[test]
+    fn a_new_day_is_a_new_file_with_a_chain_of_its_own() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("exec-{date}.log");
+        let log = Log::open(&Audit { chain: true, ..Audit::new(path) }).expect("open");
+        let mut state = log.state.lock().expect("nobody else");
+        for day in ["2026-01-31", "2026-01-31", "2026-02-01", "2026-02-02", "2026-02-02"] {
+            let line = Line::new("1", "s", None, Record::SessionEnd {});
+            log.append(&mut state, line, day).expect("written");
+        }
+        for (day, records) in [("2026-01-31", 2), ("2026-02-01", 1), ("2026-02-02", 2)] {
+            let found = verify_audit(place.path().join(format!("exec-{day}.log")), None).expect("whole");
+            assert_eq!((found.records, found.chained), (records, records), "{day}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_again_is_an_error_each_time() {
+        let place = tempfile::tempdir().expect("a directory");
+        let log = Log::open(&Audit::new(place.path().join("log"))).expect("open");
+        std::fs::remove_file(place.path().join("log")).expect("removed");
+        std::fs::create_dir(place.path().join("log")).expect("a directory in its place");
+        for _ in 0..2 {
+            log.write(Line::new("1", "s", None, Record::SessionEnd {})).expect_err("no file");
+        }
+        std::fs::remove_dir(place.path().join("log")).expect("removed");
+        log.write(Line::new("1", "s", None, Record::SessionEnd {})).expect("a file again");
+        let text = std::fs::read_to_string(place.path().join("log")).expect("written");
+        assert!(text.ends_with("\"lost\":2}\n"), "{text}");
+    }
+}

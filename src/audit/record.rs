@@ -1,0 +1,110 @@
+//! What is written down, as data. The names of fields are the format: they are described in README.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::{
+    enforcement::Level,
+    failure::Class,
+    outcome::{Ended, Limit, Usage},
+    policy::{NetworkMode, Profile, Protection},
+};
+
+/// One event.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Record<'r> {
+    /// A session is ready.
+    Session { profile: Profile, workspace: String, network: NetworkMode, enforcement: Level },
+    /// A session has ended.
+    SessionEnd {},
+    /// A command is about to be handed over.
+    Exec {
+        program: String,
+        /// How many, without the program.
+        arguments: usize,
+        /// Themselves, where the policy says so.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        argv: Option<Vec<String>>,
+        directory: String,
+    },
+    /// A command has ended, or could not be started.
+    Exit {
+        /// As in the report; `failed` where it was not started, `dropped` where nobody waited for its end.
+        ended: &'r str,
+        exit_code: Option<u8>,
+        signal: Option<i32>,
+        limit: Option<Limit>,
+        duration_ms: u64,
+        usage: Option<Usage>,
+        /// Why, where it did not end by itself.
+        class: Option<Class>,
+    },
+    /// Something was refused to a command, by a wall other than the proxy.
+    Denial { protection: Protection, subject: &'r str, reason: &'r str },
+    /// A limit ended a command.
+    Limit { limit: Limit, configured: Option<&'r str> },
+    /// A decision of the proxy.
+    Egress(Egress),
+    /// A decision of the spawn broker.
+    Spawn(Spawn<'r>),
+}
+
+/// A spawn that was asked for: names and lengths.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Spawn<'r> {
+    /// `allowed`, `denied`; `failed` where it was allowed and did not come to be.
+    pub(crate) decision: &'static str,
+    /// As it was asked for.
+    pub(crate) program: &'r str,
+    /// Of the manifest, where the arguments are one.
+    pub(crate) operation: Option<&'r str>,
+    pub(crate) shape: Shape,
+    /// Names of variables that were asked to be set.
+    pub(crate) variables: Vec<&'r str>,
+    pub(crate) credentials: &'r [String],
+    pub(crate) directory: Option<&'r str>,
+    /// What it is for machines, and in words, where it was not allowed or failed.
+    pub(crate) class: Option<Class>,
+    pub(crate) reason: Option<String>,
+}
+
+/// What an argument list is like.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Shape {
+    /// The pattern of its operation.
+    Pattern(String),
+    /// How many bytes each argument has.
+    Lengths(Vec<usize>),
+}
+
+/// A connection, or an attempt at one.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Egress {
+    pub(crate) host: String,
+    pub(crate) port: Option<u16>,
+    /// Where it went.
+    pub(crate) address: Option<IpAddr>,
+    /// `allowed`, `denied`, `failed`; `begun` in a log that fails closed, before what is allowed is dialled.
+    pub(crate) decision: &'static str,
+    pub(crate) reason: &'static str,
+    /// What it is for machines, where it did not pass.
+    pub(crate) class: Option<Class>,
+    pub(crate) bytes_up: u64,
+    pub(crate) bytes_down: u64,
+    pub(crate) duration_ms: u64,
+}
+
+impl Record<'_> {
+    /// The word for how a command ended.
+    pub(crate) fn word(ended: Ended) -> &'static str {
+        match ended {
+            Ended::Exited => "exited",
+            Ended::Signaled => "signaled",
+            Ended::TimedOut => "timed_out",
+            Ended::Killed => "killed",
+        }
+    }
+}

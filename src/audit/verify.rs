@@ -1,0 +1,197 @@
+//! Whether a log is whole: each line a record, each with the hash of the one before it.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use super::chain;
+use crate::failure::{self, Boundary, Class, Details, Failure};
+
+/// Why a log cannot be written, or not be trusted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// A record could not be written, and the policy says that nothing happens that is not written down.
+    #[error("write to audit log {}", path.display())]
+    Write {
+        /// The log, as the policy has it.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The log cannot be read.
+    #[error("read audit log {}", path.display())]
+    Read {
+        /// The log.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A line is not what was written there.
+    #[error("audit log {}: line {line}: {reason}", path.display())]
+    Broken {
+        /// The log.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl AuditError {
+    /// What a person can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
+            Self::Read { .. } => None,
+            Self::Broken { .. } => {
+                Some("lines from there on cannot be trusted; compare with a copy that nobody could change")
+            }
+        }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure::new(Class::RuntimeError, Boundary::Runtime, failure::chain(self), Details::None)
+    }
+}
+
+/// What [`verify_audit`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// How many lines there are.
+    pub records: u64,
+    /// How many of them have the hash of the line before: from the first that does, all do.
+    pub chained: u64,
+    /// The hash of the last line. Whoever keeps it elsewhere notices when lines are cut off at the end, which the chain
+    /// alone does not show.
+    pub head: String,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    prev: Option<String>,
+}
+
+/// Reads a log and checks its chain of hashes. A log without one is fine too: then nothing is chained.
+///
+/// `head` is a hash that [`Verified::head`] was at an earlier time, kept elsewhere: its line must be there still.
+///
+/// # Errors
+/// [`AuditError::Read`]; [`AuditError::Broken`] for the first line that is no record, or whose hash is not that of the line
+/// before it, and where the line of `head` is missing.
+///
+/// ```
+/// # let place = tempfile::tempdir()?;
+/// let path = place.path().join("log");
+/// std::fs::write(&path, "{\"prev\":\"not the hash of nothing\"}\n")?;
+/// let error = kennel::verify_audit(&path, None).unwrap_err();
+/// assert!(error.to_string().ends_with("line 1: its hash is not that of the line before"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn verify_audit(path: impl AsRef<Path>, head: Option<&str>) -> Result<Verified, AuditError> {
+    let path = path.as_ref();
+    let mut is_missing = head.is_some_and(|head| head != chain::NONE);
+    let unreadable = |source| AuditError::Read { path: path.to_owned(), source };
+    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut found = Verified { records: 0, chained: 0, head: chain::NONE.to_owned() };
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        file.by_ref().take(chain::LONGEST).read_until(b'\n', &mut line).map_err(unreadable)?;
+        if line.is_empty() && is_missing {
+            let reason = "the line with the expected hash is not in it: lines were cut off, or changed";
+            return Err(AuditError::Broken { path: path.to_owned(), line: found.records, reason });
+        }
+        if line.is_empty() {
+            return Ok(found);
+        }
+        found = next(found, &line).map_err(|(line, reason)| AuditError::Broken {
+            path: path.to_owned(),
+            line,
+            reason,
+        })?;
+        is_missing &= head != Some(&*found.head);
+    }
+}
+
+/// What is known after one more line.
+fn next(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static str)> {
+    let number = before.records + 1;
+    let line = line.strip_suffix(b"\n").ok_or((number, "is cut off"))?;
+    let link: Link = serde_json::from_slice(line).map_err(|_| (number, "is no record"))?;
+    let chained = match link.prev {
+        Some(prev) if prev == before.head => before.chained + 1,
+        Some(_) => return Err((number, "its hash is not that of the line before")),
+        None if before.chained > 0 => return Err((number, "has no hash, although the line before does")),
+        None => 0,
+    };
+    Ok(Verified { records: number, chained, head: chain::hash(line) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log with chained lines, and the hash of each.
+    fn chained(lines: &[&str]) -> (String, Vec<String>) {
+        let (mut text, mut prev, mut heads) = (String::new(), chain::NONE.to_owned(), Vec::new());
+        for line in lines {
+            let line = format!("{{\"event\":\"{line}\",\"prev\":\"{prev}\"}}");
+            prev = chain::hash(line.as_bytes());
+            heads.push(prev.clone());
+            text.push_str(&line);
+            text.push('\n');
+        }
+        (text, heads)
+    }
+
+    fn verify(text: &str, head: Option<&str>) -> Result<Verified, (u64, &'static str)> {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("log");
+        std::fs::write(&path, text).expect("written");
+        verify_audit(&path, head).map_err(|error| match error {
+            AuditError::Broken { line, reason, .. } => (line, reason),
+            error => panic!("{error}"),
+        })
+    }
+
+    #[test]
+    fn a_whole_log_is_whole() {
+        let (text, heads) = chained(&["a", "b", "c"]);
+        let found = verify(&text, None).expect("whole");
+        assert_eq!((found.records, found.chained, &found.head), (3, 3, &heads[2]));
+        for head in &heads {
+            verify(&text, Some(head)).expect("in it");
+        }
+        let plain = verify("{\"event\":\"a\"}\n", None).expect("whole");
+        assert_eq!((plain.records, plain.chained), (1, 0));
+        assert_eq!(verify("", None).expect("empty").head, chain::NONE);
+    }
+
+    #[test]
+    fn every_change_is_noticed() {
+        let (text, heads) = chained(&["a", "b", "c"]);
+        let lines: Vec<&str> = text.lines().collect();
+        let joined = |lines: &[&str]| lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+        let hash = "its hash is not that of the line before";
+        assert_eq!(verify(&text.replace("\"b\"", "\"x\""), None), Err((3, hash)));
+        assert_eq!(verify(&joined(&[lines[0], lines[2]]), None), Err((2, hash)));
+        assert_eq!(verify(&joined(&[lines[1], lines[0], lines[2]]), None), Err((1, hash)));
+        assert_eq!(verify(&joined(&[lines[0], "{}", lines[1]]), None).map_err(|broken| broken.0), Err(2));
+        assert_eq!(verify(text.trim_end(), None), Err((3, "is cut off")));
+        assert_eq!(verify("not json\n", None), Err((1, "is no record")));
+        // Only a hash that was kept shows that the end is missing.
+        let cut = joined(&lines[..2]);
+        verify(&cut, None).expect("whole by itself");
+        assert_eq!(verify(&cut, Some(&heads[2])).map_err(|broken| broken.0), Err(2));
+    }
+}

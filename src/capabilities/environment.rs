@@ -1,0 +1,145 @@
+//! Which variables a command gets, of those that the caller has. Pure.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+};
+
+use super::EnvPolicy;
+use crate::{
+    Error,
+    compile::{SYSTEM_PATH, TEMPORARY},
+};
+
+/// What the scrubbed environment keeps; `LC_*` besides.
+const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
+
+/// The environment of a command. `confined`: a layer of the operating system is engaged, with a temporary directory of
+/// its own.
+///
+/// # Errors
+/// A name that no variable can have.
+pub(super) fn variables(
+    policy: &EnvPolicy,
+    caller: &BTreeMap<OsString, OsString>,
+    confined: bool,
+) -> Result<BTreeMap<OsString, OsString>, Error> {
+    let mut variables = caller.clone();
+    match policy {
+        EnvPolicy::Scrubbed => {
+            variables.retain(|name, _| is_kept(name));
+            variables.entry("PATH".into()).or_insert_with(|| SYSTEM_PATH.into());
+        }
+        EnvPolicy::Inherit => variables.retain(|name, _| !confined || !is_one_of(TEMPORARY, name)),
+        EnvPolicy::Vars(names) => {
+            names.iter().try_for_each(|name| check(name))?;
+            variables.retain(|name, _| names.iter().any(|wanted| name == wanted.as_str()));
+        }
+    }
+    Ok(variables)
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    is_one_of(KEPT, name) || name.as_encoded_bytes().starts_with(b"LC_")
+}
+
+fn is_one_of(names: &[&str], name: &OsStr) -> bool {
+    names.iter().any(|other| name == *other)
+}
+
+fn check(name: &str) -> Result<(), Error> {
+    if !name.is_empty() && !name.contains(['=', '\0']) {
+        return Ok(());
+    }
+    Err(Error::Command {
+        what: "environment variable",
+        value: name.chars().take(80).collect(),
+        reason: "is not a name".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn of(variables: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
+        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn names(policy: &EnvPolicy, confined: bool) -> Vec<String> {
+        let caller = of(&[
+            ("HOME", "/h"),
+            ("USER", "u"),
+            ("PATH", "/bin"),
+            ("LANG", "C"),
+            ("LC_ALL", "C"),
+            ("TERM", "t"),
+            ("SHELL", "/bin/sh"),
+            ("LCX", "1"),
+            ("AWS_SECRET", "s"),
+            ("TMPDIR", "/t"),
+            ("LD_PRELOAD", "/x.so"),
+        ]);
+        let variables = variables(policy, &caller, confined).expect("variables");
+        variables.into_keys().map(|name| name.into_string().expect("text")).collect()
+    }
+
+    #[test]
+    fn scrubbed_keeps_what_the_contract_names() {
+        let kept = ["HOME", "LANG", "LC_ALL", "PATH", "SHELL", "TERM", "USER"];
+        assert_eq!(names(&EnvPolicy::Scrubbed, false), kept);
+        assert_eq!(names(&EnvPolicy::Scrubbed, true), kept);
+    }
+
+    #[test]
+    fn inherit_keeps_all_but_the_hosts_temporary_directory_where_there_is_another() {
+        assert_eq!(names(&EnvPolicy::Inherit, false).len(), 11);
+        let confined = names(&EnvPolicy::Inherit, true);
+        assert!(confined.len() == 10 && !confined.contains(&"TMPDIR".to_owned()));
+    }
+
+    #[test]
+    fn vars_keep_what_they_name_and_nothing_else() {
+        let vars = EnvPolicy::Vars(vec!["AWS_SECRET".into(), "TMPDIR".into(), "UNSET".into()]);
+        assert_eq!(names(&vars, true), ["AWS_SECRET", "TMPDIR"]);
+        assert!(names(&EnvPolicy::Vars(Vec::new()), false).is_empty());
+    }
+
+    #[test]
+    fn impossible_names_are_refused() {
+        for name in ["", "A=B", "A\0"] {
+            let vars = EnvPolicy::Vars(vec!["A".into(), name.into()]);
+            variables(&vars, &of(&[]), false).expect_err(name);
+        }
+    }
+
+    #[test]
+    fn scrubbed_has_a_path_although_the_caller_has_none() {
+        let made = variables(&EnvPolicy::Scrubbed, &of(&[]), false).expect("variables");
+        assert_eq!(made, of(&[("PATH", SYSTEM_PATH)]));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_made_up_and_values_stay(
+            caller in prop::collection::btree_map(
+                prop::collection::vec(1u8..=255, 1..8).prop_map(OsString::from_vec),
+                prop::collection::vec(1u8..=255, 0..8).prop_map(OsString::from_vec),
+                0..12,
+            ),
+            names in prop::collection::vec("[A-Z_]{1,8}", 0..4),
+            confined: bool,
+        ) {
+            for policy in [EnvPolicy::Scrubbed, EnvPolicy::Inherit, EnvPolicy::Vars(names.clone())] {
+                for (name, value) in variables(&policy, &caller, confined).expect("variables") {
+                    let made = name == "PATH" && value == SYSTEM_PATH;
+                    prop_assert!(made || caller.get(&name) == Some(&value));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Which files and directories a declaration means: literals, home, links and `..` resolved on the host. Reads, never
+//! writes.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+use super::Capabilities;
+use crate::{Error, host::identity};
+
+/// What is granted, by canonical paths: the whole of what a session is made from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Granted {
+    /// Whether the host's network.
+    pub(super) network: bool,
+    /// The working directory.
+    pub(super) cwd: Place,
+    /// Read and write, besides the working directory. Sorted.
+    pub(super) write: Vec<Place>,
+    /// Read, besides all that can be written. Sorted; `None` for the system default.
+    pub(super) read: Option<Vec<Place>>,
+}
+
+/// Something on the host: a directory that was removed and made again is another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Place {
+    fn at(path: &Path) -> io::Result<Self> {
+        let path = fs::canonicalize(path)?;
+        Ok(Self { identity: identity(&fs::metadata(&path)?), path })
+    }
+
+    #[cfg(test)]
+    pub(super) fn named(path: &str) -> Self {
+        Self { path: path.into(), identity: (0, 0) }
+    }
+}
+
+/// The working directory of a command, wherever its links lead.
+///
+/// # Errors
+/// Where it is no directory, or nothing, or out of reach.
+pub(super) fn working_directory(given: &Path) -> Result<Place, Error> {
+    let place = Place::at(given).and_then(|place| match place.path.is_dir() {
+        true => Ok(place),
+        false => Err(io::ErrorKind::NotADirectory.into()),
+    });
+    place.map_err(refused("working directory", given, "name an existing directory"))
+}
+
+/// What `caps` mean for a command in `cwd`.
+///
+/// # Errors
+/// A path that is not there, or of no form that is known.
+pub(super) fn granted(caps: &Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
+    let look = |what: &'static str, given: &PathBuf| {
+        let path = meant(given, &cwd.path, home)
+            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))
+            .and_then(|path| Place::at(&path));
+        path.map_err(refused(what, given, "declare a path that exists"))
+    };
+    let all = |what, given: &[PathBuf]| {
+        given.iter().map(|path| look(what, path)).collect::<Result<Vec<Place>, Error>>()
+    };
+    let write = all("write path", &caps.write_paths)?;
+    let read = match caps.read_paths.as_slice() {
+        [] => None,
+        paths => Some(all("read path", paths)?),
+    };
+    Ok(settled(caps.net, cwd, write, read))
+}
+
+/// The path that a declaration means. Pure.
+fn meant(given: &Path, cwd: &Path, home: &Path) -> Result<PathBuf, &'static str> {
+    if given.as_os_str().is_empty() {
+        return Err("is empty");
+    }
+    if given == Path::new("cwd") {
+        return Ok(cwd.to_owned());
+    }
+    let mut parts = given.components();
+    match parts.next() {
+        Some(Component::Normal(first)) if first == OsStr::new("~") => Ok(home.join(parts.as_path())),
+        Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
+            Err("names another user's home; write it out, or ./ before the name of a file")
+        }
+        _ => Ok(cwd.join(given)),
+    }
+}
+
+/// One way to say the same: who may write may read, so what is declared readable below something writable says nothing
+/// new, and must not take the writing away. Pure.
+pub(super) fn settled(
+    network: bool,
+    cwd: Place,
+    mut write: Vec<Place>,
+    mut read: Option<Vec<Place>>,
+) -> Granted {
+    write.retain(|place| place.path != cwd.path);
+    write.sort();
+    write.dedup();
+    if let Some(read) = &mut read {
+        let is_writable = |place: &Place| {
+            std::iter::once(&cwd).chain(&write).any(|writable| place.path.starts_with(&writable.path))
+        };
+        read.retain(|place| !is_writable(place));
+        read.sort();
+        read.dedup();
+    }
+    Granted { network, cwd, write, read }
+}
+
+fn refused<'p>(
+    what: &'static str,
+    path: &'p Path,
+    remedy: &'static str,
+) -> impl FnOnce(io::Error) -> Error + 'p {
+    move |source| Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn places(paths: &[&str]) -> Vec<Place> {
+        paths.iter().map(|path| Place::named(path)).collect()
+    }
+
+    #[test]
+    fn literals_mean_what_the_contract_says() {
+        let meant = |given: &str| meant(Path::new(given), Path::new("/w"), Path::new("/home/me"));
+        for (given, path) in [
+            ("cwd", "/w"),
+            ("./cwd", "/w/./cwd"),
+            ("cwd/x", "/w/cwd/x"),
+            ("~/out", "/home/me/out"),
+            ("~", "/home/me/"),
+            ("~/", "/home/me/"),
+            ("~/../x", "/home/me/../x"),
+            ("/srv", "/srv"),
+            ("sub", "/w/sub"),
+            ("a~b", "/w/a~b"),
+            ("./~x", "/w/./~x"),
+        ] {
+            assert_eq!(meant(given).expect(given), Path::new(path), "{given}");
+        }
+        for given in ["", "~root", "~root/x", "~~"] {
+            meant(given).expect_err(given);
+        }
+    }
+
+    #[test]
+    fn what_is_readable_below_the_writable_takes_nothing_away() {
+        let read = places(&["/w", "/w/sub", "/out/x", "/srv", "/", "/wx", "/srv"]);
+        let granted =
+            settled(true, Place::named("/w"), places(&["/w", "/out", "/out", "/w/deep"]), Some(read));
+        assert_eq!(granted.write, places(&["/out", "/w/deep"]));
+        assert_eq!(granted.read, Some(places(&["/", "/srv", "/wx"])));
+    }
+
+    #[test]
+    fn a_list_of_nothing_new_is_still_a_list() {
+        let granted = settled(true, Place::named("/w"), Vec::new(), Some(places(&["/w"])));
+        assert_eq!(granted.read, Some(Vec::new()), "not the system default");
+    }
+
+    #[test]
+    fn refusals_name_the_path_and_the_cause() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("a file");
+        for (path, errno) in [
+            (dir.path().join("absent"), libc::ENOENT),
+            (file.clone(), libc::ENOTDIR),
+            (file.join("x"), libc::ENOTDIR),
+            (PathBuf::new(), libc::ENOENT),
+        ] {
+            let error = working_directory(&path).expect_err("no directory");
+            let Error::Grant { what, path: named, source, .. } = &error else { panic!("{error:?}") };
+            assert_eq!((*what, named), ("working directory", &path));
+            let kind = io::Error::from_raw_os_error(errno).kind();
+            assert_eq!(source.kind(), kind, "{}", path.display());
+        }
+        let here = working_directory(dir.path()).expect("a directory");
+        let caps = Capabilities { write_paths: vec!["absent".into()], ..Capabilities::default() };
+        let error = granted(&caps, here, Path::new("/")).expect_err("absent");
+        assert!(error.to_string().starts_with("write path absent"), "{error}");
+        assert!(error.remedy().is_some());
+    }
+
+    #[test]
+    fn a_directory_made_again_is_another_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cwd, kept) = (dir.path().join("w"), dir.path().join("kept"));
+        fs::create_dir(&cwd).expect("made");
+        let before = working_directory(&cwd).expect("there");
+        // Kept, so that its inode is not given out again.
+        fs::rename(&cwd, &kept).expect("moved");
+        fs::create_dir(&cwd).expect("made again");
+        let after = working_directory(&cwd).expect("there");
+        assert_eq!(before.path, after.path);
+        assert_ne!(before, after);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_declared_stays_granted(
+            writes in prop::collection::vec("/[ab](/[ab]){0,2}", 0..4),
+            reads in prop::collection::vec("/[abc](/[ab]){0,2}", 0..4),
+        ) {
+            let of = |paths: &[String]| paths.iter().map(|path| Place::named(path)).collect::<Vec<_>>();
+            let granted = settled(false, Place::named("/a/a"), of(&writes), Some(of(&reads)));
+            let covers = |list: &[Place], path: &str| {
+                list.iter().any(|place| Path::new(path).starts_with(&place.path))
+            };
+            let read = granted.read.clone().expect("a list");
+            for path in &writes {
+                prop_assert!(covers(&granted.write, path) || path == "/a/a");
+            }
+            for path in &reads {
+                let writable = covers(&granted.write, path) || path.starts_with("/a/a");
+                prop_assert!(covers(&read, path) || writable);
+            }
+            // No read-only grant lies in a writable one, and nothing is granted that nobody declared.
+            for place in &read {
+                prop_assert!(!granted.write.iter().any(|writable| place.path.starts_with(&writable.path)));
+                prop_assert!(reads.iter().any(|path| Path::new(path) == place.path));
+            }
+            for place in &granted.write {
+                prop_assert!(writes.iter().any(|path| Path::new(path) == place.path));
+            }
+            // To settle it again is nothing.
+            let again = settled(false, granted.cwd.clone(), granted.write.clone(), granted.read.clone());
+            prop_assert_eq!(again, granted);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A command with the rails alone, run to its end: a timeout and an output cap that a bare `tokio` command cannot carry.
+
+use std::{
+    ffi::OsStr,
+    io,
+    os::fd::OwnedFd,
+    pin::pin,
+    process::{ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    process::{Child, Command},
+};
+
+use crate::{
+    ChildOutput, Ended, Enforcement, Error, Limit, Limits, Outcome, Output, Size, Usage, stdio::Collected,
+    sys,
+};
+
+/// What [`run_command`](super::run_command) holds a command to besides its capabilities, in every layer.
+///
+/// ```
+/// use kennel::RunLimits;
+/// use std::time::Duration;
+///
+/// let limits = RunLimits { timeout: Some(Duration::from_secs(30)), ..RunLimits::default() };
+/// assert_eq!(limits.output, Some(1 << 20));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Wall time, after which it is killed and its exit status is 124. Default: 10 minutes. `None`: as long as it takes.
+    pub timeout: Option<Duration>,
+    /// Bytes that are kept of each of its streams; the rest is read, dropped and counted in a line at the end.
+    /// Default: 1 MiB. `None`: all of them.
+    pub output: Option<u64>,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        Self { timeout: Some(Duration::from_secs(600)), output: Some(1 << 20) }
+    }
+}
+
+impl RunLimits {
+    /// As the limits of a command in a session.
+    pub(super) fn limits(&self) -> Limits {
+        Limits {
+            timeout: self.timeout.map(Into::into),
+            output: self.output.map(Size::from_bytes),
+            ..Limits::default()
+        }
+    }
+}
+
+/// Runs it to its end, with no input. What it leaves in its process group ends with it. Dropping the future kills the
+/// group.
+pub(super) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
+    let begun = Instant::now();
+    let mut group = Group::start(&mut command, program)?;
+    let [stdout, stderr] = group.streams(limits)?;
+    let mut streams = [Collected::of(Some(stdout)), Collected::of(Some(stderr))];
+    let timed_out = gather(&mut streams, &group.exit, limits.timeout).await?;
+    let (status, usage) = group.end(timed_out).await?;
+    let duration = begun.elapsed();
+    let [stdout, stderr] = streams;
+    let ((out, kept_out), (err, kept_err)) = (stdout.rest()?, stderr.rest()?);
+    let mut outcome = outcome(status, usage, duration);
+    if timed_out {
+        (outcome.ended, outcome.limit) = (Ended::TimedOut, Some(Limit::WallTime));
+        outcome.configured = limits.limits().timeout.map(|span| span.to_string());
+    }
+    outcome.count(out.as_ref(), err.as_ref());
+    Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
+}
+
+fn outcome(status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
+    Outcome {
+        status,
+        ended: if status.code().is_some() { Ended::Exited } else { Ended::Signaled },
+        limit: None,
+        duration,
+        usage,
+        stdout_bytes: None,
+        stderr_bytes: None,
+        truncated: false,
+        enforcement: Enforcement::default(),
+        denials: Vec::new(),
+        audit_id: None,
+        configured: None,
+    }
+}
+
+/// Reads until the command has ended; answers whether its time was up before.
+async fn gather(
+    [stdout, stderr]: &mut [Collected; 2],
+    exit: &AsyncFd<OwnedFd>,
+    timeout: Option<Duration>,
+) -> Result<bool, Error> {
+    let mut up = pin!(async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    });
+    loop {
+        tokio::select! {
+            biased;
+            ended = exit.readable() => break ended.map(|_| false).map_err(unwaited()),
+            () = &mut up => break Ok(true),
+            read = stdout.read(), if stdout.is_open() => read?,
+            read = stderr.read(), if stderr.is_open() => read?,
+        }
+    }
+}
+
+/// A command in a process group of its own. The group is killed when this is dropped before its end was taken: until
+/// then its number is nobody else's.
+struct Group {
+    child: Child,
+    leader: Pid,
+    /// Tells of the leader's exit without taking its status.
+    exit: AsyncFd<OwnedFd>,
+    is_taken: bool,
+}
+
+impl Group {
+    fn start(command: &mut Command, program: &OsStr) -> Result<Self, Error> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.process_group(0).kill_on_drop(true).spawn().map_err(|source| {
+            let program = program.to_string_lossy().into_owned();
+            match source.raw_os_error() {
+                Some(libc::ENOENT) => Error::NoProgram { program },
+                Some(libc::EACCES | libc::ENOEXEC) => Error::NotExecutable { program, source },
+                _ => Error::io("start the command")(source),
+            }
+        })?;
+        let number = child.id().ok_or_else(|| unwaited()(io::ErrorKind::NotFound.into()))?;
+        let leader = Pid::from_raw(number.cast_signed());
+        let exit = sys::open_process(number)
+            .map_err(io::Error::from)
+            .and_then(|process| sys::watched(process, Interest::READABLE))
+            .map_err(unwaited())?;
+        Ok(Self { child, leader, exit, is_taken: false })
+    }
+
+    fn streams(&mut self, limits: &RunLimits) -> Result<[ChildOutput; 2], Error> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let stdout = self.child.stdout.take().ok_or_else(missing).and_then(|out| out.into_owned_fd());
+        let stderr = self.child.stderr.take().ok_or_else(missing).and_then(|err| err.into_owned_fd());
+        let stream = |fd: io::Result<OwnedFd>| {
+            fd.and_then(|fd| ChildOutput::new(fd, limits.output))
+                .map_err(Error::io("read the command's output"))
+        };
+        Ok([stream(stdout)?, stream(stderr)?])
+    }
+
+    /// Ends what is left of the group and takes the leader's status; `kill` where the leader is still there.
+    async fn end(mut self, kill: bool) -> Result<(ExitStatus, Usage), Error> {
+        if kill {
+            self.kill();
+            drop(self.exit.readable().await.map_err(unwaited())?);
+        }
+        let usage = sys::usage_of_ended(self.leader).map_err(unwaited())?;
+        self.kill();
+        self.is_taken = true;
+        let status = self.child.wait().await.map_err(unwaited())?;
+        Ok((status, usage))
+    }
+
+    fn kill(&self) {
+        // That nobody is there any more is no error.
+        let _ = killpg(self.leader, Signal::SIGKILL);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.kill();
+        }
+    }
+}
+
+fn unwaited() -> impl FnOnce(io::Error) -> Error {
+    Error::io("wait for the command")
+}

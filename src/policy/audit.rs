@@ -1,0 +1,160 @@
+//! Where a sandbox's decisions are written down, and what happens when they cannot be.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{error::PolicyError, validate::check_text};
+
+/// Stands for the day in the name of a log, UTC: `2026-01-31`.
+pub(crate) const DATE: &str = "{date}";
+
+/// A file of the host's to which each session, command, decision about a connection, denial and limit is appended, as a
+/// line of JSON. Made with mode 0600 if it is not there.
+///
+/// In a policy file the path alone is enough: `audit = "kennel.log"`.
+///
+/// ```
+/// use kennel::{Audit, Policy};
+///
+/// let policy = Policy::default().audit(Audit { chain: true, ..Audit::new("/var/log/kennel/exec-{date}.log") });
+/// policy.validate()?;
+/// # Ok::<(), kennel::PolicyError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Written", into = "Written")]
+pub struct Audit {
+    /// The file. `{date}` in its name stands for the day, UTC: each day has a file of its own.
+    pub path: PathBuf,
+    /// Whether nothing runs and nothing is reached that cannot be written down: where the disk is full, say. Otherwise
+    /// what is lost is counted, and told in the next line that can be written.
+    pub fail_closed: bool,
+    /// Whether each line has a hash of the one before, so that
+    /// [`verify_audit`](crate::verify_audit) notices if one was changed or taken away.
+    pub chain: bool,
+    /// Whether the arguments of commands are written down. They may hold secrets; otherwise only their number is.
+    pub arguments: bool,
+}
+
+impl Audit {
+    /// A plain log at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), ..Self::default() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), PolicyError> {
+        check_text("audit", &self.path)?;
+        let parent = self.path.parent().unwrap_or(Path::new(""));
+        if parent.as_os_str().as_encoded_bytes().windows(DATE.len()).any(|part| part == DATE.as_bytes()) {
+            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file only"));
+        }
+        if self.path.file_name().is_none() {
+            return Err(PolicyError::path("audit", &self.path, "does not name a file"));
+        }
+        Ok(())
+    }
+}
+
+impl From<PathBuf> for Audit {
+    fn from(path: PathBuf) -> Self {
+        Self::new(path)
+    }
+}
+
+impl From<&str> for Audit {
+    fn from(path: &str) -> Self {
+        Self::new(path)
+    }
+}
+
+impl From<String> for Audit {
+    fn from(path: String) -> Self {
+        Self::new(path)
+    }
+}
+
+impl From<&PathBuf> for Audit {
+    fn from(path: &PathBuf) -> Self {
+        Self::new(path)
+    }
+}
+
+impl From<&Path> for Audit {
+    fn from(path: &Path) -> Self {
+        Self::new(path)
+    }
+}
+
+/// As it stands in a policy: a path, or a table.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "audit is a path, or a table with path, fail_closed, chain and arguments")]
+enum Written {
+    Path(PathBuf),
+    Table(Table),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    path: PathBuf,
+    #[serde(default)]
+    fail_closed: bool,
+    #[serde(default)]
+    chain: bool,
+    #[serde(default)]
+    arguments: bool,
+}
+
+impl From<Written> for Audit {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Path(path) => Self::new(path),
+            Written::Table(Table { path, fail_closed, chain, arguments }) => {
+                Self { path, fail_closed, chain, arguments }
+            }
+        }
+    }
+}
+
+impl From<Audit> for Written {
+    fn from(audit: Audit) -> Self {
+        let Audit { path, fail_closed, chain, arguments } = audit;
+        if !(fail_closed || chain || arguments) {
+            return Self::Path(path);
+        }
+        Self::Table(Table { path, fail_closed, chain, arguments })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_alone_is_a_plain_log() {
+        let audit: Audit = serde_json::from_str("\"/log\"").expect("valid");
+        assert_eq!(audit, Audit::new("/log"));
+        assert_eq!(serde_json::to_string(&audit).expect("plain"), "\"/log\"");
+    }
+
+    #[test]
+    fn a_table_says_more_and_nothing_unknown() {
+        let audit: Audit = serde_json::from_str(r#"{"path":"/log","chain":true}"#).expect("valid");
+        assert_eq!(audit, Audit { chain: true, ..Audit::new("/log") });
+        let again: Audit =
+            serde_json::from_str(&serde_json::to_string(&audit).expect("plain")).expect("same");
+        assert_eq!(again, audit);
+        for bad in [r#"{"chain":true}"#, r#"{"path":"/log","chian":true}"#, "7"] {
+            let error = serde_json::from_str::<Audit>(bad).expect_err("refused").to_string();
+            assert!(error.contains("audit is a path"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_date_stands_in_the_name_only() {
+        Audit::new("/var/log/exec-{date}.log").check().expect("valid");
+        for bad in ["/var/{date}/log", "", "/", "/var/.."] {
+            Audit::new(bad).check().expect_err(bad);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What is left: nothing, whoever ends it and when.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use fluers_runtime::{
+    ProcessSandbox,
+    SandboxProfile::{CiOnly, NoNetwork, ReadOnly, RepoWrite},
+};
+use kennel::adapters::fluers::KennelSandbox;
+
+use super::{commands::quiet, context, harness, says, wrapped};
+use crate::support::{HEARTBEAT, beats, is_alone, stdout, until, workspace};
+
+/// Where the sockets of a sandbox lie.
+fn place(kennel: &KennelSandbox, context: &fluers_runtime::ExecSandboxContext) -> PathBuf {
+    let wrapped = kennel.wrap(&["true".to_owned()], context).unwrap();
+    Path::new(&wrapped.argv[1]).parent().unwrap().to_owned()
+}
+
+/// Starts a heart that is hard to stop.
+async fn heart(kennel: &KennelSandbox, workspace: &Path) -> std::process::Child {
+    let context = context(workspace, NoNetwork);
+    kennel.prepare(&context).await.unwrap();
+    let script = format!("trap '' TERM HUP INT; (setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}");
+    let child = wrapped(kennel, &context, &["sh", "-c", &script]).spawn().unwrap();
+    while beats(workspace) < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    child
+}
+
+#[tokio::test]
+async fn sockets_lie_where_nobody_else_can_enter() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let (one, two) = (context(dir.path(), RepoWrite), context(dir.path(), ReadOnly));
+    kennel.prepare(&one).await.unwrap();
+    kennel.prepare(&two).await.unwrap();
+    let place = place(&kennel, &one);
+    assert_eq!(fs::metadata(&place).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(self::place(&kennel, &two), place);
+}
+
+#[tokio::test]
+async fn shutdown_ends_everything() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let mut child = heart(&kennel, dir.path()).await;
+    let context = context(dir.path(), NoNetwork);
+    let place = place(&kennel, &context);
+    kennel.shutdown().await.unwrap();
+    quiet(dir.path()).await;
+    assert!(!place.exists(), "{}", place.display());
+    let status = tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+    assert_eq!(status.code(), Some(125), "the client does not hang");
+    let said = kennel.wrap(&["true".to_owned()], &context).expect_err("shut down").to_string();
+    assert!(said.contains("was shut down"), "{said}");
+    kennel.shutdown().await.unwrap();
+    // It can be used again.
+    kennel.prepare(&context).await.unwrap();
+    let mut command = wrapped(&kennel, &context, &["echo", "again"]);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    assert_eq!(stdout(&output), "again");
+}
+
+#[tokio::test]
+async fn dropped_sandbox_ends_everything() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let mut child = heart(&kennel, dir.path()).await;
+    let place = place(&kennel, &context(dir.path(), NoNetwork));
+    drop(kennel);
+    assert!(!place.exists(), "{}", place.display());
+    quiet(dir.path()).await;
+    tokio::task::spawn_blocking(move || child.wait().unwrap()).await.unwrap();
+}
+
+#[test]
+fn sandbox_dropped_outside_of_its_runtime_ends_everything() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut child = runtime.block_on(heart(&kennel, dir.path()));
+    let place = place(&kennel, &context(dir.path(), NoNetwork));
+    drop(kennel);
+    assert!(!place.exists(), "{}", place.display());
+    until("the heart stands still", || crate::support::is_silent(dir.path()));
+    drop(runtime);
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn prepared_twice_is_prepared_once() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let context = context(dir.path(), RepoWrite);
+    let socket = || kennel.wrap(&["true".to_owned()], &context).unwrap().argv.swap_remove(1);
+    kennel.prepare(&context).await.unwrap();
+    let first = socket();
+    kennel.prepare(&context).await.unwrap();
+    assert_eq!(socket(), first);
+    let (one, two, three) =
+        tokio::join!(kennel.prepare(&context), kennel.prepare(&context), kennel.prepare(&context));
+    one.and(two).and(three).unwrap();
+    assert_eq!(socket(), first);
+}
+
+#[tokio::test]
+async fn workspace_made_anew_is_another() {
+    let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
+    let inner = dir.path().join("inner");
+    let env = harness(&kennel, &inner, RepoWrite, &[]).await;
+    says(&env, "touch old").await;
+    fs::remove_dir_all(&inner).unwrap();
+    // So that it does not get the number of the old one.
+    fs::create_dir(dir.path().join("between")).unwrap();
+    let env = harness(&kennel, &inner, RepoWrite, &[]).await;
+    assert_eq!(says(&env, "touch new; ls").await, "new");
+    assert!(inner.join("new").exists());
+}
+
+#[tokio::test]
+async fn session_that_was_killed_is_prepared_anew() {
+    let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::new()));
+    let env = harness(&kennel, dir.path(), RepoWrite, &[]).await;
+    says(&env, "true").await;
+    // Of the processes that are ours by birth: other tests run in this very process.
+    let argv = kennel.wrap(&["true".to_owned()], &context(dir.path(), RepoWrite)).unwrap().argv;
+    let name = Path::new(&argv[1]).file_stem().unwrap().to_str().unwrap().to_owned();
+    let client = kennel::Client::connect_in(Path::new(&argv[1]).parent().unwrap(), &name).unwrap();
+    tokio::task::spawn_blocking(move || client.stop().unwrap()).await.unwrap();
+    let gone = super::shell(&env, "true").await;
+    assert_eq!(gone.exit_code, 125, "{gone:?}");
+    let env = harness(&kennel, dir.path(), RepoWrite, &[]).await;
+    assert_eq!(says(&env, "echo anew").await, "anew");
+}
+
+/// Processes whose parent is this one.
+fn children() -> usize {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
+    tasks.map(|task| of(task).split_whitespace().count()).sum()
+}
+
+fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn nothing_is_left_in_the_process() {
+    if !is_alone("fluers::lifetime::nothing_is_left_in_the_process", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (before, was) = (descriptors(), children());
+    runtime.block_on(async {
+        for profile in [RepoWrite, ReadOnly, NoNetwork, CiOnly] {
+            let kennel = Arc::new(KennelSandbox::new());
+            let env = harness(&kennel, dir.path(), profile, &[]).await;
+            says(&env, "echo x").await;
+            kennel.shutdown().await.unwrap();
+        }
+        // A preparation that is given up at any moment, and a probe.
+        for delay in 0..20u64 {
+            let kennel = KennelSandbox::new();
+            let context = context(dir.path(), RepoWrite);
+            let _ = tokio::time::timeout(Duration::from_micros(delay * 200), kennel.prepare(&context)).await;
+            let _ = tokio::time::timeout(Duration::from_millis(delay), kennel.probe(&NoNetwork)).await;
+        }
+    });
+    drop(runtime);
+    until("no child is left", || children() == was);
+    until("no descriptor is left", || descriptors() <= before);
+}

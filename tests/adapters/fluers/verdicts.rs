@@ -1,0 +1,134 @@
+//! What the harness does where this host has less than was asked for, and where the policy cannot be.
+
+use std::{fs, os::unix::fs::MetadataExt, sync::Arc};
+
+use fluers_runtime::{
+    Enforcement,
+    OnUnavailable::{Degrade, Refuse},
+    ProcessSandbox,
+    SandboxProfile::{CiOnly, FullDev, NoNetwork, ReadOnly, RepoWrite},
+};
+use kennel::{Limits, Policy, Protection, Requirement, adapters::fluers::KennelSandbox};
+
+use super::{context, fails, says, try_harness};
+use crate::support::{require, skip, workspace};
+
+/// A policy that asks for something that is there only where a cgroup is delegated.
+fn demanding() -> Policy {
+    Policy::default().limits(Limits { cpus: Some(1.0), ..Limits::default() })
+}
+
+/// The same, and nothing runs without it.
+fn strict() -> Policy {
+    demanding().require(Protection::Cpus, Requirement::Required)
+}
+
+/// Ends the test where the host has what [`demanding`] asks for.
+macro_rules! unless_it_is_there {
+    ($is_there:expr) => {
+        if $is_there {
+            skip(module_path!(), "this host has a delegated cgroup");
+            return;
+        }
+    };
+}
+
+fn namespace() -> String {
+    fs::read_link("/proc/self/ns/pid").unwrap().display().to_string()
+}
+
+#[tokio::test]
+async fn this_host_enforces_every_profile_in_full() {
+    for profile in [ReadOnly, RepoWrite, NoNetwork, FullDev, CiOnly] {
+        let verdict = KennelSandbox::new().probe(&profile).await.unwrap();
+        require!(verdict == Enforcement::FullyEnforced, "a host that enforces everything");
+    }
+}
+
+#[tokio::test]
+async fn what_is_enforced_in_part_is_refused_or_kept() {
+    let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(demanding())));
+    let verdict = kennel.probe(&RepoWrite).await.unwrap();
+    unless_it_is_there!(verdict == Enforcement::FullyEnforced);
+    assert_eq!(verdict, Enforcement::Partial);
+    let said = try_harness(&kennel, dir.path(), RepoWrite, &[], Refuse).await.err().unwrap().to_string();
+    assert!(said.contains("`Partial`"), "{said}");
+    let env = try_harness(&kennel, dir.path(), RepoWrite, &[], Degrade).await.unwrap();
+    assert_ne!(says(&env, "readlink /proc/self/ns/pid").await, namespace(), "it is still confined");
+    assert!(fails(&env, "touch /etc/kennel-test").await.contains("Read-only file system"));
+}
+
+#[tokio::test]
+async fn what_is_unavailable_is_refused_or_dropped() {
+    let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(strict())));
+    let verdict = kennel.probe(&RepoWrite).await.unwrap();
+    unless_it_is_there!(verdict == Enforcement::FullyEnforced);
+    assert_eq!(verdict, Enforcement::Unavailable);
+    let said = try_harness(&kennel, dir.path(), RepoWrite, &[], Refuse).await.err().unwrap().to_string();
+    assert!(said.contains("`Unavailable`"), "{said}");
+    kennel.prepare(&context(dir.path(), RepoWrite)).await.expect_err("it is required");
+    // So the harness has it, loudly: SandboxPolicy said so.
+    let env = try_harness(&kennel, dir.path(), RepoWrite, &[], Degrade).await.unwrap();
+    assert_eq!(says(&env, "readlink /proc/self/ns/pid").await, namespace());
+}
+
+#[tokio::test]
+async fn without_a_partial_verdict_nothing_is_degraded() {
+    let dir = workspace();
+    let policy = demanding().require(Protection::Cpus, Requirement::Required);
+    let kennel = KennelSandbox::with_policy(policy.on_unavailable(kennel::OnUnavailable::Degrade));
+    let prepared = kennel.prepare(&context(dir.path(), RepoWrite)).await;
+    unless_it_is_there!(prepared.is_ok());
+    let said = prepared.unwrap_err().to_string();
+    assert!(said.contains("cpus") && said.contains("to mend it"), "{said}");
+}
+
+#[tokio::test]
+async fn ci_only_runs_with_everything_or_not_at_all() {
+    let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(demanding())));
+    let probed = kennel.probe(&CiOnly).await;
+    unless_it_is_there!(matches!(probed, Ok(Enforcement::FullyEnforced)));
+    let said = probed.expect_err("an unavailable one would be dropped").to_string();
+    assert!(said.contains("ci-only runs only with everything enforced") && said.contains("cpus"), "{said}");
+    for on_unavailable in [Refuse, Degrade] {
+        let refused = try_harness(&kennel, dir.path(), CiOnly, &[], on_unavailable).await;
+        assert!(refused.is_err(), "{on_unavailable:?}");
+    }
+    kennel.prepare(&context(dir.path(), CiOnly)).await.expect_err("it is required");
+}
+
+#[tokio::test]
+async fn policy_that_cannot_be_is_never_dropped() {
+    let dir = workspace();
+    let plain = Arc::new(KennelSandbox::new());
+    let missing = dir.path().join("missing");
+    let wrong = [
+        Policy::default().read_only(missing.to_str().unwrap()),
+        Policy::default().hostname("no name"),
+        Policy::default().mask("relative"),
+    ];
+    for on_unavailable in [Refuse, Degrade] {
+        let refused = try_harness(&plain, dir.path(), NoNetwork, &["a.example:443"], on_unavailable).await;
+        let said = refused.err().unwrap().to_string();
+        assert!(said.contains("a.example:443"), "{said}");
+        for policy in &wrong {
+            let kennel = Arc::new(KennelSandbox::with_policy(policy.clone()));
+            for profile in [RepoWrite, CiOnly] {
+                let refused = try_harness(&kennel, dir.path(), profile, &[], on_unavailable).await;
+                let said = refused.err().unwrap_or_else(|| panic!("{policy:?}")).to_string();
+                assert!(said.contains("kennel: "), "{said}");
+            }
+        }
+    }
+    assert_eq!(fs::metadata(&dir).unwrap().nlink(), 2, "nothing was made");
+}
+
+#[tokio::test]
+async fn lists_that_make_sense_together_only_do_not_spoil_the_probe() {
+    let policy = Policy::default().deny("bad.example:*").audit("log");
+    let kennel = KennelSandbox::with_policy(policy);
+    for profile in [RepoWrite, NoNetwork, CiOnly] {
+        let verdict = kennel.probe(&profile).await.unwrap();
+        require!(verdict == Enforcement::FullyEnforced, "a host that enforces everything");
+    }
+}

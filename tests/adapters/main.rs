@@ -1,0 +1,21 @@
+//! Adapters, each driven through the crate whose trait it implements.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `fluers` | an agent harness runs its commands in sessions of Kennel |
+//! | `second_pass` | all of it once more as an ordinary user, when run by root |
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test stops at the first surprise and says so"
+)]
+#![expect(unreachable_pub, reason = "a test binary has no public interface")]
+
+mod fluers;
+#[path = "../it/network/origin.rs"]
+#[expect(dead_code, reason = "shared with `it`, which uses all of it")]
+mod origin;
+mod second_pass;
+#[path = "../it/support.rs"]
+#[expect(dead_code, unused_macros, unused_imports, reason = "shared with `it`, which uses all of it")]
+mod support;

@@ -1,0 +1,84 @@
+//! The chain of hashes: whole whoever writes, broken by any change.
+
+use std::process::{Command, Output};
+
+use super::*;
+use crate::support::{kennel_path, stdout};
+
+fn verify(flags: &[&str], file: &Path) -> Output {
+    Command::new(kennel_path()).args(["audit", "verify"]).args(flags).arg(file).output().unwrap()
+}
+
+#[test]
+fn many_programs_write_one_chain() {
+    let (place, log) = (workspace(), Log::new());
+    let flags = ["-q", "--audit", &log.text(), "--audit-chain"];
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    assert!(shell(place.path(), &flags, "true").status.success());
+                }
+            });
+        }
+    });
+    let output = verify(&[], &log.path());
+    assert!(output.status.success(), "{output:?}");
+    assert!(stdout(&output).contains(": 80 records, 80 chained, head "), "{}", stdout(&output));
+}
+
+#[test]
+fn what_was_changed_is_found() {
+    let (place, log) = (workspace(), Log::new());
+    let flags = ["-q", "--audit", &log.text(), "--audit-chain"];
+    for _ in 0..3 {
+        shell(place.path(), &flags, "true");
+    }
+    let text = fs::read_to_string(log.path()).unwrap();
+    let said = stdout(&verify(&[], &log.path()));
+    let head = said.rsplit(' ').next().unwrap();
+    assert_eq!(verify(&["--head", head], &log.path()).status.code(), Some(0));
+    let lines: Vec<&str> = text.lines().collect();
+    let (cut, gone) = (lines[..4].join("\n") + "\n", [&lines[..2], &lines[3..]].concat().join("\n") + "\n");
+    for (changed, flags, line) in [
+        (text.replacen("\"sh\"", "\"no\"", 1), &[][..], "line 2"),
+        (gone, &[], "line 3"),
+        (cut, &["--head", head], "cut off"),
+    ] {
+        fs::write(log.path(), changed).unwrap();
+        let output = verify(flags, &log.path());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr(&output).contains(line) && stderr(&output).contains("to mend it"), "{output:?}");
+    }
+    let output = verify(&[], Path::new("/nonexistent/log"));
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("/nonexistent/log: No such file"), "{output:?}");
+}
+
+#[tokio::test]
+async fn a_chain_goes_on_behind_what_others_wrote() {
+    let (place, log) = (workspace(), Log::new());
+    shell(place.path(), &["--audit", &log.text()], "true");
+    let audit = Audit { chain: true, ..log.plain() };
+    let session = Session::prepare(&policy(place.path()).audit(audit)).await.unwrap();
+    session.command("true").status().await.unwrap();
+    shell(place.path(), &["--audit", &log.text(), "--audit-chain"], "true");
+    session.command("true").status().await.unwrap();
+    let said = stdout(&verify(&[], &log.path()));
+    assert!(said.contains(": 9 records, 7 chained"), "{said}");
+}
+
+#[tokio::test]
+async fn who_holds_the_lock_for_good_holds_up_nobody_for_long() {
+    let (place, log) = (workspace(), Log::new());
+    let audit = Audit { chain: true, fail_closed: true, ..log.plain() };
+    let session = Session::prepare(&policy(place.path()).audit(audit)).await.unwrap();
+    let file = fs::File::open(log.path()).unwrap();
+    let held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let begun = std::time::Instant::now();
+    let error = session.command("true").status().await.unwrap_err();
+    assert!(error.chain().contains("Resource temporarily unavailable"), "{}", error.chain());
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(held);
+    session.command("true").status().await.unwrap();
+}

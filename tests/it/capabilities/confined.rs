@@ -1,0 +1,200 @@
+//! What is declared is granted, and nothing else.
+
+use std::{fs, net::TcpListener};
+
+use kennel::{Capabilities, Layer, resolve_layer, wrap_command};
+
+use super::{Place, offline, reading, writing};
+use crate::support::{is_alone, workspace};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn working_directory_is_readable_and_writable() {
+    let place = Place::new();
+    fs::write(place.path().join("in"), "read me").unwrap();
+    for caps in [offline(), writing(&[&"cwd"]), reading(&[&"/srv"])] {
+        let said = place.shell(&caps, "cat in; echo written > out; mkdir -p d; mv out d/out").await;
+        assert_eq!(said, "read me", "{caps:?}");
+        assert_eq!(fs::read_to_string(place.path().join("d/out")).unwrap(), "written\n");
+        fs::remove_dir_all(place.path().join("d")).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn system_cannot_be_written_and_the_rest_is_not_there() {
+    let (place, outside) = (Place::new(), workspace());
+    let secret = outside.path().join("secret");
+    fs::write(&secret, "outside").unwrap();
+    let path = secret.to_str().unwrap();
+    assert_eq!(place.attempt(&offline(), &["read", path]).await, "ENOENT");
+    let said = place.shell(&offline(), "touch /usr/kennel-x /etc/kennel-x").await;
+    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    // What lies at its path inside is the sandbox's own.
+    place.shell(&offline(), &format!("mkdir -p {0}; echo evil > {path}", outside.path().display())).await;
+    assert_eq!(fs::read_to_string(&secret).unwrap(), "outside");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn write_paths_can_be_written_and_what_lies_beside_them_not() {
+    let (place, outside) = (Place::new(), workspace());
+    let (out, beside) = (outside.path().join("out"), outside.path().join("beside"));
+    fs::create_dir(&out).unwrap();
+    fs::write(&beside, "untouched").unwrap();
+    let caps = writing(&[&out]);
+    let script = format!("echo yes > {0}/x; echo no > {1}; cat {1}", out.display(), beside.display());
+    let said = place.shell(&caps, &script).await;
+    assert_eq!(fs::read_to_string(out.join("x")).unwrap(), "yes\n");
+    assert_eq!(fs::read_to_string(&beside).unwrap(), "untouched");
+    assert!(said.contains("Read-only file system") && said.contains("No such file"), "{said}");
+    // A single file, too.
+    let said = place.shell(&writing(&[&beside]), &format!("echo now > {}", beside.display())).await;
+    assert_eq!((said.as_str(), fs::read_to_string(&beside).unwrap().as_str()), ("", "now\n"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn read_paths_can_be_read_and_not_written() {
+    let (place, outside) = (Place::new(), workspace());
+    let (shown, hidden) = (outside.path().join("shown"), outside.path().join("hidden"));
+    fs::write(&shown, "shown").unwrap();
+    fs::write(&hidden, "hidden").unwrap();
+    let caps = reading(&[&shown]);
+    let said = place.attempt(&caps, &["read", shown.to_str().unwrap(), hidden.to_str().unwrap()]).await;
+    assert_eq!(said, "[shown]\nENOENT");
+    let said = place.shell(&caps, &format!("echo x > {}", shown.display())).await;
+    assert!(said.contains("Read-only file system"), "{said}");
+    assert_eq!(fs::read_to_string(&shown).unwrap(), "shown");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_be_written_stays_so_although_it_may_be_read_too() {
+    let (place, outside) = (Place::new(), workspace());
+    fs::create_dir(place.path().join("sub")).unwrap();
+    fs::create_dir(outside.path().join("sub")).unwrap();
+    let link = outside.path().join("link");
+    std::os::unix::fs::symlink(place.path().join("sub"), &link).unwrap();
+    let caps = Capabilities {
+        read_paths: vec!["cwd".into(), "sub".into(), outside.path().join("sub"), link],
+        ..writing(&[&outside.path()])
+    };
+    let script = format!("echo 1 > x; echo 2 > sub/x; echo 3 > {}/sub/x", outside.path().display());
+    assert_eq!(place.shell(&caps, &script).await, "");
+    assert_eq!(fs::read_to_string(outside.path().join("sub/x")).unwrap(), "3\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reading_around_the_working_directory_leaves_it_writable() {
+    let place = Place::new();
+    let (inner, beside) = (place.path().join("inner"), place.path().join("beside"));
+    fs::create_dir(&inner).unwrap();
+    fs::write(&beside, "beside").unwrap();
+    let (mut command, _) = place
+        .wrapper
+        .wrap("sh", ["-c", "cat ../beside; echo x > ../beside; echo y > mine"], &inner, &reading(&[&".."]))
+        .await
+        .unwrap();
+    let output = command.env("LC_ALL", "C").output().await.unwrap();
+    assert_eq!(output.stdout, b"beside");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Read-only file system"), "{output:?}");
+    assert_eq!(fs::read_to_string(inner.join("mine")).unwrap(), "y\n");
+    assert_eq!(fs::read_to_string(&beside).unwrap(), "beside");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_net_nothing_is_reached() {
+    let place = Place::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    let there = ["connect", &address, "192.0.2.1:80"];
+    assert_eq!(place.attempt(&offline(), &there).await, "ECONNREFUSED\nENETUNREACH");
+    server.set_nonblocking(true).unwrap();
+    assert!(server.accept().is_err(), "nobody came");
+    assert_eq!(place.attempt(&offline(), &["loopback"]).await, "ok\nok", "but its own");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn net_in_a_layer_is_the_hosts() {
+    let place = Place::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap().to_string();
+    assert_eq!(place.attempt(&writing(&[&"cwd"]), &["connect", &address]).await, "ok");
+    server.accept().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_in_a_declared_home_stay_hidden_unless_they_are_named() {
+    let test = "capabilities::confined::secrets_in_a_declared_home_stay_hidden_unless_they_are_named";
+    let home = workspace();
+    fs::create_dir(home.path().join(".ssh")).unwrap();
+    fs::write(home.path().join(".ssh/key"), "secret").unwrap();
+    fs::write(home.path().join("notes"), "notes").unwrap();
+    if !is_alone(test, &format!("exec env HOME={} \"$@\"", home.path().display())) {
+        return;
+    }
+    let home = std::env::home_dir().unwrap();
+    let place = Place::new();
+    let files = [home.join("notes"), home.join(".ssh/key")].map(|path| path.display().to_string());
+    let read = ["read", &files[0], &files[1]];
+    assert_eq!(place.attempt(&offline(), &read).await, "ENOENT\nENOENT");
+    assert_eq!(place.attempt(&reading(&[&"~/"]), &read).await, "[notes]\nENOENT");
+    assert_eq!(place.attempt(&reading(&[&"~/", &"~/.ssh"]), &read).await, "[notes]\n[secret]");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn toolchains_are_of_the_system_default_and_not_of_a_list() {
+    let test = "capabilities::confined::toolchains_are_of_the_system_default_and_not_of_a_list";
+    let home = workspace();
+    fs::create_dir_all(home.path().join(".cargo/bin")).unwrap();
+    fs::write(home.path().join(".cargo/bin/tool"), "tool").unwrap();
+    if !is_alone(test, &format!("exec env HOME={} \"$@\"", home.path().display())) {
+        return;
+    }
+    let place = Place::new();
+    let tool = std::env::home_dir().unwrap().join(".cargo/bin/tool").display().to_string();
+    assert_eq!(place.attempt(&offline(), &["read", &tool]).await, "[tool]");
+    assert_eq!(place.attempt(&reading(&[&"/usr"]), &["read", &tool]).await, "ENOENT");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permissive_capabilities_are_held_by_the_rails_alone() {
+    let place = Place::new();
+    let caps = Capabilities::default();
+    assert_eq!(resolve_layer(&caps), Layer::Lightweight);
+    let (output, layer) = place.output(&caps, "sh", &["-c", "pwd; readlink /proc/self/ns/user"]).await;
+    assert_eq!(layer, Layer::Lightweight);
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    let expected = format!("{}\n{}\n", place.path().display(), own.display());
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+    assert_eq!((place.wrapper.sessions(), place.left()), (0, Vec::new()), "nothing was prepared");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_layer_is_called_is_what_holds() {
+    let dir = workspace();
+    assert_eq!(resolve_layer(&offline()), Layer::LinuxNamespaces);
+    let (mut command, layer) =
+        wrap_command("readlink", ["/proc/self/ns/user"], dir.path(), &offline()).await.unwrap();
+    assert_eq!(layer, Layer::LinuxNamespaces);
+    let inside = String::from_utf8(command.output().await.unwrap().stdout).unwrap();
+    let own = fs::read_link("/proc/self/ns/user").unwrap();
+    assert!(inside.starts_with("user:") && inside.trim_end() != own.to_str().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_that_cannot_be_granted_are_named() {
+    let place = Place::new();
+    for (caps, words) in [
+        (writing(&[&"/absent"]), "write path /absent"),
+        (reading(&[&"/absent/x"]), "read path /absent/x"),
+        (reading(&[&""]), "is empty"),
+        (writing(&[&"~root/x"]), "another user's home"),
+        (reading(&[&"a\0b"]), "read path a"),
+        (writing(&[&"/"]), "host's /proc"),
+        (reading(&[&"/proc/1"]), "own /proc"),
+    ] {
+        let error = place.wrapper.wrap("true", [""; 0], place.path(), &caps).await.unwrap_err();
+        assert!(error.chain().contains(words), "{}", error.chain());
+        assert_eq!(place.wrapper.sessions(), 0);
+    }
+    let error = place.wrapper.wrap("true", [""; 0], "/usr", &offline()).await.unwrap_err();
+    assert!(error.chain().contains("/usr") && error.remedy().is_some(), "{}", error.chain());
+}

@@ -1,0 +1,106 @@
+//! Timeout and output cap hold in every layer.
+
+use std::{fs, time::Duration};
+
+use kennel::{Capabilities, Ended, Error, Layer, Level, Output, RunLimits};
+
+use super::{Place, offline};
+use crate::support::{HEARTBEAT, beats, is_silent, until};
+
+async fn run(place: &Place, caps: &Capabilities, script: &str, limits: &RunLimits) -> Output {
+    let (output, layer) = place.wrapper.run("sh", ["-c", script], place.path(), caps, limits).await.unwrap();
+    assert_eq!(layer == Layer::Lightweight, caps.net);
+    assert_eq!(output.enforcement.level() == Level::None, caps.net, "what is reported is so");
+    output
+}
+
+fn both() -> [Capabilities; 2] {
+    [offline(), Capabilities::default()]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_status_and_usage_come_back() {
+    let place = Place::new();
+    for caps in both() {
+        let script = "echo out; echo err >&2; read x || echo end; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 5";
+        let output = run(&place, &caps, script, &RunLimits::default()).await;
+        assert_eq!((output.exit_code(), output.stdout.as_slice()), (5, &b"out\nend\n"[..]));
+        assert_eq!((output.stderr.as_slice(), output.ended), (&b"err\n"[..], Ended::Exited));
+        assert_eq!((output.stdout_bytes, output.truncated), (Some(8), false));
+        assert!(output.usage.max_rss_bytes > 100_000 && output.usage.user_us > 0, "{:?}", output.usage);
+        let output = run(&place, &caps, "kill -9 $$", &RunLimits::default()).await;
+        assert_eq!((output.exit_code(), output.ended), (137, Ended::Signaled));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_is_124_and_kills_all_of_it() {
+    let place = Place::new();
+    let limits = RunLimits { timeout: Some(Duration::from_millis(200)), ..RunLimits::default() };
+    for caps in both() {
+        let output =
+            run(&place, &caps, &format!("trap '' TERM; ({HEARTBEAT}) & echo said; wait"), &limits).await;
+        assert_eq!((output.exit_code(), output.ended), (124, Ended::TimedOut));
+        assert_eq!(output.stdout, b"said\n");
+        let message = output.failure().unwrap().message;
+        assert!(message.starts_with("command timed out after ") && message.ends_with("ms"), "{message}");
+        assert!(output.duration < Duration::from_secs(10));
+        assert!(beats(place.path()) > 0 && is_silent(place.path()), "{caps:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn output_beyond_the_cap_is_dropped_and_counted() {
+    let place = Place::new();
+    let limits = RunLimits { output: Some(10), ..RunLimits::default() };
+    for caps in both() {
+        let script = "printf 0123456789abcdef; printf 12345 >&2; head -c 3000000 /dev/zero; exit 3";
+        let output = run(&place, &caps, script, &limits).await;
+        assert_eq!(output.exit_code(), 3, "the command is not disturbed");
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        assert_eq!(said, "0123456789\n[kennel: output truncated, 3000006 bytes dropped]\n");
+        assert_eq!((output.stderr.as_slice(), output.truncated), (&b"12345"[..], true));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_future_kills_it() {
+    let place = Place::new();
+    for caps in both() {
+        let before = beats(place.path());
+        let script = format!("({HEARTBEAT}) & wait");
+        let limits = RunLimits::default();
+        tokio::select! {
+            output = run(&place, &caps, &script, &limits) => panic!("{output:?}"),
+            () = async { while beats(place.path()) < before + 3 { tokio::time::sleep(Duration::from_millis(5)).await } } => {}
+        }
+        until("the heart stands still", || is_silent(place.path()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_behind_ends_with_it() {
+    let place = Place::new();
+    for caps in both() {
+        let script = format!("({HEARTBEAT}) & until [ -s beat ]; do sleep 0.01; done; echo done");
+        let output = run(&place, &caps, &script, &RunLimits::default()).await;
+        assert_eq!(output.stdout, b"done\n");
+        assert!(is_silent(place.path()), "{caps:?}");
+        fs::remove_file(place.path().join("beat")).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_that_cannot_run_say_which_way() {
+    let place = Place::new();
+    fs::write(place.path().join("plain"), "no program").unwrap();
+    for caps in both() {
+        for (program, code) in [("kennel-absent", 127), ("/absent/x", 127), ("./plain", 126)] {
+            let limits = RunLimits::default();
+            let refused = place.wrapper.run(program, [""; 0], place.path(), &caps, &limits).await;
+            let error: Error = refused.unwrap_err();
+            assert_eq!(error.exit_code(), code, "{}", error.chain());
+            assert!(error.chain().contains(program));
+        }
+    }
+}

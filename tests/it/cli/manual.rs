@@ -1,0 +1,46 @@
+//! Completions and manual pages say what the flags are.
+
+use std::{
+    io::Write,
+    process::{Command, Output, Stdio},
+};
+
+use crate::support::{has, kennel_path, require, stderr, stdout};
+
+fn kennel(arguments: &[&str]) -> Output {
+    Command::new(kennel_path()).args(arguments).output().unwrap()
+}
+
+#[test]
+fn completions_are_scripts_that_know_the_verbs() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = kennel(&["completions", shell]);
+        let text = stdout(&output);
+        assert!(output.status.success() && output.stderr.is_empty(), "{shell}: {output:?}");
+        for word in ["run", "session", "exec", "probe", "policy", "audit-chain", "workspace"] {
+            assert!(text.contains(word), "{shell}: {word}");
+        }
+    }
+    require!(has("bash"), "bash");
+    let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(&kennel(&["completions", "bash"]).stdout).unwrap();
+    assert!(bash.wait().unwrap().success());
+    assert_eq!(kennel(&["completions", "csh"]).status.code(), Some(125));
+}
+
+#[test]
+fn every_verb_has_a_page_with_its_flags() {
+    let whole = stdout(&kennel(&["man"]));
+    for verb in ["run", "session", "exec", "probe", "policy", "audit", "completions", "man"] {
+        assert!(whole.contains(&format!("kennel\\-{verb}(1)")), "{verb}");
+        let page = kennel(&["man", verb]);
+        assert!(page.status.success() && stdout(&page).contains(".SH SYNOPSIS"), "{verb}: {page:?}");
+    }
+    assert!(stdout(&kennel(&["man", "run"])).contains("workspace"));
+    assert!(stdout(&kennel(&["man", "session", "start"])).contains("kennel-session-start 1"));
+    for absent in [&["man", "jump"][..], &["man", "session", "host"], &["man", "run", "x"]] {
+        let output = kennel(absent);
+        assert_eq!(output.status.code(), Some(125), "{absent:?}");
+        assert!(stderr(&output).contains("there is none of that name"), "{output:?}");
+    }
+}
