@@ -12,7 +12,7 @@ mod verify;
 
 pub(crate) use self::{
     log::Log,
-    record::{Egress, Record},
+    record::{Egress, Record, Shape, Spawn},
     trail::{Exec, Late, Trail, millis},
 };
 pub use self::{

@@ -33,7 +33,7 @@ impl Caller {
         let uid = nix::unistd::geteuid().as_raw();
         let environment: BTreeMap<OsString, OsString> = env::vars_os().collect();
         let account = Account::of(uid);
-        let home = environment.get(OsStr::new("HOME")).map(PathBuf::from).filter(|home| home.is_absolute());
+        let home = named_home(environment.get(OsStr::new("HOME")).cloned());
         let database = account.as_ref().map(|account| account.home.clone());
         Self {
             uid,
@@ -45,6 +45,12 @@ impl Caller {
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft),
         }
+    }
+
+    /// The home of [`current`](Self::current), without a copy of the environment, which may hold secrets.
+    pub(crate) fn current_home() -> PathBuf {
+        let account = || Account::of(nix::unistd::geteuid().as_raw()).map(|account| account.home);
+        named_home(env::var_os("HOME")).or_else(account).unwrap_or_else(|| "/".into())
     }
 
     /// A variable of the caller's environment.
@@ -72,6 +78,11 @@ impl Caller {
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0
     }
+}
+
+/// HOME, where it can be one.
+fn named_home(home: Option<OsString>) -> Option<PathBuf> {
+    home.map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
 /// Each path, and where it leads if that is elsewhere. `/` is nobody's home.

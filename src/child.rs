@@ -43,12 +43,12 @@ impl Child {
     /// Takes our ends of the pipes.
     pub(crate) fn connect(&mut self, [input, output, error]: [Option<OwnedFd>; 3]) -> Result<(), Error> {
         let Some(running) = &self.running else { return Ok(()) };
-        let cap = running.output_cap();
-        let reader = |fd: Option<OwnedFd>| fd.map(|fd| ChildOutput::new(fd, cap)).transpose();
+        let [of_output, of_error] = running.output_caps();
+        let reader = |fd: Option<OwnedFd>, cap| fd.map(|fd| ChildOutput::new(fd, cap)).transpose();
         let failed = || Error::io("open a pipe to the command");
         self.stdin = input.map(ChildStdin::new).transpose().map_err(failed())?;
-        self.stdout = reader(output).map_err(failed())?;
-        self.stderr = reader(error).map_err(failed())?;
+        self.stdout = reader(output, of_output).map_err(failed())?;
+        self.stderr = reader(error, of_error).map_err(failed())?;
         if let (Some(stderr), Some(judge)) = (&mut self.stderr, running.judge()) {
             stderr.explain_by(judge.clone(), running.late());
         }

@@ -12,7 +12,7 @@ use std::{
 use tokio::io::AsyncWriteExt;
 
 pub(crate) use self::start::Source;
-use crate::{Child, Error, Limits, Outcome, Output, Stdio, compile::narrow::Narrowing, stdio::Kind};
+use crate::{Child, Error, Limits, Outcome, Output, Secret, Stdio, compile::narrow::Narrowing, stdio::Kind};
 
 /// A command to be run in a [`Sandbox`](crate::Sandbox) or [`Session`](crate::Session).
 pub struct Command {
@@ -31,6 +31,9 @@ pub struct Command {
     fail_fast: bool,
     limits: Option<Limits>,
     narrowings: Vec<Narrowing>,
+    called: Option<OsString>,
+    secrets: Vec<(OsString, Secret)>,
+    caps: Option<[u64; 2]>,
 }
 
 /// Names only: values of variables may be secrets.
@@ -63,6 +66,9 @@ impl Command {
             fail_fast: false,
             limits: None,
             narrowings: Vec::new(),
+            called: None,
+            secrets: Vec::new(),
+            caps: None,
             source,
         }
     }
@@ -101,6 +107,24 @@ impl Command {
     /// Puts a whole environment in place of what there is. Each name must be there once.
     pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
         self.environment = variables;
+    }
+
+    /// What the program is told it is called, as its first argument.
+    pub(crate) fn called(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
+        self.called = Some(name.as_ref().to_owned());
+        self
+    }
+
+    /// Variables of the next start alone: they are wiped as soon as they are handed over.
+    pub(crate) fn secrets(&mut self, secrets: Vec<(OsString, Secret)>) -> &mut Self {
+        self.secrets = secrets;
+        self
+    }
+
+    /// How many bytes of stdout and stderr are kept, in place of the limit for both.
+    pub(crate) fn output_caps(&mut self, caps: [u64; 2]) -> &mut Self {
+        self.caps = Some(caps);
+        self
     }
 
     /// Where the command starts, as a path in the sandbox; a relative one is taken from the policy's directory.

@@ -83,6 +83,26 @@ struct Parts<'p> {
     caller: &'p Caller,
     names: &'p home::Names,
     shape: Shape,
+    subject: Subject<'p>,
+}
+
+pub(crate) use self::{system::is_of_system, walk::on_the_way};
+
+/// What a sandbox is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Subject<'s> {
+    /// The policy's workspace.
+    Workspace,
+    /// A program that the spawn broker checked: there is no workspace, whatever the policy says.
+    Program(Option<&'s OwnProgram>),
+}
+
+/// A program of which the sandbox has a copy of its own.
+#[derive(Debug)]
+pub(crate) struct OwnProgram {
+    /// Where it lies inside, outside of everything of the host's.
+    pub(crate) at: PathBuf,
+    pub(crate) contents: Vec<u8>,
 }
 
 impl Parts<'_> {
@@ -174,7 +194,8 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
             remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
         });
     }
-    let parts = Parts { policy, host, caller, names: &home::Names::default(), shape };
+    let subject = Subject::Workspace;
+    let parts = Parts { policy, host, caller, names: &home::Names::default(), shape, subject };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
@@ -205,11 +226,36 @@ pub(crate) fn finish(
     caller: &Caller,
     shape: Shape,
 ) -> Result<Compiled, Error> {
+    finish_for(Subject::Workspace, begun, (policy, host, caller, shape))
+}
+
+/// [`compile`] for a program that the spawn broker checked.
+///
+/// # Errors
+/// Those of [`compile`].
+pub(crate) fn compile_program(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    program: Option<&OwnProgram>,
+) -> Result<Compiled, Error> {
+    let begun = begin(policy, host, caller, Shape::OneShot)?;
+    finish_for(Subject::Program(program), begun, (policy, host, caller, Shape::OneShot))
+}
+
+fn finish_for(
+    subject: Subject<'_>,
+    begun: Begun,
+    (policy, host, caller, shape): (&Policy, &Host, &Caller, Shape),
+) -> Result<Compiled, Error> {
     let Begun { namespaces, mut enforcement } = begun;
     let names = home::Names::read(&caller.homes);
-    let parts = Parts { policy, host, caller, names: &names, shape };
-    let workspace = grants::workspace(&parts)?;
-    let (view, protected) = view_of(&parts, &workspace)?;
+    let parts = Parts { policy, host, caller, names: &names, shape, subject };
+    let workspace = match subject {
+        Subject::Workspace => Some(grants::workspace(&parts)?),
+        Subject::Program(_) => None,
+    };
+    let (view, protected) = view_of(&parts, workspace.as_ref())?;
     network::check_reach(&view, &parts)?;
     let (setup, on_host) = setup_steps(&parts, &view, &mut enforcement)?;
     // A one-shot is over before it could matter.
@@ -237,7 +283,7 @@ pub(crate) fn finish(
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts, &view)),
         overlay: environment::overlay(policy),
-        directory: directory(&parts, workspace.path),
+        directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
         watches: protected.watches.into(),
         limits: policy.limits.clone(),
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
@@ -252,12 +298,20 @@ pub(crate) fn finish(
 
 /// Everything visible. Of what the profile offers the first wins; what the policy grants replaces it; walls go over
 /// all that the policy does not name.
-fn view_of(parts: &Parts<'_>, workspace: &source::Source) -> Result<(View, Protected), Error> {
+fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
     system::show(&mut view, parts);
-    grants::show_workspace(&mut view, parts, workspace)?;
+    if let Some(workspace) = workspace {
+        grants::show_workspace(&mut view, parts, workspace)?;
+    }
     grants::show_mounts(&mut view, parts)?;
-    git::show_repository(&mut view, parts, workspace);
+    if let Some(workspace) = workspace {
+        git::show_repository(&mut view, parts, workspace);
+    }
+    if let Subject::Program(Some(program)) = parts.subject {
+        let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
+        view.grant("program", program.at.clone(), node)?;
+    }
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);

@@ -4,7 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    AuditError, ListenError,
+    AuditError, ListenError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
     policy::{PolicyError, Protection},
 };
@@ -115,6 +115,9 @@ pub enum Error {
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// A program was not spawned.
+    #[error(transparent)]
+    Spawn(Box<SpawnError>),
     /// What is to happen cannot be written down, and the policy says that it must be.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -127,6 +130,15 @@ pub enum Error {
     /// The sandbox ended without a report: init was killed from outside.
     #[error("the sandbox ended without a report")]
     Lost,
+}
+
+impl From<SpawnError> for Error {
+    fn from(error: SpawnError) -> Self {
+        match error {
+            SpawnError::Sandbox(error) => *error,
+            error => Self::Spawn(Box::new(error)),
+        }
+    }
 }
 
 /// Whether the sandbox does not allow it, whatever is there.
@@ -154,6 +166,7 @@ impl Error {
             | Self::Step { remedy, .. }
             | Self::File { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
+            Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
@@ -184,6 +197,7 @@ impl Error {
         match self {
             Self::NotFound { .. } | Self::NoProgram { .. } => 127,
             Self::NotExecutable { .. } => 126,
+            Self::Spawn(error) => error.exit_code(),
             _ => 125,
         }
     }
@@ -201,6 +215,7 @@ impl Error {
             Self::NoProgram { .. } => (Class::LoadFailed, Boundary::External),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
             Self::Listen(error) => return error.failure(),
+            Self::Spawn(error) => return error.failure(),
             Self::Audit(error) => return error.failure(),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),

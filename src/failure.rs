@@ -4,7 +4,7 @@ use std::{borrow::Cow, error::Error as StdError, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AuditError, Error, Limit, ListenError, PolicyError};
+use crate::{AuditError, Error, Limit, ListenError, PolicyError, SpawnError, Unavailable};
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,7 +151,7 @@ macro_rules! failure_of {
     )+};
 }
 
-failure_of!(Error, AuditError, PolicyError, ListenError);
+failure_of!(Error, AuditError, PolicyError, ListenError, SpawnError, Unavailable);
 
 /// What this host cannot give.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {

@@ -22,6 +22,7 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
+//! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
 //! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
@@ -71,6 +72,7 @@ mod report;
 mod running;
 mod sandbox;
 mod session;
+mod spawn_policy;
 mod start;
 mod stdio;
 mod sys;
@@ -105,5 +107,9 @@ pub use sandbox::Sandbox;
 #[cfg(feature = "metrics")]
 pub use session::metrics;
 pub use session::{Session, SessionBuilder, Stats};
+pub use spawn_policy::{
+    CheckedSpawn, CredentialError, CredentialResolver, Envelope, Manifest, NoCredentials, Resolving, Secret,
+    SpawnError, SpawnLimits, SpawnPolicy, Unavailable, run_help, sandbox_available,
+};
 pub use stdio::{ChildOutput, ChildStdin, Stdio};
 pub use terminal::Terminal;

@@ -124,7 +124,7 @@ impl Prepared {
 }
 
 /// Opens the audit log of a policy.
-fn open(audit: &Audit) -> Result<Log, Error> {
+pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
     Log::open(audit).map_err(|source| Error::Grant {
         what: "audit log",
         path: audit.path.clone(),

@@ -54,7 +54,9 @@ impl Report {
         }
     }
 
-    fn of_outcome(outcome: &Outcome) -> Self {
+    /// The report of a command that ran.
+    #[must_use]
+    pub fn of_outcome(outcome: &Outcome) -> Self {
         Self {
             ended: Some(outcome.ended),
             exit_code: outcome.exit_code(),

@@ -38,6 +38,8 @@ pub(crate) struct Asked {
     pub(crate) program: OsString,
     pub(crate) directory: PathBuf,
     pub(crate) timeout: Option<Duration>,
+    /// Bytes of stdout and stderr that are kept.
+    pub(crate) caps: [Option<u64>; 2],
     /// All limits that hold for it, whosever they are.
     pub(crate) limits: Limits,
     /// Whether what the command leaves behind lives on.
@@ -136,9 +138,9 @@ impl Running {
         self.killed.is_some()
     }
 
-    /// Bytes of each output stream that are kept.
-    pub(crate) fn output_cap(&self) -> Option<u64> {
-        self.asked.limits.output.map(|size| size.bytes())
+    /// Bytes of stdout and stderr that are kept.
+    pub(crate) fn output_caps(&self) -> [Option<u64>; 2] {
+        self.asked.caps
     }
 
     pub(crate) fn signal(&self, number: u32) -> io::Result<()> {

@@ -148,6 +148,19 @@ impl fmt::Debug for ListBuf {
 
 #[cfg(not(kennel_inside))]
 impl ListBuf {
+    /// With room for that many bytes of strings, NULs included, so that pushing them moves nothing.
+    #[must_use]
+    pub fn with_room(strings: usize, bytes: usize) -> Self {
+        // A string has its length before it.
+        Self { count: 0, strings: Vec::with_capacity(bytes + strings * (size_of::<u32>() + size_of::<u64>())) }
+    }
+
+    /// The bytes, for who wipes them.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.strings
+    }
+
     /// Appends a string.
     pub fn push(&mut self, string: &CStr) {
         self.count += 1;

@@ -47,6 +47,37 @@ pub(crate) enum Record<'r> {
     Limit { limit: Limit, configured: Option<&'r str> },
     /// A decision of the proxy.
     Egress(Egress),
+    /// A decision of the spawn broker.
+    Spawn(Spawn<'r>),
+}
+
+/// A spawn that was asked for: names and lengths.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Spawn<'r> {
+    /// `allowed`, `denied`; `failed` where it was allowed and did not come to be.
+    pub(crate) decision: &'static str,
+    /// As it was asked for.
+    pub(crate) program: &'r str,
+    /// Of the manifest, where the arguments are one.
+    pub(crate) operation: Option<&'r str>,
+    pub(crate) shape: Shape,
+    /// Names of variables that were asked to be set.
+    pub(crate) variables: Vec<&'r str>,
+    pub(crate) credentials: &'r [String],
+    pub(crate) directory: Option<&'r str>,
+    /// What it is for machines, and in words, where it was not allowed or failed.
+    pub(crate) class: Option<Class>,
+    pub(crate) reason: Option<String>,
+}
+
+/// What an argument list is like.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Shape {
+    /// The pattern of its operation.
+    Pattern(String),
+    /// How many bytes each argument has.
+    Lengths(Vec<usize>),
 }
 
 /// A connection, or an attempt at one.

@@ -8,7 +8,7 @@ use std::{
 
 use super::Command;
 use crate::{
-    Child, Error,
+    Child, Error, Size,
     audit::Trail,
     compile::{
         limits, narrow,
@@ -72,6 +72,7 @@ impl Command {
         let handed_over = self.hand_over(&asked, &request, &trail, theirs).await;
         let (taken, guard) = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
+        drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
         let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span))?;
         taken.said.iter().for_each(|report| running.note(report));
@@ -84,7 +85,7 @@ impl Command {
     }
 
     /// What the worker gets to know, and what we have to remember.
-    fn request(&self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
+    fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
         let compiled = &prepared.compiled;
         if self.background && matches!(self.source, Source::Alone(_)) {
             return Err(Error::Command {
@@ -98,16 +99,22 @@ impl Command {
             None => compiled.directory.clone(),
         };
         let kept = limits::tightened(&compiled.limits, self.limits.as_ref())?;
+        // They go when this function ends, also where it fails.
+        let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {
             program: &self.program,
+            called: self.called.as_deref(),
             arguments: &self.arguments,
             environment: &self.environment,
+            secrets: &secrets,
             directory: &directory,
             terminal: self.terminal,
             background: self.background,
             limits: &kept.steps,
         })?;
+        let output = kept.limits.output.map(Size::bytes);
         let mut asked = Asked {
+            caps: self.caps.map_or([output; 2], |caps| caps.map(Some)),
             program: self.program.clone(),
             directory,
             timeout: [kept.limits.timeout.map(|span| span.duration()), self.timeout]

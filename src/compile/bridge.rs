@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape,
+    Parts, Shape, Subject,
     emit::{absolute, tmpfs_options},
     home, identity, landlock, limits, seccomp,
     section::Section,
@@ -60,7 +60,8 @@ pub(crate) fn compile(
     caller: &Caller,
     path: &Path,
 ) -> Result<BridgePlan, Error> {
-    let parts = Parts { policy, host, caller, names: &home::Names::default(), shape: Shape::OneShot };
+    let (names, shape, subject) = (&home::Names::default(), Shape::OneShot, Subject::Workspace);
+    let parts = Parts { policy, host, caller, names, shape, subject };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

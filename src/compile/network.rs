@@ -19,7 +19,7 @@ use super::{
     source::Source,
     system,
     view::{Access, Node, View},
-    walk::{Met, Walk},
+    walk::on_the_way,
 };
 use crate::{
     Enforcement, Error, PolicyError,
@@ -268,26 +268,15 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
 /// It lies in a writable grant, or a link on the way does.
 fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
     let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
-    let root = Path::new("/");
-    let mut walk = Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0);
-    while let Some(met) = walk.go_on(|_| false)? {
-        let (at, is_end) = match &met {
-            Met::Link { at, .. } | Met::Up { at } => (at, false),
-            Met::Thing { at, .. } | Met::Nothing { first: at, .. } => (at, true),
-        };
-        if is_writable(at) {
-            return Err(Error::Grant {
-                what,
-                path: given.to_owned(),
-                source: io::Error::other(
-                    "commands could put another there: it is reached through a writable grant",
-                ),
-                remedy: Some("name a place outside of what is granted writable".to_owned()),
-            });
-        }
-        if is_end {
-            break;
-        }
+    if on_the_way(path)?.iter().any(|at| is_writable(at)) {
+        return Err(Error::Grant {
+            what,
+            path: given.to_owned(),
+            source: io::Error::other(
+                "commands could put another there: it is reached through a writable grant",
+            ),
+            remedy: Some("name a place outside of what is granted writable".to_owned()),
+        });
     }
     Ok(())
 }

@@ -53,11 +53,15 @@ impl Grant {
 ///
 /// # Errors
 /// Where a path is being exchanged meanwhile.
-pub(super) fn protect(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<Protected, Error> {
+pub(super) fn protect(
+    view: &mut View,
+    parts: &Parts<'_>,
+    workspace: Option<&Source>,
+) -> Result<Protected, Error> {
     let mut protected = Protected::default();
     for grant in writable_directories(view) {
         let mut paths = git::obeyed(&grant.base);
-        if grant.base == workspace.path {
+        if workspace.is_some_and(|workspace| grant.base == workspace.path) {
             paths.extend(parts.policy.protect.iter().map(|path| grant.below(path).to_owned()));
         }
         let walks = paths.iter().map(|path| Walk::new(&grant.base, &grant.base, path, 0)).collect();
@@ -273,6 +277,7 @@ mod tests {
             caller: &caller,
             names: &Names::default(),
             shape: Shape::OneShot,
+            subject: crate::compile::Subject::Workspace,
         };
         let mut view = View::default();
         let node = Node::Bind { source: source.clone(), access: Access::Write };
@@ -280,7 +285,7 @@ mod tests {
         for path in covers {
             view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
         }
-        let protected = protect(&mut view, &parts, &source).expect("protected");
+        let protected = protect(&mut view, &parts, Some(&source)).expect("protected");
         let bound = |wanted: Access| -> Vec<String> {
             let below = |(target, place): (&Path, &Place)| match &place.node {
                 Node::Bind { access, .. } if place.origin == Origin::Wall && *access == wanted => {

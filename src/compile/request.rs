@@ -1,21 +1,22 @@
 //! From a command to a request: the search path applied, strings checked, directory made absolute. Pure.
 
 use std::{
-    ffi::{CString, OsStr, OsString},
+    ffi::{CStr, CString, OsStr, OsString},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
 use kennel_helper::{
     plan::Request,
-    wire::{Field, ListBuf},
+    wire::{Field, ListBuf, Sink},
 };
+use zeroize::{Zeroize, Zeroizing};
 
 use super::environment::SYSTEM_PATH;
-use crate::Error;
+use crate::{Error, Secret};
 
-/// A command, checked and owned; [`RequestBuf::encode`] borrows it.
-#[derive(Clone, Debug)]
+/// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
+#[derive(Debug)]
 pub(crate) struct RequestBuf {
     cwd: CString,
     programs: ListBuf,
@@ -29,8 +30,12 @@ pub(crate) struct RequestBuf {
 /// What a command is made from.
 pub(crate) struct Wanted<'w> {
     pub(crate) program: &'w OsStr,
+    /// What the program is told it is called; `None`: `program`.
+    pub(crate) called: Option<&'w OsStr>,
     pub(crate) arguments: &'w [OsString],
     pub(crate) environment: &'w [(OsString, OsString)],
+    /// Variables besides, of which no copy may stay.
+    pub(crate) secrets: &'w [(OsString, Secret)],
     /// Absolute.
     pub(crate) directory: &'w Path,
     /// Rows and columns, when a terminal is wanted.
@@ -54,13 +59,19 @@ impl RequestBuf {
             .map(|path| c_string("program", path.as_os_str()))
             .collect::<Result<ListBuf, Error>>()?;
         let mut arguments = ListBuf::default();
-        arguments.push(&c_string("program", wanted.program)?);
+        arguments.push(&c_string("program", wanted.called.unwrap_or(wanted.program))?);
         for argument in wanted.arguments {
             arguments.push(&c_string("argument", argument)?);
         }
-        let mut environment = ListBuf::default();
+        let mut environment = environment_with_room(wanted);
         for (name, value) in wanted.environment {
             environment.push(&variable(name, value)?);
+        }
+        for (name, secret) in wanted.secrets {
+            let bytes = secret_variable(name, secret)?;
+            let string = CStr::from_bytes_with_nul(&bytes);
+            environment
+                .push(string.map_err(|_| refused("environment variable", name, "contains a NUL byte"))?);
         }
         let cwd = c_string("working directory", wanted.directory.as_os_str())?;
         Ok(Self {
@@ -75,7 +86,7 @@ impl RequestBuf {
     }
 
     /// The request's bytes, and how much scratch the inside needs to carry it out.
-    pub(crate) fn encode(&self) -> (Vec<u8>, usize) {
+    pub(crate) fn encode(&self) -> (Zeroizing<Vec<u8>>, usize) {
         let (rows, columns) = self.window.unwrap_or_default();
         let request = Request {
             cwd: &self.cwd,
@@ -87,10 +98,46 @@ impl RequestBuf {
             background: self.background.into(),
             limits: &self.limits,
         };
-        let mut bytes = Vec::new();
-        request.put(&mut bytes);
+        // Measured first, so that no half of it is left where it was before it grew.
+        let mut length = Length(0);
+        request.put(&mut length);
+        let mut bytes = Zeroizing::new(Vec::with_capacity(length.0));
+        request.put(&mut *bytes);
         (bytes, request.scratch())
     }
+}
+
+impl Drop for RequestBuf {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.environment).into_bytes().zeroize();
+    }
+}
+
+/// Counts what would be written.
+struct Length(usize);
+
+impl Sink for Length {
+    fn append(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// A list that does not move while the environment is put into it.
+fn environment_with_room(wanted: &Wanted<'_>) -> ListBuf {
+    let plain = wanted.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
+    let secret = wanted.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
+    ListBuf::with_room(wanted.environment.len() + wanted.secrets.len(), plain.chain(secret).sum())
+}
+
+/// `NAME=VALUE` with its NUL, in one piece that is wiped.
+fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, Error> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("environment variable", name, "is not a name"));
+    }
+    let value = secret.expose();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(name.len() + value.len() + 2));
+    [name.as_bytes(), b"=", value, b"\0"].into_iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes)
 }
 
 /// Where the program could be: itself if its name has a slash, else in every directory of `path`, which is the command's

@@ -77,6 +77,11 @@ const PROC_OF_ROOT: &[&str] = &[
 /// Directories of the host's root that FullDev does not show: the sandbox has its own, or none.
 const NOT_OF_THE_TREE: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
 
+/// Whether every profile shows `path`, which has no link in it.
+pub(crate) fn is_of_system(path: &Path) -> bool {
+    SYSTEM.iter().any(|directory| path.starts_with(directory))
+}
+
 /// Adds the system to the view.
 pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     devices(view, parts);

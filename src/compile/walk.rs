@@ -37,6 +37,26 @@ pub(super) struct Walk<'b> {
     links: u32,
 }
 
+/// Every place that decides where `path`, which is absolute, leads: links and `..` on the way, and its end.
+///
+/// # Errors
+/// Where it is not allowed to look.
+pub(crate) fn on_the_way(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let root = Path::new("/");
+    let mut walk = Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0);
+    let mut places = Vec::new();
+    while let Some(met) = walk.go_on(|_| false)? {
+        match met {
+            Met::Link { at, .. } | Met::Up { at } => places.push(at),
+            Met::Thing { at, .. } | Met::Nothing { first: at, .. } => {
+                places.push(at);
+                break;
+            }
+        }
+    }
+    Ok(places)
+}
+
 impl<'b> Walk<'b> {
     /// From the directory `from`, which has no link in it, along `path`, after `links` links on the way there.
     pub(super) fn new(base: &'b Path, from: &Path, path: &Path, links: u32) -> Self {

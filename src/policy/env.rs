@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::PolicyError;
-use super::file::unique_map;
+use super::text::unique_map;
 use super::words::words;
 
 /// The environment of the commands: the base, then what is passed on, then what is set; later wins.

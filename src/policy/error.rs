@@ -94,6 +94,11 @@ impl PolicyError {
     }
 }
 
+/// A value as it may be repeated in a message.
+pub(crate) fn shown(value: &str) -> String {
+    one_line(value, VALUE_MAX)
+}
+
 /// Text from outside made fit for a message: one line, no terminal control, not longer than `max` characters.
 fn one_line(text: &str, max: usize) -> String {
     let mut line = String::new();

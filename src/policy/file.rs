@@ -3,20 +3,12 @@
 //!
 //! [`Policy::load`] is the only function of the policy that touches the host.
 
-use std::collections::BTreeMap;
-use std::fmt;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::marker::PhantomData;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use super::{Mount, Policy, PolicyError, text};
 
-use super::{Mount, Policy, PolicyError};
-
-/// Largest policy file, in bytes.
-const FILE_MAX: u64 = 1 << 20;
+/// What is said of an empty file.
+const EMPTY: &str = "the policy is empty; say at least which profile";
 
 impl Policy {
     /// Reads a policy from TOML. Every key may be left out; the workspace is then `.`. Paths stay as written.
@@ -81,7 +73,7 @@ impl Policy {
             Some("json") => parse_json,
             _ => return Err(PolicyError::path("policy file", path, "the name must end in .toml or .json")),
         };
-        let mut policy = parse(&path.display().to_string(), &read(path)?)?;
+        let mut policy = parse(&path.display().to_string(), &text::read("policy file", path)?)?;
         let absolute = std::path::absolute(path);
         let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
@@ -92,51 +84,11 @@ impl Policy {
 }
 
 fn parse_toml(file: &str, text: &str) -> Result<Policy, PolicyError> {
-    refuse_empty(file, text)?;
-    toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        PolicyError::syntax(file, text.as_bytes(), offset, error.message())
-    })
+    text::parse_toml(file, text, EMPTY)
 }
 
 fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
-    refuse_empty(file, text)?;
-    // Serde would take an array as the fields in order; nobody means that.
-    if text.trim_start().starts_with('[') {
-        return Err(PolicyError::syntax_at(file, 1, 1, "expected an object, not an array"));
-    }
-    serde_json::from_str(text).map_err(|error| {
-        let (line, column) = (error.line().max(1), error.column().max(1));
-        let whole = error.to_string();
-        let place = format!(" at line {} column {}", error.line(), error.column());
-        PolicyError::syntax_at(file, line, column, whole.strip_suffix(&place).unwrap_or(&whole))
-    })
-}
-
-/// An empty text is more likely a file cut short than somebody who wants every default.
-fn refuse_empty(file: &str, text: &str) -> Result<(), PolicyError> {
-    if text.trim_start_matches('\u{feff}').trim().is_empty() {
-        return Err(PolicyError::syntax_at(file, 1, 1, "the policy is empty; say at least which profile"));
-    }
-    Ok(())
-}
-
-fn read(path: &Path) -> Result<String, PolicyError> {
-    let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
-    // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(PolicyError::path("policy file", path, "is not a regular file"));
-    }
-    let mut bytes = Vec::new();
-    let size = file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if u64::try_from(size).is_ok_and(|size| size > FILE_MAX) {
-        return Err(PolicyError::path("policy file", path, "is larger than 1 MiB"));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        PolicyError::syntax(&path.display().to_string(), error.as_bytes(), offset, "the text is not UTF-8")
-    })
+    text::parse_json(file, text, EMPTY)
 }
 
 /// What paths in a file are relative to.
@@ -199,41 +151,6 @@ impl Base<'_> {
         };
         *path = home.join(rest).components().collect();
         Ok(())
-    }
-}
-
-/// Reads a map in which no key is said twice; serde's own would keep the last.
-pub(super) fn unique_map<'de, D, K, V>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
-where
-    D: Deserializer<'de>,
-    K: Deserialize<'de> + Ord + fmt::Display,
-    V: Deserialize<'de>,
-{
-    deserializer.deserialize_map(UniqueMap(PhantomData))
-}
-
-struct UniqueMap<K, V>(PhantomData<(K, V)>);
-
-impl<'de, K, V> Visitor<'de> for UniqueMap<K, V>
-where
-    K: Deserialize<'de> + Ord + fmt::Display,
-    V: Deserialize<'de>,
-{
-    type Value = BTreeMap<K, V>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
-        let mut map = BTreeMap::new();
-        while let Some(key) = access.next_key::<K>()? {
-            if map.contains_key(&key) {
-                return Err(de::Error::custom(format!("duplicate key `{key}`")));
-            }
-            map.insert(key, access.next_value()?);
-        }
-        Ok(map)
     }
 }
 

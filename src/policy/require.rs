@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::PolicyError;
-use super::file::unique_map;
+use super::text::unique_map;
 use super::words::words;
 
 words! {

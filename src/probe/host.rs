@@ -74,8 +74,10 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     // The plan ends with a program that does not exist: to get there is to have succeeded.
     let wanted = Wanted {
         program: "/kennel-probe/none".as_ref(),
+        called: None,
         arguments: &[],
         environment: &[],
+        secrets: &[],
         directory: Path::new("/"),
         terminal: None,
         background: false,

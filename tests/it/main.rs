@@ -17,6 +17,7 @@
 //! | `files` | the library reads and writes what a command of the session could, and nothing else |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
+//! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `audit` | what happens is written down, and what cannot be is said or refused |
 //! | `capabilities` | commands that four fields describe are held to them, or do not run |
 //! | `pool` | sessions that nobody has used |
@@ -30,6 +31,7 @@
 )]
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
+mod broker;
 mod audit;
 mod capabilities;
 mod cli;

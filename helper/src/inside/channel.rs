@@ -17,8 +17,11 @@ pub(crate) struct Channel {
 /// An order, and the descriptors that came with it.
 pub(crate) type Arrived<T> = (T, [Option<Fd>; 2]);
 
-/// A request, and where the pointer arrays of execve(2) can be laid out.
-pub(crate) type Command = (Request<'static>, &'static mut [usize]);
+/// A request, where the pointer arrays of execve(2) can be laid out, and where the request lies: one or two mappings.
+pub(crate) type Command = (Request<'static>, &'static mut [usize], [Range; 2]);
+
+/// Address and length of a mapping; no length where there is none.
+pub(crate) type Range = (usize, usize);
 
 impl Channel {
     /// Takes `socket` over and closes every other descriptor, so that nothing of the embedding program or of another
@@ -70,6 +73,7 @@ impl Channel {
         if first != [0, 1, 2] {
             return Err(read(Errno(EPROTO)));
         }
+        let range = |bytes: &[u8]| (bytes.as_ptr().expose_provenance(), bytes.len());
         let (bytes, scratch) = match handed {
             Handed::Inline { request } => (request, scratch),
             Handed::Memfd { request, scratch } => {
@@ -78,7 +82,11 @@ impl Channel {
                 (&*bytes, scratch)
             }
         };
-        Ok(Some((decode(Some(bytes)).map_err(read)?, scratch)))
+        let second = match handed {
+            Handed::Inline { .. } => (0, 0),
+            Handed::Memfd { .. } => range(bytes),
+        };
+        Ok(Some((decode(Some(bytes)).map_err(read)?, scratch, [range(message), second])))
     }
 
     /// Receives an order and the descriptors that came with it; `None` once the outside is gone.

@@ -9,6 +9,7 @@ pub(crate) mod nr {
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const POLL: usize = 7;
     pub(crate) const MMAP: usize = 9;
+    pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGACTION: usize = 13;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const IOCTL: usize = 16;

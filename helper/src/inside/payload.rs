@@ -6,7 +6,7 @@ use core::mem::MaybeUninit;
 
 use crate::{
     Fault,
-    channel::Channel,
+    channel::{Channel, Range},
     control::{Report, request, section},
     kernel::{EACCES, ENOENT, ENOTDIR},
     plan::Request,
@@ -40,6 +40,8 @@ struct Task<'t> {
     channel: &'t Channel,
     payload: Payload<'t>,
     background: bool,
+    /// Where the request lies.
+    request: [Range; 2],
     end: Option<End>,
 }
 
@@ -57,12 +59,16 @@ pub(crate) fn start<'p>(
     payload: Payload<'p>,
     channel: &'p Channel,
 ) -> Result<Option<Running>, Fault> {
-    let mut task = Task { steps, channel, payload, background: false, end: Some(End::Unused) };
+    let mut task = Task { steps, channel, payload, background: false, request: [(0, 0); 2], end: Some(End::Unused) };
     // Not zeroed: that would touch pages that few frames ever reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
     match task.end {
-        None => Ok(Some(Running { pid, background: task.background })),
+        None => {
+            // Whoever referred to it has become the command; its environment, which may hold secrets, is not for init.
+            task.request.into_iter().filter(|(_, length)| *length > 0).for_each(sys::unmap);
+            Ok(Some(Running { pid, background: task.background }))
+        }
         Some(End::Unused) => Ok(None),
         Some(End::Failed(fault)) => Err(fault),
     }
@@ -98,7 +104,8 @@ fn prepare(task: &mut Task<'_>) -> Result<Option<(Request<'static>, Vectors<'sta
         let took_us = sys::monotonic_us().saturating_sub(begun);
         task.channel.report(&Report::Ready { took_us }).map_err(Fault::init)?;
     }
-    let Some((request, scratch)) = task.channel.receive_command()? else { return Ok(None) };
+    let Some((request, scratch, lies)) = task.channel.receive_command()? else { return Ok(None) };
+    task.request = lies;
     task.background = request.background != 0;
     let vectors = Vectors::lay_out(scratch, request.arguments, request.environment)
         .map_err(|errno| Fault::request(request::EXEC, errno))?;

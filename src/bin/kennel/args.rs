@@ -28,6 +28,9 @@ pub(crate) enum Verb {
     /// Run a command in a session that was started before.
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
+    /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
+    #[command(after_help = OP_HELP)]
+    Op(Op),
     /// Test what this host can enforce, and say how to mend what it cannot.
     Probe(Probe),
     /// Look at a policy without running anything.
@@ -104,6 +107,43 @@ The command starts in the directory of the session, wherever you are, and has th
 It cannot have more than the session: what it may see and use was said with `kennel session start`.
 
 Exit status: as with `kennel run`; 125 also when there is no session of that name.";
+
+const OP_HELP: &str = "\
+Examples:
+  GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'
+  kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh --json report.json
+
+A credential that the manifest lists comes from the variable of that name, or from a file (/dev/fd/N for a
+descriptor). It reaches the environment of the program and nothing else. The program reads nothing from stdin;
+its output comes when it has ended.
+
+Exit status: the program's own; 128+N when signal N ended it; 124 when its time was up; 125 when the manifest
+does not allow it or Kennel failed; 126 and 127 when it cannot be executed or is not found.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Op {
+    /// The manifest, a TOML file.
+    #[arg(value_name = "MANIFEST")]
+    pub(crate) manifest: PathBuf,
+    /// The name of one of its operations.
+    #[arg(value_name = "OPERATION")]
+    pub(crate) operation: String,
+    /// Put V in the place of {K}.
+    #[arg(long, value_name = "K=V", value_parser = assignment)]
+    pub(crate) arg: Vec<(String, String)>,
+    /// Take credential K from FILE instead of the environment.
+    #[arg(long, value_name = "K=FILE", value_parser = assignment)]
+    pub(crate) credential: Vec<(String, String)>,
+    /// Append what was asked for and decided to FILE, as lines of JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) audit: Option<PathBuf>,
+    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Say nothing on stderr about degraded protections and denials.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionAction {

@@ -8,6 +8,7 @@ mod audit;
 mod exec;
 mod host;
 mod manual;
+mod op;
 mod policy;
 mod probe;
 mod report;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Run(run) => run::run(&run),
         Verb::Session { action } => session::session(&action),
         Verb::Exec(exec) => exec::exec(&exec),
+        Verb::Op(op) => op::op(&op),
         Verb::Probe(probe) => probe::probe(&probe),
         Verb::Policy { action } => policy::policy(&action),
         Verb::Audit { action } => audit::audit(&action),

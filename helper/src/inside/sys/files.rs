@@ -43,6 +43,12 @@ pub(crate) fn map(
     Ok((first, scratch))
 }
 
+/// munmap(2) of what [`map`] mapped and nobody refers to any more.
+pub(crate) fn unmap((base, length): (usize, usize)) {
+    // It fails for nothing that is mapped, and what is not mapped needs no unmapping.
+    let _ = call!(nr::MUNMAP, base, length);
+}
+
 /// open(2) of an existing kernel file for writing.
 pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_CLOEXEC, 0).map(fd)

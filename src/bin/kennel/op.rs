@@ -1,0 +1,164 @@
+//! `kennel op`: one operation of a manifest. Credentials pass through here, so this process leaves none of them behind: no core,
+//! nothing in its memory or environment once the program has them.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::{self, Read, Write as _},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+};
+
+use kennel::{
+    CredentialResolver, Envelope, Error, Manifest, Output, Report, Resolving, Secret, SpawnError, SpawnPolicy,
+};
+use nix::sys::{
+    prctl,
+    resource::{Resource, setrlimit},
+};
+use tokio::runtime::Builder;
+
+use crate::{args::Op, probe::interrupted, report};
+
+/// Longest credential, in bytes: a variable of an environment cannot be longer.
+const LONGEST: u64 = 128 << 10;
+
+/// Runs `kennel op`.
+pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
+    // A core has what was in memory, and who may trace this process can read it. Where neither is to be had, credentials
+    // are still wiped as soon as they are handed over.
+    let _ = prctl::set_dumpable(false);
+    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    let mut json = op.json.as_deref().map(report::create).transpose()?;
+    let started = Builder::new_current_thread().enable_all().build();
+    let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            // What was started goes with the future.
+            biased;
+            number = interrupted() => Err(number),
+            output = spawn(op) => Ok(output),
+        }
+    });
+    let result = match result {
+        Ok(result) => result.map_err(Error::from),
+        Err(number) => return Ok((128 + number).into()),
+    };
+    if let (Some(file), Some(path)) = (&mut json, &op.json) {
+        let report = match &result {
+            Ok(output) => Report::of_outcome(output),
+            Err(error) => Report::failed(error),
+        };
+        report::write(file, path, &report::object(&report))?;
+    }
+    let output = result?;
+    show(&output)?;
+    if !op.quiet {
+        report::remarks(&output);
+    }
+    Ok(output.exit_code().into())
+}
+
+async fn spawn(op: &Op) -> Result<Output, SpawnError> {
+    let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
+    if let Some(log) = &op.audit {
+        policy = policy.audit(log.clone())?;
+    }
+    let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let envelope = policy.operation(&op.operation, &values)?;
+    // Before anything else looks at our environment, and copies it.
+    let given = Given(Mutex::new(credentials(op, &envelope)?));
+    policy.spawn(&envelope, &given).await
+}
+
+/// The credentials that were given. Each can be had once, because secrets are not copied.
+struct Given(Mutex<BTreeMap<String, Secret>>);
+
+impl CredentialResolver for Given {
+    fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r> {
+        let secret = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        Box::pin(async { Ok(secret) })
+    }
+}
+
+/// The credentials of the envelope: from the files that were named, else from this process's environment.
+fn credentials(op: &Op, envelope: &Envelope) -> Result<BTreeMap<String, Secret>, SpawnError> {
+    let mut found = BTreeMap::new();
+    for key in &envelope.credential_env_keys {
+        let file = op.credential.iter().find(|(name, _)| name == key);
+        let secret = match file {
+            Some((_, path)) => read(Path::new(path))
+                .map(Some)
+                .map_err(|source| SpawnError::CredentialFailed { key: key.clone(), source: source.into() })?,
+            None => taken_from_environment(key),
+        };
+        found.extend(secret.map(|secret| (key.clone(), secret)));
+    }
+    Ok(found)
+}
+
+/// The contents of a file, without the newline that editors put at its end.
+fn read(path: &Path) -> io::Result<Secret> {
+    // Room for all of it, so that no half of it stays where it was before it grew.
+    let mut value = Vec::with_capacity(usize::try_from(LONGEST).unwrap_or_default() + 2);
+    let file = File::options().read(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+    file.take(LONGEST + 1).read_to_end(&mut value)?;
+    if value.len() as u64 > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 128 KiB"));
+    }
+    if value.ends_with(b"\n") {
+        value.pop();
+    }
+    Ok(Secret::from(value))
+}
+
+/// A variable of our environment. It is wiped there: others may read the environment of a process that runs.
+fn taken_from_environment(key: &str) -> Option<Secret> {
+    use std::os::unix::ffi::OsStringExt;
+    let value = std::env::var_os(key)?.into_vec();
+    // Where it cannot be, as in an emulated machine, it is as open as it was in the environment of whoever called.
+    let _ = wipe_own_environment(key);
+    Some(Secret::from(value))
+}
+
+/// Overwrites the value of a variable in the memory that the kernel made our environment in, and shows as
+/// /proc/PID/environ.
+fn wipe_own_environment(key: &str) -> io::Result<()> {
+    let environment = zeroize::Zeroizing::new(std::fs::read("/proc/self/environ")?);
+    let start = environment_start()?;
+    let memory = File::options().write(true).open("/proc/self/mem")?;
+    let mut offset = 0u64;
+    for variable in environment.split(|&byte| byte == 0) {
+        if let Some(value) = variable.strip_prefix(key.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
+            memory.write_all_at(&vec![0; value.len()], start + offset + key.len() as u64 + 1)?;
+        }
+        offset += variable.len() as u64 + 1;
+    }
+    Ok(())
+}
+
+/// Where our environment begins in memory: `env_start` of proc_pid_stat(5).
+fn environment_start() -> io::Result<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field, the name, may have spaces and parentheses in it; the third comes after its last one.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let start = fields.split_whitespace().nth(50 - 3).and_then(|field| field.parse().ok());
+    start.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// What the program wrote, to where it would have written it.
+fn show(output: &Output) -> Result<(), Error> {
+    let written = io::stdout()
+        .write_all(&output.stdout)
+        .and_then(|()| io::stdout().flush())
+        .and_then(|()| io::stderr().write_all(&output.stderr));
+    match written {
+        // Who reads no further has seen enough; the status says the rest.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { what: "write what the program wrote", source: error })
+        }
+        _ => Ok(()),
+    }
+}

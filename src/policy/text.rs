@@ -1,0 +1,110 @@
+//! Files of settings as text: read with a bound, parsed strictly, with the place of what is wrong.
+
+use std::{
+    collections::BTreeMap, fmt, fs::OpenOptions, io::Read, marker::PhantomData, os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+
+use super::PolicyError;
+
+/// Largest file, in bytes.
+const FILE_MAX: u64 = 1 << 20;
+
+/// Parses TOML; `empty` is what is said of a text with nothing in it.
+///
+/// # Errors
+/// Line, column, and what is wrong there.
+pub(crate) fn parse_toml<T: DeserializeOwned>(file: &str, text: &str, empty: &str) -> Result<T, PolicyError> {
+    refuse_empty(file, text, empty)?;
+    toml::from_str(text).map_err(|error| {
+        let offset = error.span().map_or(0, |span| span.start);
+        PolicyError::syntax(file, text.as_bytes(), offset, error.message())
+    })
+}
+
+/// Parses a JSON object.
+///
+/// # Errors
+/// Line, column, and what is wrong there.
+pub(crate) fn parse_json<T: DeserializeOwned>(file: &str, text: &str, empty: &str) -> Result<T, PolicyError> {
+    refuse_empty(file, text, empty)?;
+    // Serde would take an array as the fields in order; nobody means that.
+    if text.trim_start().starts_with('[') {
+        return Err(PolicyError::syntax_at(file, 1, 1, "expected an object, not an array"));
+    }
+    serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line().max(1), error.column().max(1));
+        let whole = error.to_string();
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        PolicyError::syntax_at(file, line, column, whole.strip_suffix(&place).unwrap_or(&whole))
+    })
+}
+/// An empty text is more likely a file cut short than somebody who wants every default.
+///
+/// # Errors
+/// Nothing but white space.
+pub(crate) fn refuse_empty(file: &str, text: &str, said: &str) -> Result<(), PolicyError> {
+    if text.trim_start_matches('\u{feff}').trim().is_empty() {
+        return Err(PolicyError::syntax_at(file, 1, 1, said));
+    }
+    Ok(())
+}
+
+/// Reads a file of at most 1 MiB.
+///
+/// # Errors
+/// It cannot be read, is no regular file, too large, or no UTF-8.
+pub(crate) fn read(what: &str, path: &Path) -> Result<String, PolicyError> {
+    let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
+    // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(PolicyError::path(what, path, "is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let size = file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if u64::try_from(size).is_ok_and(|size| size > FILE_MAX) {
+        return Err(PolicyError::path(what, path, "is larger than 1 MiB"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        PolicyError::syntax(&path.display().to_string(), error.as_bytes(), offset, "the text is not UTF-8")
+    })
+}
+
+/// Reads a map in which no key is said twice; serde's own would keep the last.
+pub(crate) fn unique_map<'de, D, K, V>(deserializer: D) -> Result<BTreeMap<K, V>, D::Error>
+where
+    D: Deserializer<'de>,
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    deserializer.deserialize_map(UniqueMap(PhantomData))
+}
+
+struct UniqueMap<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K, V> Visitor<'de> for UniqueMap<K, V>
+where
+    K: Deserialize<'de> + Ord + fmt::Display,
+    V: Deserialize<'de>,
+{
+    type Value = BTreeMap<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut map = BTreeMap::new();
+        while let Some(key) = access.next_key::<K>()? {
+            if map.contains_key(&key) {
+                return Err(de::Error::custom(format!("duplicate key `{key}`")));
+            }
+            map.insert(key, access.next_value()?);
+        }
+        Ok(map)
+    }
+}

@@ -1,0 +1,315 @@
+//! The check of an envelope, in order: the manifest, then the action's narrower list, then credentials. Looks at paths, starts
+//! nothing, asks no resolver.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    SpawnPolicy,
+    envelope::Envelope,
+    error::SpawnError,
+    limits::Effective,
+    manifest::{Hash, Manifest, Program},
+    operation::Operation,
+    paths::{Resolved, expanded},
+};
+use crate::failure::Boundary::{Action, Manifest as ManifestBoundary};
+
+/// A spawn that was found good: what [`SpawnPolicy::check`] answers. Values of variables and arguments are not shown.
+pub struct CheckedSpawn {
+    /// The program's path without links.
+    pub(super) program: PathBuf,
+    /// Its path as the manifest has it, `~/` expanded: what it is told it is called.
+    pub(super) called: PathBuf,
+    pub(super) hash: Option<Hash>,
+    pub(super) arguments: Vec<String>,
+    pub(super) operation: Option<String>,
+    pub(super) environment: BTreeMap<String, String>,
+    /// Variables that come from the caller's environment, where they are set there.
+    pub(super) passed: Vec<String>,
+    pub(super) credentials: Vec<String>,
+    pub(super) stdin: Option<String>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) reads: Vec<PathBuf>,
+    pub(super) writes: Vec<PathBuf>,
+    pub(super) hosts: Vec<String>,
+    pub(super) limits: Effective,
+}
+
+impl CheckedSpawn {
+    /// The program that will be executed, without links.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The operation of the manifest that the arguments are one of, if it has operations.
+    #[must_use]
+    pub fn operation(&self) -> Option<&str> {
+        self.operation.as_deref()
+    }
+
+    /// Where it will start; `None`: in `/`.
+    #[must_use]
+    pub fn cwd(&self) -> Option<&Path> {
+        self.cwd.as_deref()
+    }
+}
+
+impl fmt::Debug for CheckedSpawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CheckedSpawn")
+            .field("program", &self.program)
+            .field("operation", &self.operation)
+            .field("arguments", &self.arguments.len())
+            .field("variables", &self.environment.keys().collect::<Vec<_>>())
+            .field("credentials", &self.credentials)
+            .field("cwd", &self.cwd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SpawnPolicy {
+    pub(super) fn checked(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
+        let (manifest, home) = (&self.manifest, &*self.home);
+        let (program, resolved) = program(manifest, &envelope.program, home)?;
+        let operation = operation(manifest, program, envelope)?;
+        let grants = Grants::of(manifest, home)?;
+        if program.hash.is_none() && resolved.is_led_by(grants.writes.iter().map(PathBuf::as_path)) {
+            let reason = "lies in fs_write, where commands could put another in its place; give its hash";
+            return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
+        }
+        environment(manifest, envelope)?;
+        let cwd = cwd(manifest, envelope, &grants, home)?;
+        if let Some(narrower) = &self.narrower {
+            action(narrower, &resolved, envelope, home)?;
+        }
+        credentials(manifest, envelope)?;
+        let is_free = |name: &String| {
+            let own = &manifest.spawn.credential_env_keys;
+            own.iter().all(|key| key.0 != *name)
+                && !envelope.credential_env_keys.contains(name)
+                && !envelope.env.contains_key(name)
+        };
+        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
+        Ok(CheckedSpawn {
+            called: resolved.named,
+            program: resolved.path,
+            hash: program.hash,
+            arguments: envelope.argv.clone(),
+            operation,
+            environment: envelope.env.clone(),
+            passed: passed.filter(is_free).collect(),
+            credentials: envelope.credential_env_keys.clone(),
+            stdin: envelope.stdin.clone(),
+            cwd,
+            reads: grants.reads,
+            writes: grants.writes,
+            hosts: manifest.hosts.clone(),
+            limits: Effective::of(&self.limits, &manifest.spawn.limits),
+        })
+    }
+}
+
+/// Nothing is there instead.
+const NOTHING: [&str; 0] = [];
+
+/// The program of the manifest that is meant: by its name, or by where a path leads.
+fn program<'m>(
+    manifest: &'m Manifest,
+    asked: &str,
+    home: &Path,
+) -> Result<(&'m Program, Resolved), SpawnError> {
+    let programs = &manifest.spawn.programs;
+    let denied = |reason: &str| {
+        let granted = programs.iter().map(|program| program.path.as_str());
+        SpawnError::denied(ManifestBoundary, ("program", asked), reason, granted)
+    };
+    let resolve = |program: &Program| {
+        Resolved::of(&program.path, home)
+            .map_err(|source| SpawnError::Load { program: program.path.clone(), source })
+    };
+    if !asked.contains('/') {
+        let mut called = programs.iter().filter(|program| program.is_called(asked));
+        return match (called.next(), called.next()) {
+            (Some(program), None) => Ok((program, resolve(program)?)),
+            (Some(_), Some(_)) => Err(denied("the manifest has several of that name; name its path")),
+            (None, _) => Err(denied("is not in the manifest")),
+        };
+    }
+    let path = Resolved::of(asked, home).map_err(|_| denied("is not in the manifest"))?;
+    // One that cannot be resolved is none that was asked for. Where two lead to one file, the name decides.
+    let same = |program: &&Program| Resolved::of(&program.path, home).is_ok_and(|own| own.path == path.path);
+    let named = |program: &&Program| expanded(&program.path, home).is_ok_and(|named| named == path.named);
+    let found = programs.iter().filter(same).find(named).or_else(|| programs.iter().find(same));
+    let found = found.ok_or_else(|| denied("is not in the manifest"))?;
+    Ok((found, resolve(found)?))
+}
+
+/// The operation that the arguments are one of. A manifest without operations leaves arguments free.
+fn operation(
+    manifest: &Manifest,
+    program: &Program,
+    envelope: &Envelope,
+) -> Result<Option<String>, SpawnError> {
+    let count = || format!("of {} arguments", envelope.argv.len());
+    if envelope.argv.iter().any(|argument| argument.contains('\0')) {
+        let what = ("argument list", count());
+        return Err(SpawnError::denied(ManifestBoundary, what, "contains a NUL byte", NOTHING));
+    }
+    if manifest.spawn.operations.is_empty() {
+        return Ok(None);
+    }
+    let of_program = |operation: &Operation| program.is_called(&operation.program);
+    let own = manifest.spawn.operations.iter().filter(|(_, operation)| of_program(operation));
+    match own.clone().find(|(_, operation)| operation.matches(&envelope.argv).is_some()) {
+        Some((name, _)) => Ok(Some(name.clone())),
+        None => {
+            let granted = own.map(|(_, operation)| operation.to_string());
+            let what = ("argument list", count());
+            Err(SpawnError::denied(ManifestBoundary, what, "is none of the manifest's operations", granted))
+        }
+    }
+}
+
+/// What the manifest shows, without links.
+struct Grants {
+    reads: Vec<PathBuf>,
+    writes: Vec<PathBuf>,
+}
+
+impl Grants {
+    fn of(manifest: &Manifest, home: &Path) -> Result<Self, SpawnError> {
+        let resolve = |what: &'static str, path: &String| {
+            let path_error = |source| SpawnError::Path { what, path: path.clone(), source };
+            Resolved::of(path, home).map_err(path_error)
+        };
+        let all = |what: &'static str, paths: &[String]| {
+            paths.iter().map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
+        };
+        let reads = all("fs_read", &manifest.spawn.fs_read)?;
+        let writes = all("fs_write", &manifest.spawn.fs_write)?;
+        Ok(Self {
+            reads: Self::kept("fs_read", &reads, &writes)?,
+            writes: Self::kept("fs_write", &writes, &writes)?,
+        })
+    }
+
+    /// Of `paths`, those that no other writable one has in it. One that commands could lead elsewhere, because it is reached
+    /// through a writable one, must not lead out of it.
+    fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
+        let mut kept: Vec<PathBuf> = Vec::new();
+        for path in paths {
+            let roots = writes.iter().filter(|root| root.named != path.named).map(|root| root.path.as_path());
+            let covered =
+                writes.iter().any(|root| path.path != root.path && path.path.starts_with(&root.path));
+            if !covered && path.is_led_by(roots) {
+                let reason = "is reached through fs_write, where commands could lead it elsewhere";
+                let requested = (what, path.named.display());
+                return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
+            }
+            let is_written = what == "fs_read" && writes.iter().any(|root| root.path == path.path);
+            if !covered && !is_written && !kept.contains(&path.path) {
+                kept.push(path.path.clone());
+            }
+        }
+        Ok(kept)
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.reads.iter().chain(&self.writes).any(|root| path.starts_with(root))
+    }
+}
+
+/// Whether each variable may be set by whoever asks.
+fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
+    let spawn = &manifest.spawn;
+    for (name, value) in &envelope.env {
+        let passed = spawn.env_passthrough.iter().map(|name| name.0.as_str());
+        let denied = |reason: &str| {
+            let what = ("environment variable", name);
+            Err(SpawnError::denied(ManifestBoundary, what, reason, passed.clone()))
+        };
+        let is_credential = spawn.credential_env_keys.iter().any(|key| key.0 == *name);
+        if is_credential || envelope.credential_env_keys.contains(name) {
+            return denied("is a credential, whose value only the host resolves");
+        }
+        if passed.clone().all(|known| known != name) {
+            return denied("is not in env_passthrough");
+        }
+        if value.contains('\0') {
+            return denied("contains a NUL byte");
+        }
+    }
+    Ok(())
+}
+
+/// Where it starts: in what the manifest shows.
+fn cwd(
+    manifest: &Manifest,
+    envelope: &Envelope,
+    grants: &Grants,
+    home: &Path,
+) -> Result<Option<PathBuf>, SpawnError> {
+    let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
+        (Some(cwd), _) => (cwd, Action),
+        (None, Some(cwd)) => (cwd, ManifestBoundary),
+        (None, None) => return Ok(None),
+    };
+    let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
+    let denied =
+        |reason: String| SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown());
+    let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
+        ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
+        _ => denied(crate::failure::chain(&source)),
+    })?;
+    if !grants.has(&resolved.path) {
+        return Err(denied("is in neither fs_read nor fs_write".to_owned()));
+    }
+    if !resolved.path.is_dir() {
+        return Err(denied("is not a directory".to_owned()));
+    }
+    Ok(Some(resolved.path))
+}
+
+/// Whether the action's own list has the program too.
+fn action(
+    narrower: &[String],
+    program: &Resolved,
+    envelope: &Envelope,
+    home: &Path,
+) -> Result<(), SpawnError> {
+    let has = |entry: &String| {
+        if !entry.contains('/') {
+            return program.named.file_name().is_some_and(|name| name == entry.as_str());
+        }
+        Resolved::of(entry, home).is_ok_and(|own| own.path == program.path)
+    };
+    if narrower.iter().any(has) {
+        return Ok(());
+    }
+    let what = ("program", &envelope.program);
+    Err(SpawnError::denied(Action, what, "is not among the action's programs", narrower))
+}
+
+/// Whether each credential may be asked for, and once.
+fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
+    let spawn = &manifest.spawn;
+    let known = || spawn.credential_env_keys.iter().chain(&spawn.env_passthrough).map(|key| key.0.as_str());
+    for (at, key) in envelope.credential_env_keys.iter().enumerate() {
+        let denied = |reason| Err(SpawnError::denied(ManifestBoundary, ("credential", key), reason, known()));
+        if known().all(|known| known != key) {
+            return denied("is not in credential_env_keys");
+        }
+        if envelope.credential_env_keys.iter().take(at).any(|other| other == key) {
+            return denied("is there twice");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+use super::*;
+
+const FULL: &str = r#"
+[capabilities.network]
+hosts = ["API.github.com:443", "192.0.2.1:8443"]
+[capabilities.spawn]
+programs = [
+    { path = "/usr/bin/gh", hash = "sha256:BA7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+    { path = "~/bin/tool" },
+]
+env_passthrough = ["GH_HOST"]
+credential_env_keys = ["GH_TOKEN"]
+fs_read = ["~/work"]
+fs_write = ["~/work/out"]
+cwd = "~/work"
+[capabilities.spawn.operations]
+issue_create = "gh issue create --title {title} [--body {body}]"
+view = { argv = "~/bin/tool {number}", allow_dash = ["number"] }
+[capabilities.spawn.limits]
+max_stdout_bytes = 1048576
+max_stderr_bytes = 262144
+max_memory_bytes = 268435456
+max_wall_seconds = 60
+"#;
+
+#[test]
+fn the_documented_manifest_is_read_in_full() {
+    let manifest = Manifest::from_toml(FULL).expect("the documented form");
+    assert_eq!(manifest.hosts, ["api.github.com:443", "192.0.2.1:8443"]);
+    let spawn = &manifest.spawn;
+    assert_eq!((spawn.programs.len(), spawn.programs[1].hash), (2, None));
+    assert_eq!(
+        spawn.programs[0].hash.expect("a hash").to_string(),
+        "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    );
+    assert_eq!((&*spawn.env_passthrough[0].0, &*spawn.credential_env_keys[0].0), ("GH_HOST", "GH_TOKEN"));
+    assert_eq!((&*spawn.fs_read, &*spawn.fs_write), (&["~/work".into()][..], &["~/work/out".into()][..]));
+    assert_eq!(spawn.cwd.as_deref(), Some("~/work"));
+    assert_eq!(manifest.operations().collect::<Vec<_>>(), ["issue_create", "view"]);
+    assert_eq!(spawn.limits.max_memory_bytes, Some(256 << 20));
+}
+
+#[test]
+fn what_is_absent_is_denied() {
+    let manifest = Manifest::from_toml("[capabilities.spawn]").expect("nothing");
+    assert!(manifest.hosts.is_empty() && manifest.spawn == Spawn::default());
+}
+
+#[test]
+fn every_mistake_has_its_place() {
+    for (text, said) in [
+        ("", "manifest:1:1: the manifest is empty"),
+        ("[capabilities.network]\nhost = []", "manifest:2:1: unknown field `host`"),
+        ("x = 1", "manifest:1:1: unknown field `x`"),
+        ("[capabilities]\nspown = {}", "manifest:2:1: unknown field `spown`"),
+        (
+            "[capabilities.network]\nhosts = ['*.github.com:443']",
+            "manifest:2:9: `*.github.com:443`: a host is exact",
+        ),
+        ("[capabilities.network]\nhosts = ['a:*']", "manifest:2:9: `a:*`: a host is exact"),
+        ("[capabilities.network]\nhosts = ['10.0.0.0/8:1']", "manifest:2:9: `10.0.0.0/8:1`: a host is exact"),
+        ("[capabilities.network]\nhosts = ['github.com']", "manifest:2:9: `github.com`: the port is missing"),
+        (
+            "[capabilities.spawn]\nprograms = [{ path = '/a', hash = 'md5:1' }]",
+            "manifest:2:35: a hash is written",
+        ),
+        (
+            "[capabilities.spawn]\nprograms = [{ path = '/a', sha = '' }]",
+            "manifest:2:28: unknown field `sha`",
+        ),
+        ("[capabilities.spawn]\nprograms = ['/a']", "manifest:2:13: "),
+        ("[capabilities.spawn]\nenv_passthrough = ['A=B']", "manifest:2:19: \"A=B\" is no name"),
+        ("[capabilities.spawn]\ncredential_env_keys = ['']", "manifest:2:23: \"\" is no name"),
+        (
+            "[capabilities.spawn]\nprograms = [{ path = 'gh' }]",
+            "capabilities.spawn.programs `gh`: must be absolute",
+        ),
+        ("[capabilities.spawn]\nfs_read = ['work']", "capabilities.spawn.fs_read `work`: must be absolute"),
+        ("[capabilities.spawn]\nfs_write = ['~me']", "capabilities.spawn.fs_write `~me`: must be absolute"),
+        ("[capabilities.spawn]\ncwd = ''", "capabilities.spawn.cwd ``: must be absolute"),
+        ("[capabilities.spawn.operations]\na = 'gh {x'", "manifest:2:5: `{x`: a brace"),
+        (
+            "[capabilities.spawn.operations]\na = 'gh x'",
+            "capabilities.spawn.operations.a `gh`: is none of the programs",
+        ),
+        (
+            "[capabilities.spawn.operations]\na = 1",
+            "manifest:2:5: invalid type: integer `1`, expected a pattern",
+        ),
+        (
+            "[capabilities.spawn.operations]\na = { argv = 'x', dash = [] }",
+            "manifest:2:19: unknown field `dash`",
+        ),
+        (
+            "[capabilities.spawn.limits]\nmax_memory_bytes = 0",
+            "capabilities.spawn.limits.max_memory_bytes `0`",
+        ),
+        ("[capabilities.spawn.limits]\nmax_stdout_bytes = -1", "manifest:2:20: "),
+        ("[capabilities.spawn]\ncwd = '/a'\ncwd = '/b'", "manifest:3:1: duplicate key"),
+    ] {
+        let error = Manifest::from_toml(text).expect_err(text).to_string();
+        assert!(error.starts_with(said), "{text}\n{error}");
+    }
+}
+
+#[test]
+fn hashes_are_exact() {
+    let digits = "0".repeat(64);
+    assert!(Hash::parse(&format!("sha256:{digits}")).is_some());
+    for text in ["sha256:", &digits, &format!("sha256:{digits}0"), &format!("SHA256:{digits}")] {
+        assert_eq!(Hash::parse(text), None, "{text}");
+    }
+    assert_eq!(Hash::parse(&format!("sha256:+{}", "0".repeat(63))), None);
+    assert_eq!(Hash::parse(&format!("sha256:é{}", "0".repeat(62))), None);
+}

@@ -1,0 +1,106 @@
+//! Paths of manifests and envelopes, made comparable: `~/` expanded, `.` and `..` taken out, links resolved. Reads the host's
+//! directories, changes nothing.
+
+use std::{
+    fs, io,
+    path::{Component, Path, PathBuf},
+};
+
+use crate::compile::on_the_way;
+
+/// A path as it was written, and where it leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// Absolute, without `.` and `..`, its links as they are.
+    pub(super) named: PathBuf,
+    /// Without any link.
+    pub(super) path: PathBuf,
+}
+
+impl Resolved {
+    /// # Errors
+    /// A path that is neither absolute nor below `~/`; those of realpath(3).
+    pub(super) fn of(text: &str, home: &Path) -> io::Result<Self> {
+        let named = expanded(text, home)?;
+        Ok(Self { path: fs::canonicalize(&named)?, named })
+    }
+
+    /// Whether whoever may write to one of `roots`, which are without links, decides where this leads: it lies in there, or a
+    /// link on the way does. The root itself is in nobody's hands.
+    pub(super) fn is_led_by<'p>(&self, mut roots: impl Iterator<Item = &'p Path>) -> bool {
+        // Where one may not look, nobody can say.
+        let Ok(places) = on_the_way(&self.named) else { return true };
+        roots.any(|root| places.iter().any(|place| place != root && place.starts_with(root)))
+    }
+}
+
+/// Absolute, without `.` and `..`.
+///
+/// # Errors
+/// Neither absolute nor below `~/`.
+pub(super) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
+    let path = match (text, text.strip_prefix("~/")) {
+        ("~", _) => home.to_owned(),
+        (_, Some(below)) => home.join(below),
+        _ => PathBuf::from(text),
+    };
+    if !path.is_absolute() {
+        let reason = "must be absolute, or begin with ~/";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => _ = plain.pop(),
+            Component::CurDir => {}
+            component => plain.push(component),
+        }
+    }
+    Ok(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn paths_are_expanded_and_made_plain() {
+        let home = Path::new("/home/me");
+        for (text, plain) in [
+            ("~", "/home/me"),
+            ("~/a/../b", "/home/me/b"),
+            ("/a//b/./c/", "/a/b/c"),
+            ("/../..", "/"),
+            ("~/../../etc", "/etc"),
+        ] {
+            assert_eq!(expanded(text, home).expect(text), Path::new(plain), "{text}");
+        }
+        for text in ["", "a", "./a", "~me/a", "../a"] {
+            assert_eq!(expanded(text, home).expect_err(text).kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn who_writes_on_the_way_leads() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("a path");
+        for name in ["w/in", "secret", "other"] {
+            fs::create_dir_all(base.join(name)).expect("a directory");
+        }
+        symlink(base.join("secret"), base.join("w/leads")).expect("a link");
+        symlink(base.join("w/leads"), base.join("to_leads")).expect("a link");
+        symlink(base.join("w"), base.join("to_w")).expect("a link");
+        let led = |name: &str| {
+            let path = base.join(name);
+            let root = base.join("w");
+            Resolved::of(path.to_str().expect("text"), Path::new("/"))
+                .expect(name)
+                .is_led_by([&*root].into_iter())
+        };
+        assert!(led("w/in") && led("w/leads") && led("to_w/in"));
+        assert!(!led("w") && !led("other") && !led("secret") && !led("to_w"));
+        assert!(led("to_leads"), "through a link into it");
+    }
+}

@@ -1,0 +1,124 @@
+//! From a checked spawn to its end: a policy is made of it, and the engine of every other command runs it. No wall is put up
+//! here.
+
+use std::{ffi::OsString, path::Path, sync::Arc};
+
+use super::{
+    check::CheckedSpawn,
+    credential::{CredentialResolver, Secret},
+    error::SpawnError,
+    program,
+};
+use crate::{
+    Audit, Command, Error, Host, NetworkMode, Output, Policy, Profile, Toolchains,
+    caller::Caller,
+    command::Source,
+    compile::{self, OwnProgram},
+    prepared::Prepared,
+    start::Images,
+};
+
+/// Loads the program, prepares the sandbox, has the credentials resolved, and runs it. In this order: nobody is asked for a
+/// secret that nothing could be done with.
+pub(super) async fn run(
+    spawn: &CheckedSpawn,
+    audit: Option<&Audit>,
+    resolver: &dyn CredentialResolver,
+) -> Result<Output, SpawnError> {
+    let mut command = prepare(spawn, audit, own_copy(spawn).await?)?;
+    command.secrets(resolve(&spawn.credentials, resolver).await?);
+    let output = match &spawn.stdin {
+        Some(input) => command.output_with_input(input.as_bytes()).await,
+        None => command.output().await,
+    };
+    Ok(output?)
+}
+
+/// The sandbox's own copy of a program that has a hash.
+async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError> {
+    let Some(hash) = spawn.hash else { return Ok(None) };
+    let (path, named) = (spawn.program.clone(), spawn.called.display().to_string());
+    let at = program::own_place(&spawn.called);
+    // Reading and hashing a large program takes its time, which others have a use for.
+    let loaded = tokio::task::spawn_blocking(move || program::load(&path, &named, hash)).await;
+    let contents = loaded.map_err(|error| Error::io("load the program")(error.into()))??;
+    Ok(Some(OwnProgram { at, contents }))
+}
+
+/// A command that only lacks its credentials.
+fn prepare(
+    spawn: &CheckedSpawn,
+    audit: Option<&Audit>,
+    own: Option<OwnProgram>,
+) -> Result<Command, Error> {
+    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
+    let compiled = compile::compile_program(&policy, &Host::detect(), &Caller::current(), own.as_ref())?;
+    let program = own.map_or_else(|| spawn.program.clone(), |own| own.at);
+    let prepared = Arc::new(Prepared::new(compiled, Images::new()?, None)?);
+    let mut command = Command::new(Source::Alone(prepared), program.as_os_str());
+    command.called(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
+    for (name, value) in &spawn.environment {
+        command.env(name, value);
+    }
+    Ok(command)
+}
+
+/// What the spawn may see, use and reach. It has no workspace.
+fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
+    let mut policy = Policy::profile(Profile::RepoWrite, ".")
+        .toolchains(Toolchains::None)
+        .cwd(spawn.cwd.as_deref().unwrap_or(Path::new("/")))
+        .timeout(spawn.limits.wall);
+    policy.limits.memory = Some(spawn.limits.memory);
+    policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
+    policy.network.allow.clone_from(&spawn.hosts);
+    policy.env.pass.clone_from(&spawn.passed);
+    for path in &spawn.reads {
+        policy = policy.read_only(path);
+    }
+    for path in &spawn.writes {
+        policy = policy.read_write(path);
+    }
+    let is_shown = has_copy || compile::is_of_system(&spawn.program);
+    if is_shown || spawn.reads.contains(&spawn.program) { policy } else { policy.read_only(&spawn.program) }
+}
+
+/// The value of each credential.
+async fn resolve(
+    keys: &[String],
+    resolver: &dyn CredentialResolver,
+) -> Result<Vec<(OsString, Secret)>, SpawnError> {
+    let mut secrets = Vec::with_capacity(keys.len());
+    for key in keys {
+        let failed = |source| SpawnError::CredentialFailed { key: key.clone(), source };
+        let secret = resolver.resolve(key).await.map_err(failed)?;
+        let secret = secret.filter(|secret| !secret.expose().is_empty());
+        let secret = secret.ok_or_else(|| SpawnError::CredentialRequired { key: key.clone() })?;
+        if secret.expose().contains(&0) {
+            return Err(failed("the value contains a NUL byte".into()));
+        }
+        secrets.push((key.into(), secret));
+    }
+    Ok(secrets)
+}
+
+/// Starts a sandbox as every spawn has one, with a program that is not there: [`Error::NotFound`] is as far as one gets.
+pub(super) async fn start_nothing() -> Result<(), Error> {
+    let nothing = CheckedSpawn {
+        program: "/usr/.kennel/none".into(),
+        called: "none".into(),
+        hash: None,
+        arguments: Vec::new(),
+        operation: None,
+        environment: std::collections::BTreeMap::new(),
+        passed: Vec::new(),
+        credentials: Vec::new(),
+        stdin: None,
+        cwd: None,
+        reads: Vec::new(),
+        writes: Vec::new(),
+        hosts: Vec::new(),
+        limits: super::limits::Effective::ceiling(std::time::Duration::from_secs(10)),
+    };
+    prepare(&nothing, None, None)?.status().await.map(drop)
+}

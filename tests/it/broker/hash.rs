@@ -1,0 +1,157 @@
+//! What was hashed is what is executed, whoever writes meanwhile.
+
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use kennel::{Class, Manifest, NoCredentials, SpawnPolicy};
+
+use super::{Home, Keys, said, tool, tool_with_token, write_program};
+use crate::support::{has, payload_path, require};
+
+/// What sha256sum(1) says.
+fn hash(path: &Path) -> String {
+    let output = Command::new("sha256sum").arg(path).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    format!("sha256:{}", said.split(' ').next().unwrap())
+}
+
+/// A policy with `bin/tool` by its hash as it is now.
+fn hashed(home: &Home, spawn: &str) -> SpawnPolicy {
+    let hash = format!("tool', hash = '{}' }}", hash(&home.at("bin/tool")));
+    let manifest = home.manifest(spawn).replace("tool' }", &hash);
+    assert!(manifest.contains("sha256:"), "{manifest}");
+    SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap())
+}
+
+#[tokio::test]
+async fn the_approved_program_runs_and_another_does_not() {
+    require!(has("sha256sum"), "sha256sum");
+    let home = Home::new("echo good \"$@\"");
+    let policy = hashed(&home, "");
+    assert_eq!(said(policy.spawn(&tool(&["a"]), &NoCredentials).await), "good a\n");
+    home.program("tool", "echo evil");
+    let failure = policy.spawn(&tool(&[]), &NoCredentials).await.unwrap_err().failure();
+    assert_eq!(failure.class, Class::HashMismatch);
+    let details = serde_json::to_value(&failure.details).unwrap();
+    assert_eq!(details["found"], hash(&home.at("bin/tool")));
+    assert_ne!(details["expected"], details["found"]);
+}
+
+/// After the check, when there is nothing left but to start it: in place, by rename, by a link, and gone.
+#[tokio::test]
+async fn what_is_done_to_the_file_after_the_check_does_not_matter() {
+    require!(has("sha256sum"), "sha256sum");
+    type Change = fn(&Home);
+    let changes: [Change; 5] = [
+        |home| write_program(&home.at("bin/tool"), "echo evil"),
+        |home| {
+            write_program(&home.at("bin/new"), "echo evil");
+            fs::rename(home.at("bin/new"), home.at("bin/tool")).unwrap();
+        },
+        |home| {
+            fs::remove_file(home.at("bin/tool")).unwrap();
+            write_program(&home.at("bin/evil"), "echo evil");
+            std::os::unix::fs::symlink("evil", home.at("bin/tool")).unwrap();
+        },
+        |home| fs::remove_file(home.at("bin/tool")).unwrap(),
+        |home| {
+            fs::rename(home.at("bin"), home.at("old")).unwrap();
+            fs::create_dir(home.at("bin")).unwrap();
+            write_program(&home.at("bin/tool"), "echo evil");
+        },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        // Also where the command sees the very directory that the program lies in.
+        for grants in ["", "fs_read = ['~/bin']\n", "fs_write = ['~/bin']\n"] {
+            let home = Arc::new(Home::new("echo good \"$TOKEN\""));
+            let policy = hashed(&home, &format!("{grants}credential_env_keys = ['TOKEN']\n"));
+            let changed = Arc::clone(&home);
+            let resolver = Keys::after("key", move || change(&changed));
+            let output = policy.spawn(&tool_with_token(&[]), &resolver).await;
+            match output {
+                // What was to be granted is another directory: then nothing runs.
+                Err(error) if number == 4 && !grants.is_empty() => {
+                    assert!(error.chain().ends_with("Stale file handle"), "{error:?}");
+                }
+                output => assert_eq!(said(output), "good key\n", "change {number}, {grants}"),
+            }
+            assert_eq!(resolver.asked(), 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_writer_that_never_rests_changes_nothing() {
+    require!(has("sha256sum"), "sha256sum");
+    let home = Arc::new(Home::new("echo good"));
+    let policy = hashed(&home, "fs_read = ['~/bin']");
+    let (at, ends) = (home.at("bin/tool"), Arc::new(AtomicBool::new(false)));
+    let (good, evil) = (fs::read(&at).unwrap(), fs::read_to_string(&at).unwrap().replace("good", "evil"));
+    let writer = {
+        let (home, ends) = (Arc::clone(&home), Arc::clone(&ends));
+        thread::spawn(move || {
+            for turn in 0u32.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let bytes = if turn % 4 == 0 { evil.as_bytes() } else { &good };
+                if turn % 3 == 0 {
+                    // In place. Nobody has it open for execution: what is executed is a copy.
+                    fs::write(home.at("bin/tool"), bytes).unwrap();
+                } else {
+                    write_program(&home.at("bin/new"), "");
+                    fs::write(home.at("bin/new"), bytes).unwrap();
+                    fs::rename(home.at("bin/new"), home.at("bin/tool")).unwrap();
+                }
+                // Now and then there is time to read it whole.
+                thread::sleep(Duration::from_micros(u64::from(turn % 7) * 100));
+            }
+        })
+    };
+    let (mut ran, mut refused) = (0, 0);
+    let start = Instant::now();
+    while (ran < 50 || refused < 20) && start.elapsed().as_secs() < 60 {
+        match policy.spawn(&tool(&[]), &NoCredentials).await {
+            Ok(output) => {
+                assert_eq!(output.stdout, b"good\n", "{output:?}");
+                ran += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.failure().class, Class::HashMismatch, "{error:?}");
+                refused += 1;
+            }
+        }
+    }
+    ends.store(true, Ordering::Relaxed);
+    writer.join().unwrap();
+    assert!(ran > 10 && refused > 5, "the race was none: {ran} ran, {refused} refused");
+}
+
+#[tokio::test]
+async fn a_binary_with_a_hash_is_called_by_its_own_path() {
+    require!(has("sha256sum"), "sha256sum");
+    let home = Home::new("");
+    fs::copy(payload_path(), home.at("bin/tool")).unwrap();
+    let policy = hashed(&home, "limits.max_memory_bytes = 1000000000");
+    // It says how it is used, and its name, when it gets no attempt that it knows.
+    let output = policy.spawn(&tool(&["no-such-attempt"]), &NoCredentials).await.unwrap();
+    assert!(!output.stderr.is_empty() || !output.stdout.is_empty(), "it ran: {output:?}");
+    let shell = fs::canonicalize("/bin/sh").unwrap();
+    let manifest =
+        format!("[capabilities.spawn]\nprograms = [{{ path = '/bin/sh', hash = '{}' }}]\n", hash(&shell));
+    let policy = SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap());
+    let script =
+        "echo \"$0\"; tr '\\0' ' ' < /proc/$$/cmdline; (echo x > /proc/$$/exe) 2>/dev/null || echo refused";
+    let envelope = kennel::Envelope { program: "sh".to_owned(), ..tool(&["-c", script]) };
+    let heard = said(policy.spawn(&envelope, &NoCredentials).await);
+    assert!(heard.starts_with("/bin/sh\n/bin/sh -c ") && heard.ends_with("refused\n"), "{heard}");
+}

@@ -1,0 +1,60 @@
+//! Asking programs for their help.
+
+use std::{fs, time::Instant};
+
+use kennel::{Class, Ended, run_help, sandbox_available};
+
+use super::Home;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[tokio::test]
+async fn help_reads_the_directory_and_writes_nothing() {
+    let script = "LC_ALL=C; export LC_ALL; echo \"$@\"; pwd; cat f; (echo x > made) 2>&1; (echo x > ../out/made) 2>&1; \
+                  ls -A ~; cat /proc/net/dev | tail -n +3 | cut -d: -f1; echo err >&2";
+    let home = Home::new(script);
+    fs::write(home.at("in/f"), "read\n").unwrap();
+    let output = run_help(home.at("bin/tool"), &home.at("in"), &["issue", "create"]).await.unwrap();
+    let heard = text(&output.stdout);
+    let lines: Vec<&str> = heard.lines().collect();
+    assert_eq!(lines[..3], ["issue create --help", home.at("in").to_str().unwrap(), "read"], "{heard}");
+    assert!(lines[3].ends_with("Read-only file system"), "{heard}");
+    assert!(lines[4].ends_with("nonexistent") || lines[4].ends_with("No such file or directory"), "{heard}");
+    assert_eq!((lines[5].trim(), lines.len()), ("lo", 6), "{heard}");
+    assert_eq!(text(&output.stderr), "err\n");
+    assert!(!home.at("in/made").exists() && !home.at("out/made").exists());
+}
+
+#[tokio::test]
+async fn help_of_a_program_of_the_path() {
+    let home = Home::new("");
+    let output = run_help("ls", &home.at("in"), &[]).await.unwrap();
+    assert!(output.status.success() && text(&output.stdout).contains("--all"), "{output:?}");
+    let error = run_help("kennel-no-such-program", &home.at("in"), &[]).await.unwrap_err();
+    assert_eq!((error.failure().class, error.exit_code()), (Class::LoadFailed, 127));
+    let error = run_help("ls", &home.at("absent"), &[]).await.unwrap_err();
+    assert_eq!(error.failure().class, Class::CapabilityDenied);
+    for option in ["-c", "--upload-pack=x"] {
+        let error = run_help("git", &home.at("in"), &["x", option]).await.unwrap_err();
+        assert_eq!(error.failure().class, Class::CapabilityDenied, "{option}");
+    }
+}
+
+#[tokio::test]
+async fn help_ends_after_five_seconds_and_within_its_caps() {
+    let home = Home::new("head -c 2000000 /dev/zero; head -c 2000000 /dev/zero >&2; sleep 60");
+    let start = Instant::now();
+    let output = run_help(home.at("bin/tool"), &home.at("in"), &[]).await.unwrap();
+    assert_eq!(output.ended, Ended::TimedOut);
+    assert!((5..9).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    assert!(text(&output.stdout).ends_with("[kennel: output truncated, 951424 bytes dropped]\n"));
+    assert!(text(&output.stderr).ends_with("[kennel: output truncated, 1737856 bytes dropped]\n"));
+}
+
+#[tokio::test]
+async fn a_host_that_confines_says_so() {
+    // Every test here rests on it.
+    sandbox_available().await.unwrap();
+}

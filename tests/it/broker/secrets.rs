@@ -1,0 +1,296 @@
+//! Where credentials are not: logs, reports, process lists, the environment of anybody but the child, memory, cores.
+
+use std::{
+    fmt::Debug,
+    fs::{self, File},
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::{fs::FileExt, process::ExitStatusExt},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+};
+
+use kennel::{Audit, NoCredentials};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+use super::{Home, keys, said, tool, tool_with_token};
+use crate::support::{is_root, until};
+
+/// Made up for each test, so that what another test does is not taken for a leak of this one.
+fn secret(name: &str) -> String {
+    // Put together at run time: the test's own file, and memory that came from it, must not have it in one piece.
+    ["ken", "nel", "-", name, "-", "sec", "ret", "-", &std::process::id().to_string()].concat()
+}
+
+/// Keeps everything that is traced, at every level, with every field.
+#[derive(Clone, Default)]
+struct Everything(Arc<Mutex<String>>);
+
+impl Visit for &Everything {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.lock().unwrap().push_str(&format!("{field}={value:?}\n"));
+    }
+}
+
+impl Subscriber for Everything {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, attributes: &span::Attributes<'_>) -> span::Id {
+        attributes.record(&mut &*self);
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, values: &span::Record<'_>) {
+        values.record(&mut &*self);
+    }
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut &*self);
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn nothing_traced_has_arguments_or_credentials() {
+    let home = Home::new("test \"$TOKEN\" = hidden-credential && echo it is");
+    let policy = home.policy("credential_env_keys = ['TOKEN']\nenv_passthrough = ['V']");
+    let traced = Everything::default();
+    let envelope = {
+        let mut envelope = tool_with_token(&["hidden-argument"]);
+        envelope.env.insert("V".to_owned(), "hidden-variable".to_owned());
+        envelope
+    };
+    tracing::subscriber::with_default(traced.clone(), || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            assert_eq!(said(policy.spawn(&envelope, &keys("hidden-credential")).await), "it is\n");
+            policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
+            let refused = home.policy("").spawn(&envelope, &keys("hidden-credential")).await.unwrap_err();
+            assert!(!format!("{refused:?} {:?}", refused.failure()).contains("hidden"));
+        });
+    });
+    let text = traced.0.lock().unwrap().clone();
+    assert!(text.contains("bin/tool"), "it was traced: {text}");
+    assert!(!text.contains("hidden"), "{text}");
+}
+
+/// A spawn that has its credential and waits, by `kennel op`.
+struct Waiting {
+    home: Home,
+    op: Child,
+    secret: String,
+}
+
+impl Waiting {
+    fn start(name: &str, by_file: bool) -> Self {
+        // One process, which starts no other and does not keep what it compares.
+        let home = Home::new("printf '%s' \"${#TOKEN}\" > \"$1\"; read -r word < \"$2\"; exit 3");
+        let secret = secret(name);
+        let (said, fifo) = (home.at("out/said"), home.at("out/fifo"));
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let manifest = home.manifest(
+            "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\ncwd = '~/out'\n\
+             operations.wait = 'tool {said} {fifo}'",
+        );
+        let arguments = [format!("said={}", said.display()), format!("fifo={}", fifo.display())];
+        let mut command = home.op(&manifest, &["wait", "--arg", &arguments[0], "--arg", &arguments[1]]);
+        command.args(["--json", "report.json", "--audit", "audit.log"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if by_file {
+            fs::write(home.at("token"), &secret).unwrap();
+            command.args(["--credential", "TOKEN=token"]);
+        } else {
+            command.env("TOKEN", &secret);
+        }
+        let op = command.spawn().unwrap();
+        let length = secret.len().to_string();
+        until("the program has its credential", || {
+            fs::read_to_string(&said).is_ok_and(|said| said == length)
+        });
+        let _ = fs::remove_file(home.at("token"));
+        Self { home, op, secret }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.op.id()).unwrap())
+    }
+
+    /// The sandbox's processes: children of `kennel op`, and theirs.
+    fn inside(&self) -> Vec<u32> {
+        let mut found = vec![self.op.id()];
+        let mut at = 0;
+        while let Some(&pid) = found.get(at) {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            found.extend(children.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
+            at += 1;
+        }
+        found.split_off(1)
+    }
+
+    fn finish(mut self) -> (Home, String) {
+        fs::write(self.home.at("out/fifo"), "go\n").unwrap();
+        let status = self.op.wait().unwrap();
+        let mut said = String::new();
+        self.op.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        self.op.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(status.code(), Some(3), "{said}");
+        said.push_str(&fs::read_to_string(self.home.at("report.json")).unwrap());
+        assert!(!said.contains(&self.secret), "{said}");
+        (self.home, self.secret)
+    }
+}
+
+fn has(haystack: &[u8], needle: &str) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
+}
+
+/// The processes of which this file of /proc can be read and has `needle`.
+fn with(file: &str, needle: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let shows = |pid: &u32| fs::read(format!("/proc/{pid}/{file}")).is_ok_and(|bytes| has(&bytes, needle));
+    pids.filter(shows).collect()
+}
+
+/// Whether the memory of a process has `needle` anywhere. Reading it takes a right to trace it.
+fn is_in_memory(pid: u32, needle: &str) -> bool {
+    let maps = BufReader::new(File::open(format!("/proc/{pid}/maps")).unwrap()).lines();
+    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut read = 0;
+    let found = maps.map_while(Result::ok).any(|line| {
+        let (range, rest) = line.split_once(' ').unwrap();
+        let (from, to) = range.split_once('-').unwrap();
+        let [from, to] = [from, to].map(|text| u64::from_str_radix(text, 16).unwrap_or(0));
+        if !rest.starts_with('r') || line.ends_with("[vvar]") || line.ends_with("[vsyscall]") {
+            return false;
+        }
+        let mut bytes = vec![0; usize::try_from(to - from).unwrap().min(64 << 20)];
+        let count = memory.read_at(&mut bytes, from).unwrap_or(0);
+        read += count;
+        has(&bytes[..count], needle)
+    });
+    assert!(found || read > 4096, "nothing of the memory of {pid} could be read");
+    found
+}
+
+#[test]
+fn only_the_child_has_the_credential() {
+    for by_file in [false, true] {
+        let waiting = Waiting::start(if by_file { "file" } else { "variable" }, by_file);
+        let inside = waiting.inside();
+        assert!(inside.len() >= 2, "init and the program: {inside:?}");
+        let program = *inside.last().unwrap();
+        assert_eq!(with("cmdline", &waiting.secret), [0u32; 0]);
+        assert_eq!(with("environ", &waiting.secret), [program], "{inside:?}");
+        if is_root() {
+            // Who may trace everything finds it in the program alone.
+            assert!(is_in_memory(program, &waiting.secret), "the search works");
+            for &other in inside.iter().filter(|pid| **pid != program).chain(&[waiting.op.id()]) {
+                assert!(!is_in_memory(other, &waiting.secret), "process {other}, of {inside:?}");
+            }
+        } else {
+            let memory = File::open(format!("/proc/{}/mem", waiting.op.id()));
+            assert_eq!(memory.unwrap_err().raw_os_error(), Some(libc_eacces()), "it cannot be traced");
+        }
+        let (home, secret) = waiting.finish();
+        assert!(!is_in_files(home.dir.path(), &secret));
+    }
+}
+
+fn libc_eacces() -> i32 {
+    nix::errno::Errno::EACCES as i32
+}
+
+/// Whether any file below has `needle`.
+fn is_in_files(directory: &Path, needle: &str) -> bool {
+    fs::read_dir(directory).unwrap().flatten().any(|entry| {
+        let kind = entry.file_type().unwrap();
+        (kind.is_dir() && is_in_files(&entry.path(), needle))
+            || (kind.is_file() && has(&fs::read(entry.path()).unwrap(), needle))
+    })
+}
+
+#[test]
+fn a_core_of_kennel_has_no_credential_because_there_is_none() {
+    let mut waiting = Waiting::start("core", false);
+    kill(waiting.pid(), Signal::SIGABRT).unwrap();
+    let status = waiting.op.wait().unwrap();
+    assert_eq!((status.signal(), status.core_dumped()), (Some(6), false), "{status:?}");
+    assert!(!is_in_files(waiting.home.dir.path(), &waiting.secret));
+    assert_eq!(with("environ", &waiting.secret), [0u32; 0], "the program went with it");
+}
+
+#[test]
+fn a_core_of_the_program_is_none_either() {
+    let home = Home::new("ulimit -c unlimited 2>/dev/null; kill -ABRT $$");
+    let manifest = home.manifest(
+        "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\ncwd = '~/out'\noperations.x = 'tool'",
+    );
+    let secret = secret("abort");
+    // With a shell around it that would allow a core, as people have it.
+    let mut op = home.op(&manifest, &[]);
+    let kennel = op.get_program().to_owned();
+    op = Command::new("sh");
+    op.current_dir(home.dir.path()).env("HOME", home.dir.path()).env("TOKEN", &secret);
+    op.args(["-c", "ulimit -c unlimited 2>/dev/null; exec \"$0\" op manifest.toml x -q"]).arg(kennel);
+    let output = op.output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + 6), "{output:?}");
+    assert!(!is_in_files(home.dir.path(), &secret), "a core");
+    std::io::stderr().flush().unwrap();
+}
+
+#[tokio::test]
+async fn the_audit_log_has_every_decision_and_no_value() {
+    let home = Home::new("exit 0");
+    let log = home.at("spawn.log");
+    let policy = home.policy(
+        "env_passthrough = ['V']\ncredential_env_keys = ['TOKEN']\noperations.say = 'tool say {word} [{more}]'",
+    );
+    let audit = Audit { arguments: true, fail_closed: true, ..Audit::new(&log) };
+    let policy = policy.audit(audit).unwrap();
+    let mut envelope = tool_with_token(&["say", "hidden-argument"]);
+    envelope.env.insert("V".to_owned(), "hidden-variable".to_owned());
+    envelope.stdin = Some("hidden-input".to_owned());
+    said(policy.spawn(&envelope, &keys("hidden-credential")).await);
+    policy.spawn(&envelope, &NoCredentials).await.unwrap_err();
+    let other = kennel::Envelope { argv: vec!["hidden-argument".to_owned(); 2], ..envelope.clone() };
+    let failure = policy.spawn(&other, &keys("hidden-credential")).await.unwrap_err().failure();
+    let failed = policy.operation("say", &[("word", "--hidden")]).unwrap_err().failure();
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(!text.contains("hidden"), "{text}");
+    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let spawns: Vec<&serde_json::Value> = lines.iter().filter(|line| line["event"] == "spawn").collect();
+    let decisions: Vec<&str> = spawns.iter().map(|line| line["decision"].as_str().unwrap()).collect();
+    assert_eq!(decisions, ["allowed", "allowed", "failed", "denied", "denied"], "{text}");
+    let first = spawns[0];
+    assert_eq!((&first["program"], &first["operation"]), (&"tool".into(), &"say".into()));
+    assert_eq!(first["shape"]["pattern"], "tool say {word} [{more}]");
+    assert_eq!((&first["variables"][0], &first["credentials"][0]), (&"V".into(), &"TOKEN".into()));
+    assert_eq!(spawns[2]["class"], "binding_required");
+    assert_eq!(spawns[3]["shape"]["lengths"], serde_json::json!([15, 15]));
+    let id = |line: &serde_json::Value| line["id"].as_str().map(str::to_owned);
+    assert_eq!((failure.audit_id, failed.audit_id), (id(spawns[3]), id(spawns[4])), "{text}");
+    assert!(lines.iter().any(|line| line["event"] == "exec") && lines.iter().any(|line| line["event"] == "exit"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_written_down_is_not_spawned() {
+    let home = Home::new("echo ran > \"$1\"");
+    let policy = home.policy("fs_write = ['~/out']");
+    let audit = Audit { fail_closed: true, ..Audit::new("/dev/full") };
+    let ran = home.at("out/ran").display().to_string();
+    let error = match policy.audit(audit) {
+        Ok(policy) => policy.spawn(&tool(&[&ran]), &NoCredentials).await.unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(error.chain().contains("/dev/full"), "{error:?}");
+    assert!(!home.at("out/ran").exists());
+}
