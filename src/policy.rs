@@ -89,10 +89,15 @@ pub struct Policy {
     pub cwd: Option<PathBuf>,
     /// Where what happens is written down. `None`: nowhere.
     pub audit: Option<Audit>,
-    /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Refused system
-    /// calls then wait for an answer of the embedding program, which is the same as without. Default: false.
+    /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Default: false.
+    ///
+    /// Refused system calls then wait for an answer of a thread of the embedding program, which is the same as without.
+    /// What a command that failed says on stderr is looked at where Kennel reads it: by [`Command::output`], and in
+    /// [`Outcome::count`] for a pipe.
     ///
     /// [`Outcome::denials`]: crate::Outcome::denials
+    /// [`Outcome::count`]: crate::Outcome::count
+    /// [`Command::output`]: crate::Command::output
     pub explain: bool,
 }
 

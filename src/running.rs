@@ -279,7 +279,7 @@ impl Running {
         let mut denials = self.inside.get_mut().undo();
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(limit), Some(judge)) = (limit, &self.asked.judge) {
-            denials.extend(explain::of_end(&judge.limits, limit, &usage));
+            denials.extend(explain::of_end(&judge.limits, limit));
         }
         let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         self.exec.denied(&denials);

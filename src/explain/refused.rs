@@ -9,6 +9,7 @@ use std::{
     collections::BTreeMap,
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -155,7 +156,12 @@ fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
 
 /// What the caller calls itself, if it is still the one who asks.
 fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
-    // 0 is a process that this one cannot see.
+    // 0 is a process that this one cannot see; and /proc may be that of another namespace, where the number is another's.
+    let is_ours =
+        fs::read_link("/proc/self").is_ok_and(|own| own == Path::new(&std::process::id().to_string()));
+    if !is_ours {
+        return None;
+    }
     let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
     let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
     (sys::still_waits(listener, id) && !name.is_empty()).then_some(name)

@@ -320,3 +320,16 @@ fn help_is_enough_to_succeed() {
         assert!(!text.contains("What `start` starts"), "{text}");
     }
 }
+
+#[test]
+fn a_session_explains_to_each_client_what_its_command_was_refused() {
+    let background = Background::start(&["--explain"]);
+    let output = background.exec(&[], &["sh", "-c", "unshare -U true; LC_ALL=C touch /usr/x"]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for line in ["kennel: denied by seccomp: unshare(CLONE_NEWUSER): ", "kennel: denied by root: /usr/x: "] {
+        assert!(said.lines().any(|said| said.starts_with(line)), "{line}: {said}");
+    }
+    let output = background.exec(&[], &["true"]);
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
