@@ -10,6 +10,7 @@ mod layer;
 mod plain;
 mod policy;
 mod run;
+mod shared;
 mod wanted;
 mod wrapper;
 
@@ -19,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     run::RunLimits,
-    wrapper::{Wrapper, resolve_layer, run_command, wrap_command},
+    shared::{resolve_layer, run_command, wrap_command},
+    wrapper::Wrapper,
 };
 use crate::policy::words::words;
 

@@ -36,10 +36,6 @@ const ATTEMPTS: u32 = 16;
 /// another one, which may grant more.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// What [`wrap_command`] and its like use: so that commands with the same capabilities share a session wherever in the
-/// program they are made.
-static SHARED: Wrapper = Wrapper::new();
-
 /// Wraps commands, and keeps the sessions that they run in.
 ///
 /// The command is a plain `tokio` one, to be given standard descriptors and spawned as any other. Where a layer of the
@@ -48,7 +44,7 @@ static SHARED: Wrapper = Wrapper::new();
 /// spawns it and however.
 ///
 /// A session is prepared for the first command with the same capabilities, directory and runtime, and used for the
-/// others. It is served by the runtime in which it was made, and gone with it. At most 16 are kept in which nothing
+/// others, which share a loopback where they have no network. It is served by the runtime in which it was made, and gone with it. At most 16 are kept in which nothing
 /// runs: of more, those go that were not used for the longest time. A command whose session has gone before it was spawned
 /// ends with status 125 and says so; it never runs unconfined. All sessions end with the wrapper, and with the process,
 /// even if that is killed; the sockets that a killed process leaves in its runtime directory are removed by the next one
@@ -268,79 +264,4 @@ impl Served {
             ),
         })
     }
-}
-
-/// The strongest layer that this host gives for `caps`; see [`Wrapper::resolve_layer`].
-///
-/// ```
-/// use kennel::{Capabilities, Layer};
-///
-/// assert_eq!(kennel::resolve_layer(&Capabilities::default()), Layer::Lightweight);
-/// let caps = Capabilities { net: false, ..Capabilities::default() };
-/// if kennel::resolve_layer(&caps) == Layer::None {
-///     eprintln!("this host cannot keep a command from the network; kennel probe says why");
-/// }
-/// ```
-#[must_use]
-pub fn resolve_layer(caps: &Capabilities) -> Layer {
-    SHARED.resolve_layer(caps)
-}
-
-/// A command that is held to `caps`, and the layer that holds it; see [`Wrapper::wrap`]. The sessions are those of one
-/// wrapper of the process; who wants to say when they end holds a [`Wrapper`] of their own.
-///
-/// ```
-/// use kennel::{Capabilities, Layer};
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (mut command, layer) = kennel::wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
-/// assert_eq!(layer, Layer::Lightweight);
-/// assert_eq!(command.output().await?.stdout, b"/usr\n");
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// Those of [`Wrapper::wrap`].
-///
-/// # Panics
-/// As [`Wrapper::wrap`].
-pub async fn wrap_command(
-    program: impl AsRef<OsStr>,
-    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
-    cwd: impl AsRef<Path>,
-    caps: &Capabilities,
-) -> Result<(Command, Layer), Error> {
-    SHARED.wrap(program, args, cwd, caps).await
-}
-
-/// Runs a command to its end, held to `caps` and `limits`; see [`Wrapper::run`] and [`wrap_command`].
-///
-/// ```
-/// use kennel::{Capabilities, RunLimits};
-/// use std::time::Duration;
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), kennel::Error> {
-/// let limits = RunLimits { timeout: Some(Duration::from_millis(50)), ..RunLimits::default() };
-/// let (output, _) = kennel::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
-/// assert_eq!(output.exit_code(), 124);
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// Those of [`Wrapper::run`].
-///
-/// # Panics
-/// As [`Wrapper::run`].
-pub async fn run_command(
-    program: impl AsRef<OsStr>,
-    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
-    cwd: impl AsRef<Path>,
-    caps: &Capabilities,
-    limits: &RunLimits,
-) -> Result<(Output, Layer), Error> {
-    SHARED.run(program, args, cwd, caps, limits).await
 }

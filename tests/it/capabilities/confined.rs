@@ -145,7 +145,7 @@ async fn toolchains_are_of_the_system_default_and_not_of_a_list() {
     let home = workspace();
     fs::create_dir_all(home.path().join(".cargo/bin")).unwrap();
     fs::write(home.path().join(".cargo/bin/tool"), "tool").unwrap();
-    if !is_alone(test, &format!("exec env HOME={} \"$@\"", home.path().display())) {
+    if !is_alone(test, &format!("exec env -u CARGO_HOME HOME={} \"$@\"", home.path().display())) {
         return;
     }
     let place = Place::new();
