@@ -5,23 +5,22 @@
 //! written, `rights` for whose rights these calls have. The blocking work is done on threads of the runtime.
 
 mod calls;
+mod info;
 mod kind;
 mod replace;
 mod rights;
 mod stream;
 mod walk;
 
-use std::{
-    ffi::OsString,
-    io,
-    path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{io, path::Path};
 
-use nix::{errno::Errno, sys::stat::FileStat};
+use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 
-pub use self::stream::{FileReader, FileWriter};
+pub use self::{
+    info::{FileEntry, FileInfo, FileKind},
+    stream::{FileReader, FileWriter},
+};
 use crate::{Error, Session, session::Visit};
 
 /// Larger files are not read into memory, in bytes.
@@ -32,75 +31,6 @@ const CHUNK: usize = 1 << 20;
 
 /// The mode of new files, less the file mask of this program.
 const NEW_FILE: u32 = 0o666;
-
-/// What lies at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link. [`Session::stat`] follows links and never answers this.
-    Link,
-    /// A FIFO, socket or device.
-    Other,
-}
-
-/// What [`Session::stat`] answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileInfo {
-    /// What it is.
-    pub kind: FileKind,
-    /// Size in bytes; of a file what can be read from it.
-    pub size: u64,
-    /// Permission bits, as chmod(2) takes them.
-    pub mode: u32,
-    /// When its contents were changed last.
-    pub modified: SystemTime,
-}
-
-/// One name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FileEntry {
-    /// The name, without a slash. Any bytes but that and NUL.
-    pub name: OsString,
-    /// What it is. Links are not followed.
-    pub kind: FileKind,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-impl FileInfo {
-    fn of(stat: &FileStat) -> Self {
-        let seconds = Duration::from_secs(stat.st_mtime.unsigned_abs());
-        let whole =
-            if stat.st_mtime < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
-        let more = Duration::from_nanos(stat.st_mtime_nsec.unsigned_abs());
-        Self {
-            kind: kind::kind(stat),
-            size: stat.st_size.unsigned_abs(),
-            mode: stat.st_mode & 0o7777,
-            modified: whole.and_then(|whole| whole.checked_add(more)).unwrap_or(UNIX_EPOCH),
-        }
-    }
-
-    /// Whether it is a directory.
-    #[must_use]
-    pub fn is_dir(&self) -> bool {
-        self.kind == FileKind::Directory
-    }
-}
-
-impl FileEntry {
-    /// Whether it is a directory, and not a link to one.
-    #[must_use]
-    pub fn is_dir(&self) -> bool {
-        self.kind == FileKind::Directory
-    }
-}
 
 /// # Files of a session
 ///

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::sys::stat::Mode;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

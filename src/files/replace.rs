@@ -103,12 +103,12 @@ impl Replacement {
         if before.is_some_and(|stat| kind::kind(&stat) == FileKind::Directory) {
             return Err(Errno::EISDIR.into());
         }
+        // A cover is refused as such, not as the device that it is.
+        place.is_no_mount()?;
         // Whoever may not write there is told so only where somebody could.
         if fstatvfs(&place.parent)?.flags().contains(FsFlags::ST_RDONLY) {
             return Err(Errno::EROFS.into());
         }
-        // A cover is refused as such, not as the device that it is.
-        place.is_no_mount()?;
         let mode_before = before.map(|stat| kind::is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
         refuse_watched(&visit, &place, Making::File)?;
         if mode_before.is_some() {

@@ -125,7 +125,7 @@ async fn who_may_not_write_a_file_does_not_replace_it() {
     assert_eq!(errno(session.write("d/file", "new").await), libc::EACCES);
     assert_eq!(errno(session.mkdir("d/d").await), libc::EACCES);
     assert_eq!(shell(&session, "echo new > file || cat file").await, "old", "nor does a command");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(errno(session.read("file").await), libc::EACCES);
     fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
