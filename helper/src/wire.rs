@@ -152,7 +152,10 @@ impl ListBuf {
     #[must_use]
     pub fn with_room(strings: usize, bytes: usize) -> Self {
         // A string has its length before it.
-        Self { count: 0, strings: Vec::with_capacity(bytes + strings * (size_of::<u32>() + size_of::<u64>())) }
+        Self {
+            count: 0,
+            strings: Vec::with_capacity(bytes + strings * (size_of::<u32>() + size_of::<u64>())),
+        }
     }
 
     /// The bytes, for who wipes them.

@@ -22,7 +22,8 @@ impl Books {
     /// The log cannot be opened.
     pub(super) fn open(audit: Audit) -> Result<Self, Error> {
         // Arguments are values here, whatever else the log has.
-        let path = std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
+        let path =
+            std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
         let trail = Trail::new(Some(&Arc::new(prepared::open(&audit)?)));
         Ok(Self { audit, trail })

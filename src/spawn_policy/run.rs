@@ -46,11 +46,7 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 }
 
 /// A command that only lacks its credentials.
-fn prepare(
-    spawn: &CheckedSpawn,
-    audit: Option<&Audit>,
-    own: Option<OwnProgram>,
-) -> Result<Command, Error> {
+fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
     let compiled = compile::compile_program(&policy, &Host::detect(), &Caller::current(), own.as_ref())?;
     let program = own.map_or_else(|| spawn.program.clone(), |own| own.at);

@@ -17,8 +17,8 @@
 //! | `files` | the library reads and writes what a command of the session could, and nothing else |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
-//! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `audit` | what happens is written down, and what cannot be is said or refused |
+//! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `capabilities` | commands that four fields describe are held to them, or do not run |
 //! | `pool` | sessions that nobody has used |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
@@ -31,8 +31,8 @@
 )]
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
-mod broker;
 mod audit;
+mod broker;
 mod capabilities;
 mod cli;
 mod embed;

@@ -34,7 +34,13 @@ impl Home {
 
     fn policy(&self, spawn: &str) -> SpawnPolicy {
         let manifest = Manifest::from_toml(&format!("[capabilities.spawn]\n{spawn}")).expect(spawn);
-        SpawnPolicy { manifest, narrower: None, limits: SpawnLimits::default(), home: self.path.clone(), books: None }
+        SpawnPolicy {
+            manifest,
+            narrower: None,
+            limits: SpawnLimits::default(),
+            home: self.path.clone(),
+            books: None,
+        }
     }
 
     fn at(&self, path: &str) -> PathBuf {
