@@ -161,7 +161,9 @@ impl Child {
             }
             // Its descriptor was lost for want of room for one.
             Arrival::Report(Report::Terminal {}) => Err(Error::no_descriptor()),
-            Arrival::Born(_) | Arrival::Listening(_) => return Ok(None),
+            Arrival::Born(_) | Arrival::Listening(_) | Arrival::Root(_) | Arrival::Mounts(_) => {
+                return Ok(None);
+            }
             Arrival::Report(report) => {
                 running.note(&report);
                 return Ok(None);

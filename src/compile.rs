@@ -127,6 +127,8 @@ pub(crate) struct Compiled {
     /// Everything visible.
     #[cfg(feature = "fluers")]
     pub(crate) view: view::View,
+    /// Steps of a worker of a session that shows its view to calls for files.
+    pub(crate) files: Section,
     /// What a command can go without.
     pub(crate) grants: Grants,
     /// Paths to look at after a command.
@@ -204,6 +206,7 @@ pub(crate) fn finish(
         }
     };
     let worker = worker_steps(&parts, &view, &mut enforcement);
+    let files = file_steps(&parts, &view);
     let walls = wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = payload_steps(&parts, &mut enforcement)?;
@@ -215,6 +218,7 @@ pub(crate) fn finish(
         payload,
         footing,
         again,
+        files,
         grants: Grants::of(&view),
         environment: Variables(environment::environment(&parts, &view)),
         overlay: environment::overlay(policy),
@@ -301,6 +305,17 @@ fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -
         renew::renew(parts, view, &mut worker);
     }
     worker
+}
+
+/// Steps of a worker of a session that runs no command: calls for files see its view from outside. Places that each
+/// command has for itself are closed there: what somebody wrote in them would reach no command.
+fn file_steps(parts: &Parts<'_>, view: &View) -> Section {
+    let mut files = Section::default();
+    if parts.shape.is_session() {
+        renew::close(parts, view, &mut files);
+        files.push(Protection::Root, &Step::HandOut {});
+    }
+    files
 }
 
 /// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left.

@@ -94,6 +94,18 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A file of a sandbox cannot be read or changed.
+    #[error("{what} {}", path.display())]
+    File {
+        /// What was being done: `read`, `write`, `list`, …
+        what: &'static str,
+        /// The path in the sandbox, as the caller wrote it.
+        path: PathBuf,
+        /// The cause. Its `raw_os_error` is what a command would have got.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
     /// A session cannot be offered to clients, or one that is offered cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -115,6 +127,11 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
     number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
 }
 
+/// Whether the sandbox does not allow it, whatever is there.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
+}
+
 impl Error {
     /// For a descriptor that was lost on its way because there was no room for one.
     pub(crate) fn no_descriptor() -> Self {
@@ -132,7 +149,8 @@ impl Error {
             Self::Grant { remedy, .. }
             | Self::View { remedy, .. }
             | Self::Unavailable { remedy, .. }
-            | Self::Step { remedy, .. } => remedy.as_deref(),
+            | Self::Step { remedy, .. }
+            | Self::File { remedy, .. } => remedy.as_deref(),
             Self::Listen(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
@@ -185,6 +203,8 @@ impl Error {
             }
             Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
             Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
+            Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
+            Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
             Self::Io { .. } | Self::Listen(_) | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }

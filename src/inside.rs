@@ -57,6 +57,10 @@ pub(crate) enum Arrival {
     Born(OwnedFd),
     /// A socket of the sandbox's, to be served outside.
     Listening(Listening),
+    /// The root of a worker.
+    Root(OwnedFd),
+    /// The mount namespace of a worker.
+    Mounts(OwnedFd),
     /// Init is gone; nothing more will come.
     Closed,
 }
@@ -163,6 +167,8 @@ impl Inside {
                 let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
                 Ok(Arrival::Listening(Listening { kind: kind.cast_signed(), port, socket }))
             }
+            (Some(Report::Root {}), Some(root)) => Ok(Arrival::Root(root)),
+            (Some(Report::Mounts {}), Some(mounts)) => Ok(Arrival::Mounts(mounts)),
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),
         }

@@ -22,7 +22,9 @@
 //! | a single command | [`Sandbox`] |
 //! | a fresh session for each of many agents | [`Pool`] |
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
-//! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
+//! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
+//! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
@@ -37,11 +39,13 @@ mod child;
 mod client;
 mod command;
 mod compile;
+mod confine;
 mod describe;
 mod enforcement;
 mod error;
 mod exec;
 mod failure;
+mod files;
 mod host;
 mod image;
 mod inside;
@@ -66,9 +70,11 @@ mod watch;
 pub use child::Child;
 pub use client::{Call, Client, Event};
 pub use command::Command;
+pub use confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
+pub use files::{FileEntry, FileInfo, FileKind, FileReader, FileWriter};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use outcome::{Denial, Ended, Limit, Outcome, Output, Usage};

@@ -9,6 +9,7 @@ mod live;
 mod metrics;
 mod pressure;
 mod stats;
+mod tree;
 mod worker;
 
 use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
@@ -16,7 +17,7 @@ use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
 #[cfg(feature = "metrics")]
 pub use self::metrics::metrics;
 pub use self::stats::Stats;
-pub(crate) use self::{ground::Hold, live::Live, stats::Guard, worker::Taken};
+pub(crate) use self::{ground::Hold, live::Live, stats::Guard, tree::Visit, worker::Taken};
 use crate::{
     Command, Decision, Enforcement, Error, NetworkRequest, Policy, command::Source, compile::Compiled,
     proxy::Ask,
@@ -87,10 +88,8 @@ impl Session {
         Command::new(Source::Session(Arc::clone(&self.owner.live)), program.as_ref())
     }
 
-    /// Kills every process of the session, whoever has a handle of it, and does not wait.
-    #[cfg(feature = "fluers")]
-    pub(crate) fn end(&self) {
-        self.owner.live.end();
+    pub(crate) fn live(&self) -> &Live {
+        &self.owner.live
     }
 
     pub(crate) fn compiled(&self) -> &Compiled {

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the one fence around raw calls of the outside")]
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -262,6 +262,18 @@ pub(crate) fn has_no_writer(file: BorrowedFd<'_>) -> bool {
     // SAFETY: as above.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
     true
+}
+
+/// statx(2): whether `name` in `directory`, itself and not what it links to, is the root of a mount. Linux 5.8.
+pub(crate) fn is_mount_root(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    let (directory, wanted) = (directory.as_raw_fd(), libc::STATX_TYPE);
+    // SAFETY: the name is a C string, and the call writes one record at the address.
+    let answer = unsafe { libc::statx(directory, name.as_ptr(), flags, wanted, &raw mut stat) };
+    let root = u64::try_from(libc::STATX_ATTR_MOUNT_ROOT).unwrap_or_default();
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(stat.stx_attributes & root != 0) }
 }
 
 /// pidfd_open(2). Linux 5.3.

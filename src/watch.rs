@@ -4,6 +4,7 @@
 //! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
 //! step starts from a descriptor, follows no link, and what is checked is what is changed.
 
+mod forbid;
 mod remove;
 
 use std::{
@@ -24,6 +25,8 @@ use nix::{
 };
 
 use crate::{host::open_without_links, outcome::Denial};
+
+pub(crate) use self::forbid::{Making, forbids};
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -155,5 +155,9 @@ enum Report {
     7 = Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
     8 = Listening { kind: u32, port: u32 },
+    /// The root of a worker comes with this message.
+    9 = Root {},
+    /// The mount namespace of a worker comes with this message: whoever holds it keeps the mounts.
+    10 = Mounts {},
 }
 }

@@ -92,6 +92,9 @@ enum Step<'w> {
     /// socket(2), bind(2), listen(2) in the new network namespace: a socket at an IPv4 address, of the kind that
     /// `kind` says as socket(2) does, handed to the outside ([`Report::Listening`](crate::control::Report::Listening)).
     31 = Listen { kind: u32, address: u32, port: u32 },
+    /// open(2) of the mount namespace: it and the root are handed to the outside
+    /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
+    34 = HandOut {},
 }
 }
 

@@ -44,6 +44,13 @@ pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
     emit::kernel_file_systems(view, parts.policy.tmp, worker);
 }
 
+/// Appends the steps that make the places read-only which a worker has for itself.
+pub(super) fn close(parts: &Parts<'_>, view: &View, files: &mut Section) {
+    for (target, _) in view.iter().filter(|(target, place)| is_renewed(parts, target, &place.node)) {
+        files.push(Protection::Root, &emit::read_only(&relative(target), false));
+    }
+}
+
 fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
     private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))

@@ -126,6 +126,7 @@ fn overlay_plan() -> (Compiled, u32) {
         payload: Section::default(),
         footing: Footing::default(),
         again: Section::default(),
+        files: Section::default(),
         grants: Grants::default(),
         enforcement: Enforcement::default(),
         environment: Variables::default(),

@@ -43,7 +43,7 @@ impl Serving {
                 Arrival::Report(Report::Listening { .. }) => return Err(Error::no_descriptor()),
                 Arrival::Report(report) => said.push(report),
                 Arrival::Closed => return Err(Error::Lost),
-                Arrival::Born(_) | Arrival::Terminal(_) => {}
+                Arrival::Born(_) | Arrival::Terminal(_) | Arrival::Root(_) | Arrival::Mounts(_) => {}
             }
         }
         Ok(Some(serving))

@@ -122,8 +122,9 @@ impl Ground {
                 } else {
                     now.footing.settle_mounts();
                 }
-                let own = Own::of(now.again.clone());
-                now.own = Some(Arc::new(own.map_err(Error::io("write the steps of a worker to a memfd"))?));
+                // Where nothing is mounted there are no steps, and an empty memfd cannot be mapped.
+                let own = (!now.again.bytes.is_empty()).then(|| Own::of(now.again.clone())).transpose();
+                now.own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
                 now.generation = generation;
             }
         }

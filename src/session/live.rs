@@ -20,6 +20,7 @@ use super::{
     ground::Ground,
     pressure::Depth,
     stats::{Counts, Guard, Stats},
+    tree::Tree,
     worker::{Taken, Worker},
 };
 use crate::{
@@ -37,7 +38,7 @@ use crate::{
 const FULL: Duration = Duration::from_millis(1);
 
 /// How often a command comes back to look, where something is being replaced outside all the time.
-const MOST_TRIES: u32 = 5;
+pub(super) const MOST_TRIES: u32 = 5;
 
 /// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
@@ -48,6 +49,8 @@ pub(crate) struct Live {
     ground: Ground,
     /// Workers that were ordered and have no command yet, oldest first.
     waiting: Mutex<VecDeque<Worker>>,
+    /// What calls for files see, since one was made.
+    tree: Mutex<Option<Arc<Tree>>>,
     /// What commands left running behind them.
     background: Mutex<Vec<Inside>>,
     depth: Depth,
@@ -89,6 +92,7 @@ impl Live {
             zygote,
             ground,
             waiting: Mutex::default(),
+            tree: Mutex::default(),
             background: Mutex::default(),
             depth: Depth::of(ready),
             ended: AtomicBool::new(false),
@@ -190,7 +194,7 @@ impl Live {
     }
 
     /// Orders a worker; waits while the zygote has its hands full.
-    async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
+    pub(super) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
         loop {
             match self.try_order(narrow) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
@@ -238,6 +242,7 @@ impl Live {
         }
         self.lock().clear();
         self.background().clear();
+        self.trees().take();
     }
 
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
@@ -261,7 +266,7 @@ impl Live {
     }
 
     /// The error for a worker that is gone: with its session, or because somebody killed it.
-    fn lost(&self) -> Error {
+    pub(super) fn lost(&self) -> Error {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
@@ -301,6 +306,14 @@ impl Live {
         self.counts.stats(ready)
     }
 
+    pub(super) fn ground(&self) -> &Ground {
+        &self.ground
+    }
+
+    pub(super) fn trees(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<Worker>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -316,6 +329,6 @@ impl Live {
 }
 
 /// Whether a step failed because what it is about was just being replaced.
-fn is_in_motion(error: &io::Error) -> bool {
+pub(super) fn is_in_motion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

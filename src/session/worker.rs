@@ -1,6 +1,6 @@
 //! A worker that has no command yet, as far as it was heard of.
 
-use std::{io, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use kennel_helper::control::Report;
 use nix::errno::Errno;
@@ -59,6 +59,9 @@ pub(super) struct Worker {
     failed: Option<(u32, u32, i32)>,
     /// Whether its pidfd came when there was no room for it.
     is_out_of_hold: bool,
+    /// Its root and its mount namespace, where its steps hand them out.
+    root: Option<OwnedFd>,
+    mounts: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -73,6 +76,8 @@ impl Worker {
             skipped: Vec::new(),
             failed: None,
             is_out_of_hold: false,
+            root: None,
+            mounts: None,
         }
     }
 
@@ -104,6 +109,25 @@ impl Worker {
             self.listen(prepared, counts)?;
             if self.is_born || in_a_hurry {
                 return Ok(());
+            }
+            let arrival = self.inside.next().await;
+            self.heard(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
+        }
+    }
+
+    /// Waits until it has handed out its root and its mount namespace.
+    pub(super) async fn view(
+        &mut self,
+        prepared: &Prepared,
+        counts: &Counts,
+    ) -> Result<(OwnedFd, OwnedFd), Error> {
+        // It runs no command, so it leaves nothing to undo.
+        self.inside.watch(&Arc::default());
+        loop {
+            if let Some(root) = self.root.take_if(|_| self.mounts.is_some())
+                && let Some(mounts) = self.mounts.take()
+            {
+                return Ok((root, mounts));
             }
             let arrival = self.inside.next().await;
             self.heard(arrival.map_err(Error::io("read the socket of a worker"))?, prepared, counts)?;
@@ -146,6 +170,9 @@ impl Worker {
             Arrival::Closed => return Err(Error::Lost),
             Arrival::Report(report @ Report::Skipped { .. }) => self.skipped.push(report),
             Arrival::Report(Report::Born {}) => self.is_out_of_hold = true,
+            Arrival::Root(root) => self.root = Some(root),
+            Arrival::Mounts(mounts) => self.mounts = Some(mounts),
+            Arrival::Report(Report::Root {} | Report::Mounts {}) => return Err(Error::no_descriptor()),
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) => {}
         }
         Ok(())

@@ -13,6 +13,7 @@
 //! | `enforcement` | the report is true |
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
+//! | `files` | the library reads and writes what a command of the session could, and nothing else |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
 //! | `pool` | sessions that nobody has used |
@@ -32,6 +33,7 @@ mod enforcement;
 mod environment;
 mod errors;
 mod escape;
+mod files;
 mod filesystem;
 mod identity;
 mod limits;

@@ -105,7 +105,7 @@ impl Context {
 
     /// Kills everything of it.
     pub(super) fn end(&self) {
-        self.session.end();
+        self.session.live().end();
     }
 
     /// Ends it, and waits until it is gone.

@@ -180,3 +180,16 @@ async fn a_protected_file_with_a_second_name_is_told_when_it_gets_one() {
     assert_eq!(state(&out.enforcement), Some(kennel::State::Degraded));
     assert_eq!(state(&session.enforcement()), Some(kennel::State::Degraded));
 }
+
+/// Then no mount is left to put up again, and workers have no steps of their own.
+#[tokio::test]
+async fn a_repository_that_comes_and_goes_outside_is_no_trouble() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    for _ in 0..2 {
+        fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+        refused(&session, "echo x > .git/hooks/pre-commit").await;
+        fs::remove_dir_all(dir.path().join(".git")).unwrap();
+        shell(&session, "true").await;
+    }
+}

@@ -1,0 +1,45 @@
+//! The rights that calls for files have: those of a command, so none that root has over others' files.
+
+use std::io;
+
+use caps::{CapSet, CapsHashSet};
+
+/// Does `act` on this thread without capabilities. The thread has them back afterwards.
+///
+/// Without them the kernel also takes set-user-id bits away from what is written, and keeps others' files from root.
+pub(super) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
+    if held.is_empty() {
+        return act();
+    }
+    let _back = Back(held);
+    caps::clear(None, CapSet::Effective).map_err(io::Error::other)?;
+    act()
+}
+
+/// Gives the thread back what it had.
+struct Back(CapsHashSet);
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        // What is permitted can be had again at any time.
+        if let Err(error) = caps::set(None, CapSet::Effective, &self.0) {
+            tracing::error!(%error, "a thread of the runtime has lost its capabilities");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_its_rights_back_also_after_a_panic() {
+        let before = caps::read(None, CapSet::Effective).expect("readable");
+        let within = of_a_command(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
+        assert!(within.expect("readable").is_empty());
+        let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
+        assert!(panics.is_err());
+        assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
+    }
+}

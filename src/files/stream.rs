@@ -1,0 +1,169 @@
+//! Files piece by piece. A writer's file is in its place only after `commit`, and dropping it removes what was written.
+
+use std::{
+    ffi::OsString,
+    fmt, fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+};
+use tokio::{
+    fs::File,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+};
+
+use super::{
+    blocking, failed,
+    replace::{Replacement, Temporary},
+    rights,
+};
+use crate::Error;
+
+/// A file of a session, being read; see [`Session::open_read`](crate::Session::open_read). It stays the same file,
+/// whatever becomes of its path, and can be read after the session has ended.
+pub struct FileReader(File);
+
+impl FileReader {
+    pub(super) fn of(file: fs::File) -> Self {
+        Self(File::from_std(file))
+    }
+
+    pub(super) async fn mode(&self) -> io::Result<u32> {
+        Ok(self.0.metadata().await?.mode())
+    }
+
+    /// How many bytes it has now.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub async fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata().await?.len())
+    }
+}
+
+impl fmt::Debug for FileReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileReader").finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for FileReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+/// A file of a session, being written; see [`Session::open_write`](crate::Session::open_write). Until
+/// [`commit`](Self::commit) the old file is in its place; a writer that is dropped leaves nothing.
+///
+/// ```no_run
+/// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
+/// use tokio::io::AsyncWriteExt;
+///
+/// let mut file = session.open_write("out.csv").await?;
+/// for number in 0..1000 {
+///     file.write_all(format!("{number}\n").as_bytes()).await?;
+/// }
+/// file.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "what was written is dropped without a commit"]
+pub struct FileWriter {
+    file: File,
+    replacement: Replacement,
+    path: PathBuf,
+}
+
+impl FileWriter {
+    pub(super) fn of(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
+        Self { file: File::from_std(file), replacement, path }
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// [`Error::File`]; the old file is as it was.
+    pub async fn commit(self) -> Result<(), Error> {
+        let Self { mut file, replacement, path } = self;
+        let commit = async {
+            file.flush().await?;
+            let file = file.into_std().await;
+            blocking(move || rights::of_a_command(|| replacement.commit(&file))).await
+        };
+        commit.await.map_err(|error| failed("write", &path, error))
+    }
+}
+
+impl fmt::Debug for FileWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Delegates writing to the file in the field `file`.
+macro_rules! writes_to_file {
+    ($($writer:ty),*) => {$(
+        impl AsyncWrite for $writer {
+            fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.file).poll_write(cx, bytes)
+            }
+
+            fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.file).poll_flush(cx)
+            }
+
+            fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.file).poll_shutdown(cx)
+            }
+        }
+    )*};
+}
+
+writes_to_file!(FileWriter, HostWriter);
+
+/// A file of the host, being written in the same way.
+pub(super) struct HostWriter {
+    file: File,
+    temporary: Temporary,
+    name: OsString,
+    /// The mode of what it replaces.
+    mode: Option<u32>,
+}
+
+impl HostWriter {
+    /// `mode` is what a new file has, less the file mask of this program.
+    pub(super) fn begin(path: &Path, mode: u32) -> io::Result<Self> {
+        let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
+        let (temporary, file) = Temporary::make(parent, mode)?;
+        let mode = before.map(|before| before.mode() & 0o777);
+        Ok(Self { file: File::from_std(file), temporary, name, mode })
+    }
+
+    pub(super) async fn commit(self) -> io::Result<()> {
+        let Self { mut file, temporary, name, mode } = self;
+        file.flush().await?;
+        let file = file.into_std().await;
+        blocking(move || {
+            if let Some(mode) = mode {
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
+            }
+            temporary.rename(&file, &name)
+        })
+        .await
+    }
+}

@@ -1,0 +1,61 @@
+//! Files of a session, read and written by the program that has it.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `basics` | what is written is there, whole, with its mode; listing, looking, making, removing |
+//! | `refused` | what a command could not read or write is refused, with the errno that it would get |
+//! | `protected` | protected paths cannot be made, changed or removed, also where they are not there |
+//! | `hostile` | links, hard links, FIFOs, huge files and names that commands put there |
+//! | `race` | a command exchanges files for links all the time: nothing outside is read or changed |
+//! | `stream` | large files piece by piece; nothing is left of what is dropped |
+
+mod basics;
+mod hostile;
+mod protected;
+mod race;
+mod refused;
+mod stream;
+
+use std::{fs, path::Path, time::Duration};
+
+use kennel::{Error, Policy, Profile, Session};
+
+pub(crate) use crate::support::workspace;
+
+fn policy(workspace: &Path) -> Policy {
+    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C")
+}
+
+async fn session(workspace: &Path) -> Session {
+    Session::prepare(&policy(workspace)).await.expect("a session")
+}
+
+/// Runs a script that must succeed; answers what it wrote.
+async fn shell(session: &Session, script: &str) -> String {
+    let out = session.command("sh").args(["-c", script]).output().await.expect("a command");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "{script}: {said} {}", String::from_utf8_lossy(&out.stderr));
+    said
+}
+
+/// What comes of it, if it comes in time.
+async fn in_time<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(10), what).await.expect("it hangs")
+}
+
+/// The errno of a call that must fail.
+fn errno<T: std::fmt::Debug>(answer: Result<T, Error>) -> i32 {
+    match answer {
+        Err(Error::File { source, .. }) => source.raw_os_error().expect("an errno"),
+        other => panic!("not refused as a file: {other:?}"),
+    }
+}
+
+/// Names in a directory of the host.
+fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("a directory");
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
