@@ -24,10 +24,10 @@
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
-//! | commands of an agent harness, through a trait that it defines | `adapters`, with the feature `fluers` |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
+//! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding

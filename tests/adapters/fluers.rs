@@ -6,6 +6,8 @@ mod profiles;
 mod slot;
 mod verdicts;
 
+pub use self::commands::quiet;
+
 use std::{path::Path, sync::Arc};
 
 use fluers_runtime::{

@@ -2,6 +2,7 @@
 //!
 //! | module | promise |
 //! | --- | --- |
+//! | `entelix` | tools run commands and code and use files in a session |
 //! | `fluers` | an agent harness runs its commands in sessions of Kennel |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
 #![expect(
@@ -11,6 +12,7 @@
 )]
 #![expect(unreachable_pub, reason = "a test binary has no public interface")]
 
+mod entelix;
 mod fluers;
 #[path = "../it/network/origin.rs"]
 #[expect(dead_code, reason = "shared with `it`, which uses all of it")]

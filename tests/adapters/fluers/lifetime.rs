@@ -47,6 +47,29 @@ async fn sockets_lie_where_nobody_else_can_enter() {
 }
 
 #[tokio::test]
+async fn what_a_killed_process_has_left_is_removed() {
+    let (dir, first, second) = (workspace(), KennelSandbox::new(), KennelSandbox::new());
+    let context = context(dir.path(), RepoWrite);
+    first.prepare(&context).await.unwrap();
+    let used = place(&first, &context);
+    let make = |name: &str| {
+        let path = used.with_file_name(format!("kennel-fluers-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("0.sock"), "").unwrap();
+        path
+    };
+    let (left, young) = (make("left"), make("young"));
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(100);
+    for old in [&left, &used] {
+        fs::File::open(old).unwrap().set_modified(long_ago).unwrap();
+    }
+    second.prepare(&context).await.unwrap();
+    assert!(!left.exists());
+    assert!(young.exists() && used.exists(), "one may be about to be locked, one is");
+    fs::remove_dir_all(young).unwrap();
+}
+
+#[tokio::test]
 async fn shutdown_ends_everything() {
     let (dir, kennel) = (workspace(), KennelSandbox::new());
     let mut child = heart(&kennel, dir.path()).await;

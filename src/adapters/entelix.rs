@@ -1,0 +1,195 @@
+//! The sandbox of an agent's tools, as `entelix-core` defines it: commands, code and files of one session. Every call ends
+//! with its context: cancelled or past its deadline, it leaves no process.
+
+mod code;
+mod error;
+
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use entelix_core::{
+    context::ExecutionContext,
+    sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox},
+};
+use tokio::sync::OnceCell;
+
+use self::code::Interpreter;
+use crate::{Command, Ended, Error, FileKind, Limits, Output, Session, Size};
+
+/// Of each output stream that much is kept where the policy does not say, in bytes.
+const OUTPUT: u64 = 16 << 20;
+
+/// Runs an agent's tools in a [`Session`]: commands, code in four languages, files.
+///
+/// Everything a tool may do is what the session's policy grants. Working directories and files are named by their paths in
+/// the sandbox, relative ones from where its commands start; see [`Session::read`] and its neighbours for what files can
+/// be. Each command has a `/tmp` and a `HOME` of its own, unless the policy has them shared
+/// ([`Policy::tmp`](crate::Policy::tmp)).
+///
+/// - A command that fails is no error: its exit code says so, 128 + n after signal n. One that is not there, or a
+///   directory that is not, is `Error::InvalidRequest`.
+/// - A timeout, of the call or of the policy, is exit code 124, and `command timed out after {ms}ms` at the end of stderr.
+/// - A context that is cancelled or past its deadline is `Error::Cancelled` or `Error::DeadlineExceeded`; everything that
+///   the call started is killed, and so it is when the call is dropped.
+/// - Of each output stream 16 MiB are kept, or what the policy says; what is dropped beyond that is told at its end.
+/// - Code is passed to its interpreter through a pipe: no length is too long, and no file and no argument has it. What it
+///   reads from stdin is empty. Bash is `bash`, Python `python3`, JavaScript `node`; TypeScript is `node` from version 22
+///   on, whose types are stripped and not checked, else `tsx`, `ts-node`, `deno` or `bun`.
+///
+/// A clone is the same sandbox.
+///
+/// ```
+/// use entelix_core::{
+///     context::ExecutionContext,
+///     sandbox::{CommandSpec, Sandbox},
+/// };
+/// use kennel::{Policy, Profile, Session, adapters::entelix::KennelSandbox};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let workspace = std::env::temp_dir().join(format!("kennel-tool-{}", std::process::id()));
+/// # std::fs::create_dir(&workspace)?;
+/// let session = Session::prepare(&Policy::profile(Profile::RepoWrite, &workspace)).await?;
+/// let (sandbox, ctx) = (KennelSandbox::new(session), ExecutionContext::new());
+/// sandbox.write_file("greeting", b"hello", &ctx).await?;
+/// let spec = CommandSpec::new(vec!["cat".to_owned(), "greeting".to_owned()]);
+/// assert_eq!(sandbox.run_command(spec, &ctx).await?.stdout, b"hello");
+/// # std::fs::remove_dir_all(workspace)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct KennelSandbox {
+    session: Session,
+    /// What runs TypeScript, once that was found out.
+    typescript: Arc<OnceCell<Interpreter>>,
+}
+
+impl KennelSandbox {
+    /// Of a session, which may be used beside it and is ended by whoever has it, or with its last handle.
+    #[must_use]
+    pub fn new(session: Session) -> Self {
+        Self { session, typescript: Arc::default() }
+    }
+
+    /// A command of the session, held to an output that fits in memory.
+    fn command(&self, program: &str, timeout: Option<Duration>) -> Command {
+        let mut command = self.session.command(program);
+        if self.session.compiled().limits.output.is_none() {
+            command.limits(Limits { output: Some(Size::from_bytes(OUTPUT)), ..Limits::default() });
+        }
+        if let Some(timeout) = timeout {
+            command.timeout(timeout);
+        }
+        command
+    }
+
+    async fn run(&self, spec: CommandSpec) -> Result<CommandOutput, Error> {
+        let mut words = spec.argv.into_iter();
+        let mut command = self.command(&words.next().unwrap_or_default(), spec.timeout);
+        command.args(words);
+        for (name, value) in &spec.env {
+            command.env(name, value);
+        }
+        if let Some(directory) = &spec.working_dir {
+            command.current_dir(directory);
+        }
+        let output = match &spec.stdin {
+            Some(input) => command.output_with_input(input).await,
+            None => command.output().await,
+        };
+        output.map(told)
+    }
+
+    async fn entries(&self, path: &str) -> Result<Vec<DirEntry>, Error> {
+        let mut entries = Vec::new();
+        for entry in self.session.list(path).await? {
+            let (kind, size) = match entry.kind {
+                // One that leads nowhere is no directory, and has no size.
+                FileKind::Link => {
+                    let led_to = self.session.stat(Path::new(path).join(&entry.name)).await.ok();
+                    led_to.map_or((FileKind::Link, None), |info| (info.kind, Some(info.size)))
+                }
+                kind => (kind, Some(entry.size)),
+            };
+            entries.push(DirEntry {
+                name: entry.name.to_string_lossy().into_owned(),
+                is_dir: kind == FileKind::Directory,
+                size_bytes: size.filter(|_| kind == FileKind::File),
+            });
+        }
+        Ok(entries)
+    }
+}
+
+#[async_trait]
+impl Sandbox for KennelSandbox {
+    /// `kennel`.
+    fn backend(&self) -> &str {
+        "kennel"
+    }
+
+    async fn run_command(
+        &self,
+        spec: CommandSpec,
+        ctx: &ExecutionContext,
+    ) -> entelix_core::Result<CommandOutput> {
+        if spec.argv.is_empty() {
+            return Err(entelix_core::Error::invalid_request("argv is empty"));
+        }
+        within(ctx, async { self.run(spec).await.map_err(error::told) }).await
+    }
+
+    async fn run_code(&self, spec: CodeSpec, ctx: &ExecutionContext) -> entelix_core::Result<CommandOutput> {
+        within(ctx, self.interpret(spec)).await
+    }
+
+    async fn read_file(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<u8>> {
+        within(ctx, async { self.session.read(path).await.map_err(error::told) }).await
+    }
+
+    async fn write_file(&self, path: &str, bytes: &[u8], ctx: &ExecutionContext) -> entelix_core::Result<()> {
+        within(ctx, async { self.session.write(path, bytes).await.map_err(error::told) }).await
+    }
+
+    async fn list_dir(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<DirEntry>> {
+        within(ctx, async { self.entries(path).await.map_err(error::told) }).await
+    }
+}
+
+/// Does `work` as long as its context lets it. One that is over already lets nothing begin.
+async fn within<T>(
+    ctx: &ExecutionContext,
+    work: impl Future<Output = entelix_core::Result<T>>,
+) -> entelix_core::Result<T> {
+    let deadline = async {
+        match ctx.deadline() {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = ctx.cancellation().cancelled() => Err(entelix_core::Error::Cancelled),
+        () = deadline => Err(entelix_core::Error::DeadlineExceeded),
+        done = work => done,
+    }
+}
+
+/// What became of a command, in the words of the trait.
+fn told(output: Output) -> CommandOutput {
+    let mut stderr = output.stderr;
+    if output.outcome.ended == Ended::TimedOut {
+        if stderr.last().is_some_and(|last| *last != b'\n') {
+            stderr.push(b'\n');
+        }
+        let limit = output.outcome.configured.as_deref().unwrap_or_default();
+        stderr.extend_from_slice(format!("command timed out after {limit}\n").as_bytes());
+    }
+    CommandOutput {
+        exit_code: output.outcome.exit_code().into(),
+        stdout: output.stdout,
+        stderr,
+        duration_ms: u64::try_from(output.outcome.duration.as_millis()).unwrap_or(u64::MAX),
+    }
+}
