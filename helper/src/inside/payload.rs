@@ -59,7 +59,8 @@ pub(crate) fn start<'p>(
     payload: Payload<'p>,
     channel: &'p Channel,
 ) -> Result<Option<Running>, Fault> {
-    let mut task = Task { steps, channel, payload, background: false, request: [(0, 0); 2], end: Some(End::Unused) };
+    let mut task =
+        Task { steps, channel, payload, background: false, request: [(0, 0); 2], end: Some(End::Unused) };
     // Not zeroed: that would touch pages that few frames ever reach.
     let mut stack = [MaybeUninit::uninit(); STACK];
     let pid = sys::vfork(&mut stack, run, &mut task).map_err(Fault::clone)?;
