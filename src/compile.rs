@@ -16,6 +16,7 @@ mod landlock;
 pub(crate) mod limits;
 pub(crate) mod narrow;
 pub(crate) mod network;
+mod order;
 mod pin;
 mod protect;
 mod renew;
@@ -31,8 +32,6 @@ mod walk;
 
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
-use kennel_helper::plan::Step;
-
 pub(crate) use self::{
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
@@ -41,24 +40,20 @@ pub(crate) use self::{
 };
 
 use self::{
-    bridge::BridgePlan, emit::OnHost, explain::Terms, footing::Footing, narrow::Grants, protect::Protected,
-    view::View,
+    bridge::BridgePlan, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View,
 };
 use crate::{
-    Enforcement, Error, Version,
+    Enforcement, Error,
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
+    policy::{Audit, Limits, Policy, Profile, Protection, TmpLife},
     proxy::Settings,
     watch::Watch,
 };
 
 /// Private places are that large where the policy does not say.
 const DEFAULT_TMPFS: u64 = 2 << 30;
-
-/// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
-const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
 /// What the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +252,7 @@ fn finish_for(
     };
     let (view, protected) = view_of(&parts, workspace.as_ref())?;
     network::check_reach(&view, &parts)?;
-    let (setup, on_host) = setup_steps(&parts, &view, &mut enforcement)?;
+    let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
     // A one-shot is over before it could matter.
     let (footing, again) = match shape {
         Shape::OneShot => Default::default(),
@@ -265,11 +260,11 @@ fn finish_for(
             (Footing::of(&view, &on_host, &protected.watches), footing::again(&view, &on_host))
         }
     };
-    let worker = worker_steps(&parts, &view, &mut enforcement);
-    let files = file_steps(&parts, &view);
-    let walls = wall_steps(&parts, &view, &mut enforcement)?;
+    let worker = order::worker_steps(&parts, &view, &mut enforcement);
+    let files = order::file_steps(&parts, &view);
+    let walls = order::wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
-    let payload = payload_steps(&parts, &mut enforcement)?;
+    let payload = order::payload_steps(&parts, &mut enforcement)?;
     let view = Arc::new(view);
     Ok(Compiled {
         namespaces,
@@ -347,119 +342,6 @@ fn report_protected(
         }
     };
     enforcement.set(Protection::ProtectedPaths, State::Enforced, detail);
-    Ok(())
-}
-
-/// Steps of PID 1 once its namespaces are made: the view.
-fn setup_steps(
-    parts: &Parts<'_>,
-    view: &View,
-    enforcement: &mut Enforcement,
-) -> Result<(Section, Vec<OnHost>), Error> {
-    let mut setup = Section::default();
-    let on_host = emit::emit(parts, view, &mut setup)?;
-    enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    if parts.shape.is_session() {
-        identity::without_comeback(&mut setup);
-        // One that refuses would be faster than one that asks: workers get all of it themselves then.
-        if parts.host.seccomp && !parts.policy.explain {
-            push_filter(parts, &mut setup, &Step::Seccomp { program: &seccomp::bytes(seccomp::of_zygote()) });
-        }
-    }
-    Ok((setup, on_host))
-}
-
-/// Steps of each worker of a session: what its command shares with no other.
-fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
-    let mut worker = Section::default();
-    if parts.shape.is_session() {
-        identity::worker_namespaces(parts, &mut worker, enforcement);
-        renew::renew(parts, view, &mut worker);
-    }
-    worker
-}
-
-/// Steps of a worker of a session that runs no command: calls for files see its view from outside. Places that each
-/// command has for itself are closed there: what somebody wrote in them would reach no command.
-fn file_steps(parts: &Parts<'_>, view: &View) -> Section {
-    let mut files = Section::default();
-    if parts.shape.is_session() {
-        renew::close(parts, view, &mut files);
-        files.push(Protection::Root, &Step::HandOut {});
-    }
-    files
-}
-
-/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left.
-fn wall_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Result<Section, Error> {
-    let mut walls = Section::default();
-    identity::keyring(parts, &mut walls, enforcement);
-    landlock::ruleset(parts, view, &mut walls, enforcement)?;
-    identity::privileges(parts, &mut walls, enforcement);
-    filter(parts, &mut walls, enforcement)?;
-    Ok(walls)
-}
-
-/// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
-fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<Section, Error> {
-    let mut payload = Section::default();
-    payload.push(Protection::PidNamespace, &Step::NewSession {});
-    limits::limits(parts, &mut payload, enforcement)?;
-    landlock::restrict(parts, &mut payload);
-    Ok(payload)
-}
-
-/// The seccomp filter: installed by init for itself and, by inheritance, for the command.
-fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
-    if !parts.host.seccomp {
-        lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement)?;
-        return landlock::without_filter(parts, enforcement);
-    }
-    let program = match parts.shape {
-        Shape::Session { .. } if !parts.policy.explain => seccomp::of_worker(),
-        _ => seccomp::whole(),
-    };
-    let program = &seccomp::bytes(program);
-    if parts.policy.explain {
-        let (asking, flags) = (&seccomp::bytes(seccomp::asking()), listener_flags(parts.host.kernel));
-        push_filter(parts, walls, &Step::SeccompAsking { program: asking, flags, plain: program });
-    } else {
-        push_filter(parts, walls, &Step::Seccomp { program });
-    }
-    enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
-    Ok(())
-}
-
-/// A part of the filter, which may be missing where nothing that must hold rests on it.
-fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
-    match landlock::rests_on_filter(parts) {
-        true => section.push(Protection::Seccomp, step),
-        false => section.push_by(parts.policy, Protection::Seccomp, step),
-    }
-}
-
-/// A listener; and, once somebody has looked at a call, signals that do not kill wait for the answer, as they would for
-/// a call that takes its time. Without that a handler would see it interrupted where it is otherwise refused.
-fn listener_flags(kernel: Version) -> u64 {
-    let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
-    libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
-}
-
-/// A protection that the host lacks altogether: an error where it is required, an entry where it is not.
-fn lacking(
-    parts: &Parts<'_>,
-    protection: Protection,
-    reason: &str,
-    enforcement: &mut Enforcement,
-) -> Result<(), Error> {
-    if parts.policy.effective_requirement(protection) == Requirement::Required {
-        return Err(Error::Unavailable {
-            protection,
-            reason: reason.to_owned(),
-            remedy: crate::host::remedy::remedy(protection, libc::ENOSYS),
-        });
-    }
-    enforcement.set(protection, State::Off, reason);
     Ok(())
 }
 

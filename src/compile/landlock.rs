@@ -12,7 +12,8 @@ use kennel_helper::plan::Step;
 use super::{
     Parts,
     emit::relative,
-    lacking, network,
+    network,
+    order::lacking,
     section::Section,
     view::{Access, Node, Origin, Place, View},
 };
