@@ -197,12 +197,16 @@ impl Client {
         self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
     }
 
-    /// Passes a signal on to the command.
+    /// Passes a signal on to the command. A session that has gone away is no error here: [`next`](Self::next) tells.
     ///
     /// # Errors
-    /// A session that has gone away.
+    /// Those of send(2).
     pub fn signal(&self, number: i32) -> Result<(), Error> {
-        self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[])
+        match self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]) {
+            // Nobody is left to receive it: what it said last is still to be read.
+            Err(Error::Listen(ListenError::Io { source, .. })) if is_end(&source) => Ok(()),
+            asked => asked,
+        }
     }
 
     /// Waits for what the session tells next.
@@ -250,6 +254,11 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Whether the other side is gone.
+fn is_end(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {

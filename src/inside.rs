@@ -262,7 +262,13 @@ impl Remains {
     /// Whether init has ended, now or within that time.
     fn have_ended(&self, within: PollTimeout) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        poll(&mut ended, within).is_ok_and(|count| count > 0)
+        // Signals of the program that embeds us cut the wait short, and begin it anew.
+        loop {
+            match poll(&mut ended, within) {
+                Err(Errno::EINTR) => {}
+                polled => return polled.is_ok_and(|count| count > 0),
+            }
+        }
     }
 }
 

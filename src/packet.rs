@@ -44,9 +44,8 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
     let received = match sys::receive(socket.as_fd(), &mut bytes) {
-        Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => {
-            return Ok(Packet { bytes: Vec::new(), descriptors: Vec::new() });
-        }
+        // It went away with something unread. That is told once, and before what it said last.
+        Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return receive(socket, longest),
         received => received?,
     };
     if received.cut {

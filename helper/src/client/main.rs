@@ -144,7 +144,11 @@ fn follow(socket: &Fd) -> Result<i32, Trouble> {
     loop {
         let [signalled, spoken] = wait(&signals, socket).map_err(Trouble::Own)?;
         if spoken {
-            let (count, _) = sys::receive(socket, buffer).map_err(|_| Trouble::Lost)?;
+            let (count, _) = match sys::receive(socket, buffer) {
+                // It went away with signals unread. That is told once, and before what it said last.
+                Err(Errno(ECONNRESET)) => continue,
+                received => received.map_err(|_| Trouble::Lost)?,
+            };
             let answer = buffer.get(..count).unwrap_or_default();
             match Answer::take(&mut Cursor::new(answer)) {
                 Some(Answer::Ended { code, message, .. }) => {
