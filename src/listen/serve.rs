@@ -10,7 +10,7 @@ use kennel_helper::{
     client_wire::{Answer, Ask},
     wire::{Cursor, Field},
 };
-use tokio::{sync::OwnedSemaphorePermit, time::timeout};
+use tokio::{sync::OwnedSemaphorePermit, task::yield_now, time::timeout};
 
 use super::{
     Brings,
@@ -25,9 +25,6 @@ const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a client may take to go away once it was told the end.
 const LAST: Duration = Duration::from_secs(2);
-
-/// Signals that may come before the command has started.
-const EARLY: usize = 64;
 
 /// What a client leaves to be done.
 #[derive(Debug)]
@@ -136,11 +133,16 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
         tokio::select! {
             biased;
             child = &mut spawn => break child,
-            packet = connection.next() => early.push(signal(&packet?)?),
+            packet = connection.next() => {
+                let number = signal(&packet?)?;
+                // As with signals that are pending: a second one of the same number says nothing more.
+                if !early.contains(&number) {
+                    early.push(number);
+                }
+            }
         }
-        if early.len() > EARLY {
-            return None;
-        }
+        // Packets that are there already are received without waiting: the runtime must see the start among them.
+        yield_now().await;
     };
     if let Ok(child) = &child {
         early.into_iter().for_each(|number| pass_on(child, number));
@@ -157,6 +159,7 @@ async fn follow(connection: &Connection, child: &mut Child) -> Option<Result<Out
             packet = connection.next() => packet,
         };
         pass_on(child, signal(&packet?)?);
+        yield_now().await;
     }
 }
 
