@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read, Write as _},
+    io::{self, Read, Seek as _, Write as _},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::ExitCode,
@@ -27,10 +27,13 @@ const LONGEST: u64 = 128 << 10;
 
 /// Runs `kennel op`.
 pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
+    // Before the next step, after which an ordinary user may not open its own memory.
+    let own = OwnEnvironment::open();
     // A core has what was in memory, and who may trace this process can read it. Where neither is to be had, credentials
     // are still wiped as soon as they are handed over.
     let _ = prctl::set_dumpable(false);
-    let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+    // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
+    let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
     let mut json = op.json.as_deref().map(report::create).transpose()?;
     let started = Builder::new_current_thread().enable_all().build();
     let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
@@ -39,7 +42,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
             // What was started goes with the future.
             biased;
             number = interrupted() => Err(number),
-            output = spawn(op) => Ok(output),
+            output = spawn(op, own) => Ok(output),
         }
     });
     let result = match result {
@@ -61,7 +64,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     Ok(output.exit_code().into())
 }
 
-async fn spawn(op: &Op) -> Result<Output, SpawnError> {
+async fn spawn(op: &Op, own: io::Result<OwnEnvironment>) -> Result<Output, SpawnError> {
     let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
     if let Some(log) = &op.audit {
         policy = policy.audit(log.clone())?;
@@ -69,7 +72,8 @@ async fn spawn(op: &Op) -> Result<Output, SpawnError> {
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;
     // Before anything else looks at our environment, and copies it.
-    let given = Given(Mutex::new(credentials(op, &envelope)?));
+    let given = Given(Mutex::new(credentials(op, &envelope, own.as_ref().ok())?));
+    drop(own);
     policy.spawn(&envelope, &given).await
 }
 
@@ -84,7 +88,11 @@ impl CredentialResolver for Given {
 }
 
 /// The credentials of the envelope: from the files that were named, else from this process's environment.
-fn credentials(op: &Op, envelope: &Envelope) -> Result<BTreeMap<String, Secret>, SpawnError> {
+fn credentials(
+    op: &Op,
+    envelope: &Envelope,
+    own: Option<&OwnEnvironment>,
+) -> Result<BTreeMap<String, Secret>, SpawnError> {
     let mut found = BTreeMap::new();
     for key in &envelope.credential_env_keys {
         let file = op.credential.iter().find(|(name, _)| name == key);
@@ -92,7 +100,7 @@ fn credentials(op: &Op, envelope: &Envelope) -> Result<BTreeMap<String, Secret>,
             Some((_, path)) => read(Path::new(path))
                 .map(Some)
                 .map_err(|source| SpawnError::CredentialFailed { key: key.clone(), source: source.into() })?,
-            None => taken_from_environment(key),
+            None => taken_from_environment(key, own),
         };
         found.extend(secret.map(|secret| (key.clone(), secret)));
     }
@@ -115,37 +123,51 @@ fn read(path: &Path) -> io::Result<Secret> {
 }
 
 /// A variable of our environment. It is wiped there: others may read the environment of a process that runs.
-fn taken_from_environment(key: &str) -> Option<Secret> {
+fn taken_from_environment(key: &str, own: Option<&OwnEnvironment>) -> Option<Secret> {
     use std::os::unix::ffi::OsStringExt;
     let value = std::env::var_os(key)?.into_vec();
     // Where it cannot be, as in an emulated machine, it is as open as it was in the environment of whoever called.
-    let _ = wipe_own_environment(key);
+    let _ = own.map(|own| own.wipe(key));
     Some(Secret::from(value))
 }
 
-/// Overwrites the value of a variable in the memory that the kernel made our environment in, and shows as
-/// /proc/PID/environ.
-fn wipe_own_environment(key: &str) -> io::Result<()> {
-    let environment = zeroize::Zeroizing::new(std::fs::read("/proc/self/environ")?);
-    let start = environment_start()?;
-    let memory = File::options().write(true).open("/proc/self/mem")?;
-    let mut offset = 0u64;
-    for variable in environment.split(|&byte| byte == 0) {
-        if let Some(value) = variable.strip_prefix(key.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
-            memory.write_all_at(&vec![0; value.len()], start + offset + key.len() as u64 + 1)?;
-        }
-        offset += variable.len() as u64 + 1;
-    }
-    Ok(())
+/// The memory that the kernel made our environment in, and shows as /proc/PID/environ.
+struct OwnEnvironment {
+    variables: File,
+    memory: File,
+    /// `env_start` of proc_pid_stat(5).
+    start: u64,
 }
 
-/// Where our environment begins in memory: `env_start` of proc_pid_stat(5).
-fn environment_start() -> io::Result<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field, the name, may have spaces and parentheses in it; the third comes after its last one.
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let start = fields.split_whitespace().nth(50 - 3).and_then(|field| field.parse().ok());
-    start.ok_or_else(|| io::ErrorKind::InvalidData.into())
+impl OwnEnvironment {
+    fn open() -> io::Result<Self> {
+        let stat = std::fs::read_to_string("/proc/self/stat")?;
+        // The second field, the name, may have spaces and parentheses in it; the third comes after its last one.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let start = fields.split_whitespace().nth(50 - 3).and_then(|field| field.parse().ok());
+        Ok(Self {
+            variables: File::open("/proc/self/environ")?,
+            memory: File::options().write(true).open("/proc/self/mem")?,
+            start: start.ok_or(io::ErrorKind::InvalidData)?,
+        })
+    }
+
+    /// Overwrites the value of a variable.
+    fn wipe(&self, key: &str) -> io::Result<()> {
+        let mut variables = zeroize::Zeroizing::new(Vec::new());
+        (&self.variables).rewind()?;
+        (&self.variables).read_to_end(&mut variables)?;
+        let mut at = self.start;
+        for variable in variables.split(|&byte| byte == 0) {
+            if let Some(value) =
+                variable.strip_prefix(key.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+            {
+                self.memory.write_all_at(&vec![0; value.len()], at + key.len() as u64 + 1)?;
+            }
+            at += variable.len() as u64 + 1;
+        }
+        Ok(())
+    }
 }
 
 /// What the program wrote, to where it would have written it.

@@ -22,7 +22,7 @@ use tracing::{
 };
 
 use super::{Home, keys, said, tool, tool_with_token};
-use crate::support::{is_root, until};
+use crate::support::{has as has_program, is_root, kennel_path, require, until};
 
 /// Made up for each test, so that what another test does is not taken for a leak of this one.
 fn secret(name: &str) -> String {
@@ -248,6 +248,47 @@ fn a_core_of_the_program_is_none_either() {
     assert_eq!(output.status.code(), Some(128 + 6), "{output:?}");
     assert!(!is_in_files(home.dir.path(), &secret), "a core");
     std::io::stderr().flush().unwrap();
+}
+
+#[test]
+fn no_core_handler_is_started_for_the_program_either() {
+    // A handler behind a pipe gets the core of a process whose limit is 0, and is only stopped by a limit of 1.
+    let home =
+        Home::new("read -r _ _ _ _ soft hard _ <<E\n$(grep core /proc/self/limits)\nE\necho $soft $hard");
+    let output = home.run_op(&home.manifest("operations.x = 'tool'"), &["x"]);
+    assert_eq!(crate::support::stdout(&output), "1 1", "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("core_dumps"), "{output:?}");
+}
+
+#[test]
+fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
+    // Only root can look there; a second pass cannot.
+    if !is_root() {
+        return;
+    }
+    require!(has_program("setpriv"), "setpriv of util-linux");
+    let home = Home::new("echo > \"$1\"; read -r _ < \"$2\"");
+    let (said, fifo) = (home.at("out/said"), home.at("out/fifo"));
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for path in [&home.at("out"), &fifo] {
+        std::os::unix::fs::chown(path, Some(1000), Some(1000)).unwrap();
+    }
+    fs::copy(kennel_path(), home.at("kennel")).unwrap();
+    let manifest = home.manifest(
+        "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\noperations.wait = 'tool {said} {fifo}'",
+    );
+    fs::write(home.at("manifest.toml"), manifest).unwrap();
+    let mut op = Command::new("setpriv");
+    op.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"]).arg(home.at("kennel"));
+    op.args(["op", "manifest.toml", "wait", "--arg", &format!("said={}", said.display())]);
+    op.args(["--arg", &format!("fifo={}", fifo.display())]).current_dir(home.dir.path());
+    let secret = secret("user");
+    let mut op = op.env("HOME", home.at("out")).env("TOKEN", &secret).spawn().unwrap();
+    until("the program has its credential", || said.exists());
+    let environment = fs::read(format!("/proc/{}/environ", op.id())).unwrap();
+    fs::write(fifo, "go\n").unwrap();
+    assert!(op.wait().unwrap().success());
+    assert!(has(&environment, "TOKEN=") && !has(&environment, &secret));
 }
 
 #[tokio::test]
