@@ -80,17 +80,23 @@ impl Log {
         if self.audit.chain {
             return file.append_chained(|prev| {
                 line.prev = Some(prev);
-                Ok(serde_json::to_vec(&line)?)
+                Ok(line.into_bytes()?)
             });
         }
-        file.append(serde_json::to_vec(&line)?)
+        file.append(line.into_bytes()?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{record::Record, verify_audit};
+    use crate::{
+        Protection,
+        audit::{
+            record::{Record, Shape, Spawn},
+            verify_audit,
+        },
+    };
 
     #[test]
     fn a_new_day_is_a_new_file_with_a_chain_of_its_own() {
@@ -106,6 +112,40 @@ mod tests {
             let found = verify_audit(place.path().join(format!("exec-{day}.log")), None).expect("whole");
             assert_eq!((found.records, found.chained), (records, records), "{day}");
         }
+    }
+
+    #[test]
+    fn a_record_of_any_size_is_a_line_that_can_be_verified() {
+        let place = tempfile::tempdir().expect("a directory");
+        let audit = Audit { chain: true, ..Audit::new(place.path().join("log")) };
+        let (huge, many) = ("\u{1}".repeat(5 << 20), vec!["\u{1}".repeat(1 << 20); 1 << 8]);
+        let exec = Record::Exec {
+            program: huge.clone(),
+            arguments: many.len(),
+            argv: Some(many.clone()),
+            directory: huge.clone(),
+        };
+        let spawn = Record::Spawn(Spawn {
+            decision: "denied",
+            program: &huge,
+            operation: None,
+            shape: Shape::Lengths(vec![usize::MAX; 1 << 20]),
+            variables: many.iter().map(String::as_str).collect(),
+            credentials: many.iter().map(String::as_str).collect(),
+            directory: Some(&huge),
+            class: None,
+            reason: Some(huge.clone()),
+        });
+        let denial = Record::Denial { protection: Protection::Seccomp, subject: &huge, reason: &huge };
+        for record in [exec, spawn, denial] {
+            // Opened anew each time: the last line is what is read then.
+            let log = Log::open(&audit).expect("open");
+            log.write(Line::new("1", "s", None, record)).expect("written");
+        }
+        let found = verify_audit(&audit.path, None).expect("whole");
+        assert_eq!((found.records, found.chained), (3, 3));
+        let text = std::fs::read_to_string(&audit.path).expect("a log");
+        assert_eq!(text.matches(r#""cut":true"#).count(), 3);
     }
 
     #[test]

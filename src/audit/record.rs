@@ -63,7 +63,7 @@ pub(crate) struct Spawn<'r> {
     pub(crate) shape: Shape,
     /// Names of variables that were asked to be set.
     pub(crate) variables: Vec<&'r str>,
-    pub(crate) credentials: &'r [String],
+    pub(crate) credentials: Vec<&'r str>,
     pub(crate) directory: Option<&'r str>,
     /// What it is for machines, and in words, where it was not allowed or failed.
     pub(crate) class: Option<Class>,
@@ -97,7 +97,52 @@ pub(crate) struct Egress {
     pub(crate) duration_ms: u64,
 }
 
+/// What is left of texts and lists of a record that is too long: characters and entries.
+const TEXT: usize = 1000;
+const ENTRIES: usize = 40;
+
+fn text(text: &str) -> &str {
+    text.char_indices().nth(TEXT).map_or(text, |(end, _)| &text[..end])
+}
+
 impl Record<'_> {
+    /// Cuts what commands, and those who ask for them, can make as long as they like.
+    pub(super) fn cut(&mut self) {
+        let short = |long: &mut String| *long = text(long).to_owned();
+        let few = |many: &mut Vec<&str>| {
+            many.truncate(ENTRIES);
+            many.iter_mut().for_each(|long| *long = text(long));
+        };
+        match self {
+            Self::Exec { program, argv, directory, .. } => {
+                short(program);
+                short(directory);
+                if let Some(argv) = argv {
+                    argv.truncate(ENTRIES);
+                    argv.iter_mut().for_each(short);
+                }
+            }
+            Self::Spawn(Spawn { program, shape, variables, credentials, directory, reason, .. }) => {
+                *program = text(program);
+                *directory = directory.map(text);
+                few(variables);
+                few(credentials);
+                reason.iter_mut().for_each(short);
+                match shape {
+                    Shape::Pattern(pattern) => short(pattern),
+                    Shape::Lengths(lengths) => lengths.truncate(ENTRIES),
+                }
+            }
+            Self::Denial { subject, reason, .. } => {
+                *subject = text(subject);
+                *reason = text(reason);
+            }
+            Self::Egress(Egress { host, .. }) => short(host),
+            Self::Session { workspace, .. } => short(workspace),
+            Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } => {}
+        }
+    }
+
     /// The word for how a command ended.
     pub(crate) fn word(ended: Ended) -> &'static str {
         match ended {

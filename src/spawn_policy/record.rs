@@ -51,7 +51,7 @@ impl SpawnPolicy {
                 operation,
                 shape: self.shape(envelope, operation),
                 variables: envelope.env.keys().map(String::as_str).collect(),
-                credentials: &envelope.credential_env_keys,
+                credentials: envelope.credential_env_keys.iter().map(String::as_str).collect(),
                 directory: envelope.cwd.as_deref(),
                 class: failure.as_ref().map(|failure| failure.class),
                 reason: failure.map(|failure| failure.message),
