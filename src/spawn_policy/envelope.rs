@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use super::error::SpawnError;
-use crate::policy::text;
+use crate::{PolicyError, policy::text};
 
 /// A spawn that is asked for.
 ///
@@ -45,8 +45,22 @@ impl Envelope {
     /// # Errors
     /// [`SpawnError::Envelope`] with line and column.
     pub fn from_json(text: &str) -> Result<Self, SpawnError> {
-        text::parse_json("envelope", text, "the envelope is empty").map_err(SpawnError::Envelope)
+        let parsed = text::parse_json("envelope", text, "the envelope is empty");
+        parsed.map_err(|error| SpawnError::Envelope(without_value(error)))
     }
+}
+
+/// Serde repeats a value of the wrong kind, and it may be one that nobody should read: its kind is enough.
+fn without_value(error: PolicyError) -> PolicyError {
+    let PolicyError::Syntax { file, line, column, message } = error else { return error };
+    // What is expected is ours, unless the value was so long that it was cut off: then it may be anything.
+    let wanted = ["a table", "a sequence", "a string"].map(|wanted| format!(", expected {wanted}"));
+    let wanted = wanted.into_iter().find(|wanted| message.ends_with(wanted)).unwrap_or_default();
+    let cut = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": ")).map(|(what, value)| {
+        let kind: String = value.chars().take_while(char::is_ascii_alphabetic).collect();
+        format!("invalid {what}: {kind}{wanted}")
+    });
+    PolicyError::Syntax { file, line, column, message: cut.unwrap_or(message) }
 }
 
 /// Names and numbers only: arguments, values and input may hold what nobody should read in a log.
@@ -66,6 +80,28 @@ impl fmt::Debug for Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_is_cut_is_not_shown_either() {
+        let long = format!(r#"{{"program":"p","env":"{}"}}"#, "hidden, expected hidden".repeat(1000));
+        let error = Envelope::from_json(&long).expect_err("none").chain();
+        assert!(error.ends_with(": invalid type: string"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_place_and_no_value() {
+        for (text, said) in [
+            (r#"{"program":"p","env":"hidden, expected x"}"#, "invalid type: string, expected a table"),
+            (r#"{"program":"p","env":{"A":["hidden"]}}"#, "invalid type: sequence, expected a string"),
+            (r#"{"program":"p","argv":"hidden"}"#, "invalid type: string, expected a sequence"),
+            (r#"{"program":"p","env":{"A":7777}}"#, "invalid type: integer, expected a string"),
+            (r#"{"program":"p","env":{"A":"hidden"#, "EOF while parsing a string"),
+        ] {
+            let error = Envelope::from_json(text).expect_err("none").chain();
+            assert!(error.ends_with(said), "{error}");
+            assert!(!error.contains("hidden") && !error.contains("7777"), "{error}");
+        }
+    }
 
     #[test]
     fn debug_output_shows_no_values() {
