@@ -29,7 +29,7 @@ pub use audit::Audit;
 pub(crate) use audit::DATE;
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;
-pub(crate) use error::shown;
+pub(crate) use error::{shown, told};
 pub use limits::Limits;
 pub use mount::Mount;
 pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};

@@ -99,6 +99,11 @@ pub(crate) fn shown(value: &str) -> String {
     one_line(value, VALUE_MAX)
 }
 
+/// A message that may have text from outside in it.
+pub(crate) fn told(message: &str) -> String {
+    one_line(message, MESSAGE_MAX)
+}
+
 /// Text from outside made fit for a message: one line, no terminal control, not longer than `max` characters.
 fn one_line(text: &str, max: usize) -> String {
     let mut line = String::new();

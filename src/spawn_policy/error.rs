@@ -109,7 +109,8 @@ impl SpawnError {
             boundary,
             what,
             requested: crate::policy::shown(&requested.to_string()),
-            reason: reason.into(),
+            // It may name what somebody made up.
+            reason: crate::policy::told(&reason.into()),
             granted: granted.into_iter().map(Into::into).collect(),
             audit_id: None,
         }

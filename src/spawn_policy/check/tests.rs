@@ -283,3 +283,14 @@ fn debug_output_has_no_values() {
     let text = format!("{:?}", policy.check(&asked).expect("allowed"));
     assert!(text.contains("\"A\"") && !text.contains("hidden"), "{text}");
 }
+
+#[test]
+fn names_that_somebody_made_up_are_plain_and_short_in_messages() {
+    let manifest = "[capabilities.spawn]\nprograms = [{ path = '/bin/sh' }]\noperations.x = 'sh {a}'";
+    let policy = SpawnPolicy::new(Manifest::from_toml(manifest).expect("a manifest"));
+    let name = "\u{1b}[2J\n".repeat(10_000);
+    for values in [&[(&*name, "v")][..], &[(&name, "v"), (&name, "v")]] {
+        let error = policy.operation("x", values).expect_err("unknown").chain();
+        assert!(!error.contains(char::is_control) && error.len() < 8000, "{}", error.len());
+    }
+}
