@@ -269,26 +269,42 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
 fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
     let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
     if on_the_way(path)?.iter().any(|at| is_writable(at)) {
-        return Err(Error::Grant {
-            what,
-            path: given.to_owned(),
-            source: io::Error::other(
-                "commands could put another there: it is reached through a writable grant",
-            ),
-            remedy: Some("name a place outside of what is granted writable".to_owned()),
-        });
+        let reason = "commands could put another there: it is reached through a writable grant";
+        return Err(in_reach(what, given, reason));
     }
     Ok(())
+}
+
+fn in_reach(what: &'static str, given: &Path, reason: &'static str) -> Error {
+    let remedy = Some("name a place outside of what is granted writable".to_owned());
+    Error::Grant { what, path: given.to_owned(), source: io::Error::other(reason), remedy }
+}
+
+/// Refuses a log that is granted writable itself, on whatever day.
+///
+/// # Errors
+/// It is.
+fn not_granted(view: &View, audit: &Audit, path: &Path) -> Result<(), Error> {
+    let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let is_log = |source: &Source| {
+        source.path.parent() == directory.as_deref()
+            && source.path.file_name().is_some_and(|name| audit.is_called(name))
+    };
+    match view.writable().any(|(_, source)| is_log(source)) {
+        true => Err(in_reach("audit log", &audit.path, "commands could write to it: it is a writable grant")),
+        false => Ok(()),
+    }
 }
 
 /// Refuses what is opened outside and lies in reach of commands.
 ///
 /// # Errors
-/// The audit log or the proxy's socket lies in a writable grant, or a link on the way does.
+/// The audit log or the proxy's socket lies in a writable grant, or a link on the way does; the log is one.
 pub(super) fn check_reach(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
-    if let Some(Audit { path, .. }) = &parts.policy.audit {
-        out_of_reach(view, "audit log", path, &absolute(path))?;
+    if let Some(audit) = &parts.policy.audit {
+        out_of_reach(view, "audit log", &audit.path, &absolute(&audit.path))?;
+        not_granted(view, audit, &absolute(&audit.path))?;
     }
     if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy {
         out_of_reach(view, "proxy socket", unix, &absolute(unix))?;

@@ -142,9 +142,14 @@ impl View {
 
     /// The directories of the host that are granted writable, by their places.
     pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &Source)> {
+        self.writable().filter(|(_, source)| source.is_dir())
+    }
+
+    /// What of the host is granted writable, by its places.
+    pub(super) fn writable(&self) -> impl Iterator<Item = (&Path, &Source)> {
         self.iter().filter_map(|(target, place)| match &place.node {
             Node::Bind { source, access: Access::Write } => {
-                (source.is_dir() && place.origin != Origin::Wall).then_some((target, source))
+                (place.origin != Origin::Wall).then_some((target, source))
             }
             _ => None,
         })

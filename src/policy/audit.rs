@@ -1,6 +1,9 @@
 //! Where a sandbox's decisions are written down, and what happens when they cannot be.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsStr,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +43,19 @@ impl Audit {
     /// A plain log at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), ..Self::default() }
+    }
+
+    /// Whether a file of that name, in the log's directory, is the log of some day.
+    pub(crate) fn is_called(&self, name: &OsStr) -> bool {
+        let own = self.path.file_name().unwrap_or_default().as_encoded_bytes();
+        let name = name.as_encoded_bytes();
+        match own.windows(DATE.len()).position(|part| part == DATE.as_bytes()) {
+            Some(at) => {
+                let day = name.len() + DATE.len() == own.len() + "2026-01-31".len();
+                day && name.starts_with(&own[..at]) && name.ends_with(&own[at + DATE.len()..])
+            }
+            None => name == own,
+        }
     }
 
     pub(super) fn check(&self) -> Result<(), PolicyError> {

@@ -183,6 +183,25 @@ fn a_log_in_reach_of_the_command_is_refused_without_a_network_too() {
 }
 
 #[test]
+fn a_log_that_is_granted_itself_is_refused_on_whatever_day() {
+    let (place, logs) = (workspace(), workspace());
+    let at = |name: &str| logs.path().join(name).display().to_string();
+    std::os::unix::fs::symlink(logs.path(), place.path().join("link")).unwrap();
+    for (log, granted) in
+        [("log", "log"), ("x-{date}.log", "x-2026-01-31.log"), ("x-{date}.log", "x-2999-12-31.log")]
+    {
+        fs::write(at(granted), "").unwrap();
+        let said = refused(place.path(), &["--rw", &at(granted), "--audit", &at(log)]);
+        assert!(said.contains("writable grant"), "{said}");
+        assert_eq!(fs::read(at(granted)).unwrap(), b"");
+    }
+    // Another file beside it may be.
+    fs::write(at("x-2026.log"), "").unwrap();
+    let flags = ["--rw", &at("x-2026.log"), "--audit", &at("x-{date}.log")];
+    assert!(kennel(place.path(), &flags, &["true"]).status().unwrap().success());
+}
+
+#[test]
 fn flags_about_a_log_need_one() {
     let place = workspace();
     for flag in ["--audit-chain", "--audit-closed", "--audit-arguments"] {
