@@ -28,6 +28,9 @@ use crate::policy::DATE;
 /// How long another writer of a chain may take for a line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// And while one holds it for longer than that: whoever may read the log can, and nobody shall wait for each line.
+const NO_PATIENCE: Duration = Duration::from_millis(5);
+
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,
@@ -37,6 +40,8 @@ pub(super) struct LogFile {
     torn: bool,
     /// The hash of its last line, and its size then.
     last: Option<(u64, String)>,
+    /// How long it waits for others.
+    patience: Duration,
 }
 
 /// The name of a day's file, where names have days.
@@ -64,7 +69,7 @@ impl LogFile {
         }
         // Whoever wrote to it before may have been cut off.
         let torn = !chain::last(&file, found.len())?.1;
-        Ok(Self { file, day: dated.is_some().then(|| day.to_owned()), torn, last: None })
+        Ok(Self { file, day: dated.is_some().then(|| day.to_owned()), torn, last: None, patience: PATIENCE })
     }
 
     /// Whether it has a name still, and is that of the day.
@@ -100,7 +105,9 @@ impl LogFile {
         write: impl FnOnce(String) -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
         // A lock is the open file's, so it is let go with this name for it.
-        let _lock = lock(self.file.try_clone()?)?;
+        let locked = lock(self.file.try_clone()?, self.patience);
+        self.patience = if locked.is_ok() { PATIENCE } else { NO_PATIENCE };
+        let _lock = locked?;
         let size = self.file.metadata()?.len();
         let prev = match self.last.take() {
             Some((end, hash)) if end == size => hash,
@@ -124,12 +131,12 @@ impl LogFile {
     }
 }
 
-fn lock(mut file: File) -> io::Result<Flock<File>> {
+fn lock(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
     let begun = Instant::now();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(locked) => return Ok(locked),
-            Err((_, errno)) if errno != Errno::EWOULDBLOCK || begun.elapsed() > PATIENCE => {
+            Err((_, errno)) if errno != Errno::EWOULDBLOCK || begun.elapsed() > patience => {
                 return Err(errno.into());
             }
             Err((back, _)) => file = back,
@@ -141,6 +148,22 @@ fn lock(mut file: File) -> io::Result<Flock<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_holds_the_lock_is_waited_for_once() {
+        let place = tempfile::tempdir().expect("a directory");
+        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");
+        let held = lock(File::open(place.path().join("log")).expect("read"), PATIENCE).expect("free");
+        let begun = Instant::now();
+        for _ in 0..50 {
+            log.append_chained(|_| Ok(b"{}".to_vec())).expect_err("held");
+        }
+        assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", begun.elapsed());
+        drop(held);
+        log.append_chained(|_| Ok(b"{}".to_vec())).expect("free again");
+        assert_eq!(log.patience, PATIENCE);
+    }
 
     #[test]
     fn the_day_stands_where_the_name_says() {

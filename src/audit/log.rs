@@ -118,7 +118,7 @@ mod tests {
     fn a_record_of_any_size_is_a_line_that_can_be_verified() {
         let place = tempfile::tempdir().expect("a directory");
         let audit = Audit { chain: true, ..Audit::new(place.path().join("log")) };
-        let (huge, many) = ("\u{1}".repeat(5 << 20), vec!["\u{1}".repeat(1 << 20); 1 << 8]);
+        let (huge, many) = ("\u{1}".repeat(1 << 20), vec!["\u{1}".repeat(1 << 14); 1 << 6]);
         let exec = Record::Exec {
             program: huge.clone(),
             arguments: many.len(),
@@ -129,7 +129,7 @@ mod tests {
             decision: "denied",
             program: &huge,
             operation: None,
-            shape: Shape::Lengths(vec![usize::MAX; 1 << 20]),
+            shape: Shape::Lengths(vec![usize::MAX; 1 << 17]),
             variables: many.iter().map(String::as_str).collect(),
             credentials: many.iter().map(String::as_str).collect(),
             directory: Some(&huge),
