@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -101,7 +102,7 @@ pub fn verify_audit(path: impl AsRef<Path>, head: Option<&str>) -> Result<Verifi
     let path = path.as_ref();
     let mut is_missing = head.is_some_and(|head| head != chain::NONE);
     let unreadable = |source| AuditError::Read { path: path.to_owned(), source };
-    let mut file = BufReader::new(File::open(path).map_err(unreadable)?);
+    let mut file = BufReader::new(open(path).map_err(unreadable)?);
     let mut found = Verified { records: 0, chained: 0, head: chain::NONE.to_owned() };
     let mut line = Vec::new();
     loop {
@@ -120,6 +121,15 @@ pub fn verify_audit(path: impl AsRef<Path>, head: Option<&str>) -> Result<Verifi
             reason,
         })?;
         is_missing &= head != Some(&*found.head);
+    }
+}
+
+/// Without waiting for the writer of a FIFO.
+fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file")),
     }
 }
 
@@ -175,6 +185,17 @@ mod tests {
         let plain = verify("{\"event\":\"a\"}\n", None).expect("whole");
         assert_eq!((plain.records, plain.chained), (1, 0));
         assert_eq!(verify("", None).expect("empty").head, chain::NONE);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_log_and_keeps_nobody_waiting() {
+        let place = tempfile::tempdir().expect("a directory");
+        let fifo = place.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fifo");
+        for path in [&*fifo, place.path(), Path::new("/dev/zero")] {
+            let error = verify_audit(path, None).expect_err("no log");
+            assert!(matches!(error, AuditError::Read { .. }), "{error:?}");
+        }
     }
 
     #[test]
