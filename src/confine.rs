@@ -13,6 +13,7 @@ use std::{
 use nix::errno::Errno;
 
 pub use self::open::{OpenHow, open_beneath};
+use crate::failure::{self, Boundary, Class, Details, Failure};
 
 /// As many links as the kernel follows, path_resolution(7).
 const MOST_LINKS: u32 = 40;
@@ -45,6 +46,22 @@ pub enum PathEscape {
         /// The cause.
         source: io::Error,
     },
+}
+
+impl PathEscape {
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary, details) = match self {
+            Self::Escapes { path, root } => {
+                let requested = path.display().to_string();
+                let granted = vec![root.display().to_string()];
+                (Class::CapabilityDenied, Boundary::Action, Details::Granted { requested, granted })
+            }
+            Self::Root { .. } | Self::Path { .. } => (Class::RuntimeError, Boundary::Runtime, Details::None),
+        };
+        Failure::new(class, boundary, failure::chain(self), details)
+    }
 }
 
 /// The place that `candidate` means below `root`: absolute, without links, `.` and `..`.

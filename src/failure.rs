@@ -4,7 +4,9 @@ use std::{borrow::Cow, error::Error as StdError, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{AuditError, Error, Limit, ListenError, PolicyError, SpawnError, Unavailable};
+use crate::{
+    AuditError, Error, Limit, ListenError, PathEscape, PolicyError, SbplError, SpawnError, Unavailable,
+};
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -151,7 +153,7 @@ macro_rules! failure_of {
     )+};
 }
 
-failure_of!(Error, AuditError, PolicyError, ListenError, SpawnError, Unavailable);
+failure_of!(Error, AuditError, ListenError, PathEscape, PolicyError, SbplError, SpawnError, Unavailable);
 
 /// What this host cannot give.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
@@ -263,5 +265,29 @@ mod tests {
         let error =
             Error::from(AuditError::Write { path: "/log".into(), source: io::Error::from_raw_os_error(28) });
         assert_eq!(chain(&error), "write to audit log /log: No space left on device");
+    }
+
+    #[test]
+    fn every_public_error_is_of_one_class() {
+        let io = || io::Error::from_raw_os_error(libc::ENOENT);
+        let path = || std::path::PathBuf::from("/p");
+        let escape = PathEscape::Escapes { path: path(), root: "/r".into() };
+        let sbpl = SbplError { what: "home", path: path(), reason: "is not UTF-8" };
+        let found: Vec<(Failure, Class)> = vec![
+            ((&Error::io("x")(io())).into(), Class::RuntimeError),
+            ((&AuditError::Read { path: path(), source: io() }).into(), Class::RuntimeError),
+            ((&ListenError::Running { name: "a".to_owned() }).into(), Class::RuntimeError),
+            ((&escape).into(), Class::CapabilityDenied),
+            ((&PathEscape::Root { root: path(), source: io() }).into(), Class::RuntimeError),
+            ((&PolicyError::Read { path: path(), source: io() }).into(), Class::LoadFailed),
+            ((&PolicyError::value("k", "v", "no")).into(), Class::CapabilityDenied),
+            ((&sbpl).into(), Class::CapabilityDenied),
+        ];
+        for (failure, class) in found {
+            assert_eq!(failure.class, class, "{failure:?}");
+            assert!(!failure.message.is_empty() && failure.audit_id.is_none());
+        }
+        let asked = serde_json::to_value(Failure::from(&escape).details).expect("plain data");
+        assert_eq!(asked, serde_json::json!({"requested": "/p", "granted": ["/r"]}));
     }
 }

@@ -11,7 +11,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::Capabilities;
+use crate::{
+    Capabilities,
+    failure::{self, Boundary, Class, Details, Failure},
+};
 
 /// Rules that hold for every program: to run others, to know its own kind, to ask for a number of the kernel's.
 const BASE: &str = "\
@@ -75,6 +78,14 @@ pub struct SbplError {
     pub path: PathBuf,
     /// Why it cannot be written into a profile.
     pub reason: &'static str,
+}
+
+impl SbplError {
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure::new(Class::CapabilityDenied, Boundary::Action, failure::chain(self), Details::None)
+    }
 }
 
 /// The Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. It begins with `(version 1) (deny default)`
