@@ -35,6 +35,7 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 pub(crate) use self::{
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
+    secrets::sockets_out_of_reach,
     section::Section,
     toolchains::deciding,
 };
@@ -150,7 +151,6 @@ pub(crate) struct Compiled {
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,
     /// Everything visible.
-    #[cfg(feature = "fluers")]
     pub(crate) view: Arc<view::View>,
     /// Steps of a worker of a session that shows its view to calls for files.
     pub(crate) files: Section,
@@ -286,7 +286,6 @@ fn finish_for(
         bridge: network::bridge(&parts)?.map(Arc::new),
         terms: policy.explain.then(|| Arc::new(Terms::new(&parts, Arc::clone(&view)))),
         enforcement,
-        #[cfg(feature = "fluers")]
         view,
     })
 }

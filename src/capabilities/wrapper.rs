@@ -95,7 +95,7 @@ impl Wrapper {
     }
 
     /// One whose sockets lie elsewhere: in a directory that nobody else can enter. It is made where it is not there, but
-    /// not what is above it.
+    /// not what is above it. Capabilities that would let commands write there are an error.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Some(directory.into()), ..Self::new() }
@@ -203,8 +203,11 @@ impl Wrapper {
         if let Some(way) = self.kept().find(&key) {
             return Ok(way);
         }
+        // There before the session is: so it is covered in what is granted around it.
+        let directory = self.place()?;
         let session = Session::prepare(&policy(granted)).await?;
-        let served = self.serve(key.clone(), &session)?;
+        compile::sockets_out_of_reach(&session.compiled().view, &directory)?;
+        let served = Self::serve(&directory, key.clone(), &session)?;
         self.proven.store(true, Relaxed);
         let gone = self.kept().keep(served);
         // Not under the lock: they may have something to say to it.
@@ -213,12 +216,11 @@ impl Wrapper {
     }
 
     /// Has a session serve clients, under a name that no other had.
-    fn serve(&self, key: Key, session: &Session) -> Result<Served, Error> {
-        let directory = self.place()?;
+    fn serve(directory: &Path, key: Key, session: &Session) -> Result<Served, Error> {
         let mut attempts = 0..ATTEMPTS;
         loop {
             let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-            match session.listen_to(&directory, &name, Brings::Environment) {
+            match session.listen_to(directory, &name, Brings::Environment) {
                 Err(Error::Listen(ListenError::Running { .. })) if attempts.next().is_some() => {}
                 listening => {
                     let served = Served::new(key, session, listening?);

@@ -3,6 +3,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    io,
     path::{Path, PathBuf},
 };
 
@@ -10,6 +11,7 @@ use super::{
     Parts, pin,
     source::{Kind, Source},
     view::{Node, View},
+    walk::on_the_way,
 };
 use crate::{Error, caller::Caller, listen::Directory, policy::Protection};
 
@@ -99,6 +101,24 @@ fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
 fn sessions(caller: &Caller) -> [PathBuf; 2] {
     let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
     [runtime.map(OsString::as_os_str), None].map(|runtime| Directory::usual_for(runtime, caller.uid))
+}
+
+/// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
+///
+/// # Errors
+/// A writable grant shows it, or a link on the way to it.
+pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
+    if !on_the_way(directory)?.iter().any(|at| view.is_writable(at)) {
+        return Ok(());
+    }
+    Err(Error::Grant {
+        what: "directory of sockets",
+        path: directory.to_owned(),
+        source: io::Error::other(
+            "commands could put another program there: it is reached through a writable grant",
+        ),
+        remedy: Some("have the sockets outside of what is granted writable".to_owned()),
+    })
 }
 
 /// Whether `path` is a secret or lies in one.

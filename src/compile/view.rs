@@ -219,6 +219,17 @@ impl View {
         target.ancestors().any(|above| self.get(above).is_some_and(hides))
     }
 
+    /// Whether commands can change what lies at the host's `path`, under whatever name they see it.
+    pub(crate) fn is_writable(&self, path: &Path) -> bool {
+        self.writable_directories().any(|(target, source)| {
+            let Ok(below) = path.strip_prefix(&source.path) else { return false };
+            let target = target.join(below);
+            let mount = target.ancestors().find_map(|at| self.mount_at(at));
+            let writes = |place: &Place| matches!(place.node, Node::Bind { access: Access::Write, .. });
+            mount.is_some_and(|(_, place)| writes(place)) && !self.is_covered(&target)
+        })
+    }
+
     /// The host path under a mount at `target`: what the mount around it shows there.
     pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
         shown_by(self.mount_above(target)?, target)

@@ -139,7 +139,6 @@ fn overlay_plan() -> (Compiled, u32) {
         audit: None,
         network: None,
         bridge: None,
-        #[cfg(feature = "fluers")]
         view: Default::default(),
         terms: None,
     };

@@ -36,6 +36,18 @@ async fn heart(kennel: &KennelSandbox, workspace: &Path) -> std::process::Child 
 }
 
 #[tokio::test]
+async fn sockets_do_not_lie_where_commands_can_write() {
+    let (dir, kennel) = (workspace(), KennelSandbox::new());
+    let context = context(dir.path(), RepoWrite);
+    kennel.prepare(&context).await.unwrap();
+    let above = place(&kennel, &context).parent().unwrap().to_owned();
+    let kennel = KennelSandbox::with_policy(kennel::Policy::default().read_write(&above));
+    let error = kennel.prepare(&context).await.unwrap_err();
+    assert!(error.to_string().contains("through a writable grant"), "{error}");
+    kennel.wrap(&["true".to_owned()], &context).unwrap_err();
+}
+
+#[tokio::test]
 async fn sockets_lie_where_nobody_else_can_enter() {
     let (dir, kennel) = (workspace(), KennelSandbox::new());
     let (one, two) = (context(dir.path(), RepoWrite), context(dir.path(), ReadOnly));

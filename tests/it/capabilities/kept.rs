@@ -294,3 +294,51 @@ fn process_wide_sessions_lie_below_the_usual_directory() {
     });
     assert_eq!(fs::read_dir(usual.join("wrapped")).unwrap().count(), 1, "gone with the runtime");
 }
+
+/// Puts a program of its own in the place of the client, wherever it finds one.
+const TAKE_OVER: &str = r#"
+    for client in $(find "$1" -name kennel-exec 2> /dev/null); do
+        cp /bin/false "$client.mine" && mv -f "$client.mine" "$client"
+    done
+    touch "$1/mine""#;
+
+#[test]
+fn commands_do_not_reach_the_client_that_runs_the_next_one() {
+    let test = "capabilities::kept::commands_do_not_reach_the_client_that_runs_the_next_one";
+    let runtime = runtime_directory();
+    if !is_alone(test, &format!("exec env XDG_RUNTIME_DIR={} \"$@\"", runtime.path().display())) {
+        return;
+    }
+    let (dir, runtime) =
+        (workspace(), std::path::PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR").unwrap()));
+    let caps = writing(&[&runtime]);
+    single().block_on(async {
+        assert!(!runtime.join("kennel").exists(), "nothing is there yet that could be covered");
+        let args = ["-c", TAKE_OVER, "sh", runtime.to_str().unwrap()];
+        let (mut command, _) = kennel::wrap_command("sh", args, dir.path(), &caps).await.unwrap();
+        assert!(command.status().await.unwrap().success());
+        assert!(runtime.join("mine").exists(), "it may write around it");
+        let client = fs::read(runtime.join("kennel/wrapped/kennel-exec")).unwrap();
+        assert!(client != fs::read("/bin/false").unwrap(), "the client was exchanged");
+        let (mut command, _) = kennel::wrap_command("true", [""; 0], dir.path(), &caps).await.unwrap();
+        assert!(command.status().await.unwrap().success());
+    });
+}
+
+#[test]
+fn a_runtime_directory_that_commands_could_write_to_is_refused() {
+    let (dir, elsewhere, other) = (workspace(), runtime_directory(), workspace());
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+    single().block_on(async {
+        for directory in [dir.path().join("w"), link.join("w")] {
+            let wrapper = Wrapper::in_directory(&directory);
+            let error = wrapper.wrap("true", [""; 0], dir.path(), &offline()).await.unwrap_err();
+            assert!(error.chain().contains("through a writable grant"), "{}", error.chain());
+            assert!(error.remedy().is_some() && wrapper.sessions() == 0);
+            // Elsewhere it is as good as any.
+            let (mut command, _) = wrapper.wrap("true", [""; 0], other.path(), &offline()).await.unwrap();
+            assert!(command.status().await.unwrap().success());
+        }
+    });
+}
