@@ -35,7 +35,7 @@ use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 pub(crate) use self::{
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
-    secrets::sockets_out_of_reach,
+    secrets::{secrets_below, sockets_out_of_reach},
     section::Section,
     toolchains::deciding,
 };

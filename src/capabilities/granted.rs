@@ -23,6 +23,14 @@ pub(super) struct Granted {
     pub(super) read: Option<Vec<Place>>,
 }
 
+impl Granted {
+    /// Everything that is declared.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
+        let declared = self.write.iter().chain(self.read.iter().flatten());
+        std::iter::once(&self.cwd).chain(declared).map(|place| &*place.path)
+    }
+}
+
 /// Something on the host: a directory that was removed and made again is another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {

@@ -22,6 +22,8 @@ pub(super) struct Key {
     pub(super) runtime: runtime::Id,
     /// Variables of the caller that decide what is visible.
     pub(super) deciding: Vec<(&'static str, OsString)>,
+    /// What it has to cover: a session covers what was there when it was prepared.
+    pub(super) secrets: Vec<PathBuf>,
 }
 
 /// A session, and the way to it. It ends when this is dropped, or its runtime ends.

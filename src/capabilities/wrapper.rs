@@ -199,6 +199,7 @@ impl Wrapper {
             granted: granted.clone(),
             runtime: Handle::current().id(),
             deciding: compile::deciding().filter_map(value).collect(),
+            secrets: compile::secrets_below(granted.paths(), &wanted.caller),
         };
         if let Some(way) = self.kept().find(&key) {
             return Ok(way);

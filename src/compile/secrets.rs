@@ -103,6 +103,16 @@ fn sessions(caller: &Caller) -> [PathBuf; 2] {
     [runtime.map(OsString::as_os_str), None].map(|runtime| Directory::usual_for(runtime, caller.uid))
 }
 
+/// Secrets of the caller that are there now and lie below one of these: what a view would cover. Looks at those alone.
+pub(crate) fn secrets_below<'p>(
+    granted: impl Iterator<Item = &'p Path> + Clone,
+    caller: &Caller,
+) -> Vec<PathBuf> {
+    let of_homes = caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
+    let of_homes = of_homes.filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
+    of_homes.filter(|path| crate::host::exists(path)).collect()
+}
+
 /// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
 ///
 /// # Errors

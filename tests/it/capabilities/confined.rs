@@ -137,6 +137,10 @@ async fn secrets_in_a_declared_home_stay_hidden_unless_they_are_named() {
     assert_eq!(place.attempt(&offline(), &read).await, "ENOENT\nENOENT");
     assert_eq!(place.attempt(&reading(&[&"~/"]), &read).await, "[notes]\nENOENT");
     assert_eq!(place.attempt(&reading(&[&"~/", &"~/.ssh"]), &read).await, "[notes]\n[secret]");
+    // Nor does a session that is kept show what has come since.
+    fs::write(home.join(".netrc"), "secret").unwrap();
+    let read = ["read", &files[0], &home.join(".netrc").display().to_string()];
+    assert_eq!(place.attempt(&reading(&[&"~/"]), &read).await, "[notes]\n[]");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
