@@ -29,7 +29,7 @@ use self::{
     name::Name,
     place::Place,
 };
-use crate::{Error, Session, sys};
+use crate::{Error, Session, compile::sockets_out_of_reach, sys};
 
 /// What clients may bring along to their commands, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,8 @@ impl Session {
     /// Served is who has the same user and is in the same user namespace: nobody who is in a sandbox.
     ///
     /// # Errors
-    /// A name that no session can have, or that one has which is running; a directory that somebody else can write to.
+    /// A name that no session can have, or that one has which is running; a directory that somebody else can write to, or
+    /// commands of this session.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -93,6 +94,7 @@ impl Session {
     pub(crate) fn listen_to(&self, directory: &Path, name: &str, brings: Brings) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
+        sockets_out_of_reach(&self.compiled().view, directory.path())?;
         let (place, listener) = Place::take(directory, name)?;
         let client = install::install(place.directory())?;
         let place = Arc::new(place);

@@ -10,7 +10,7 @@ use std::{
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use super::{error::FluersError, identity, place::Place};
-use crate::{Listening, OnUnavailable, Session, compile::sockets_out_of_reach, listen::Brings};
+use crate::{Listening, OnUnavailable, Session, listen::Brings};
 
 pub(super) struct Context {
     profile: SandboxProfile,
@@ -48,7 +48,6 @@ impl Context {
         wanted: OnUnavailable,
         place: Arc<Place>,
     ) -> Result<Self, FluersError> {
-        sockets_out_of_reach(&session.compiled().view, place.path())?;
         let listening = session.listen_to(place.path(), &place.next(), Brings::Nothing)?;
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);

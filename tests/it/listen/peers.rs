@@ -38,7 +38,7 @@ fn payload_of_any_session_cannot_use_the_socket() {
 fn payload_cannot_use_the_socket_of_its_own_session() {
     let runtime = runtime();
     let shown = runtime.path().display().to_string();
-    let session = Hosted::start_in(runtime, &["--rw", &shown]);
+    let session = Hosted::start_in(runtime, &["--ro", &shown]);
     let (client, socket) = (session.client().display().to_string(), session.socket.display().to_string());
     let output = session.exec(&[&client, &socket, "--", "echo", "got in"]).output().unwrap();
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
@@ -49,7 +49,7 @@ fn payload_cannot_use_the_socket_of_its_own_session() {
 fn many_that_are_turned_away_keep_nobody_waiting() {
     let runtime = runtime();
     let shown = runtime.path().display().to_string();
-    let session = Hosted::start_in(runtime, &["--rw", &shown]);
+    let session = Hosted::start_in(runtime, &["--ro", &shown]);
     let script = format!(
         "while :; do for i in 1 2 3 4 5 6 7 8; do {} {} -- true 2>/dev/null & done; wait; done",
         session.client().display(),

@@ -22,6 +22,20 @@ fn mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
+async fn where_its_own_commands_write_no_session_listens() {
+    let (dir, runtime) = (workspace(), runtime());
+    let session = session(dir.path()).await;
+    symlink(runtime.path(), dir.path().join("link")).unwrap();
+    for place in ["r", "link/r"] {
+        let error = session.listen_in(dir.path().join(place), "a").unwrap_err();
+        assert!(error.chain().contains("through a writable grant"), "{place}: {}", error.chain());
+        assert!(error.remedy().is_some() && matches!(error, Error::Grant { .. }), "{error:?}");
+        assert_eq!(fs::read_dir(dir.path().join(place)).unwrap().count(), 0, "{place}");
+    }
+    session.listen_in(runtime.path().join("r"), "a").unwrap();
+}
+
+#[tokio::test]
 async fn forged_names_are_refused() {
     let (dir, runtime) = (workspace(), runtime());
     let session = session(dir.path()).await;
