@@ -130,6 +130,7 @@ impl KennelSandbox {
             return Ok(());
         }
         let policy = policy::of_context(&self.base, asked, wanted);
+        Place::usual();
         let session = Session::prepare(&policy).await?;
         let mut state = self.state_mut();
         if state.shutdowns != shutdowns {

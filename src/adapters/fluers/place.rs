@@ -41,8 +41,7 @@ pub(super) struct Place {
 impl Place {
     /// Makes it where only this user can enter it and programs can be executed, for the client lies in it.
     pub(super) fn make() -> Result<Self, FluersError> {
-        let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let places = runtime.into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
+        let places = Self::usual().into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
         let mut refused = None;
         for place in places.filter(|place| place.is_absolute()) {
             match Self::make_in(&place) {
@@ -51,6 +50,13 @@ impl Place {
             }
         }
         Err(refused.unwrap_or_else(|| io::Error::from(io::ErrorKind::NotFound).into()))
+    }
+
+    /// What every sandbox covers that is granted what is around it, if it is there when that one starts: it is after this.
+    pub(super) fn usual() -> Option<PathBuf> {
+        let usual = Directory::usual();
+        let made = Directory::make(&usual);
+        made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok().map(|_| usual)
     }
 
     fn make_in(place: &Path) -> Result<Self, FluersError> {
