@@ -81,6 +81,7 @@ impl Running {
         prepared: Arc<Prepared>,
         asked: Asked,
         (guard, serving, exec, span): (Option<Guard>, Option<Serving>, Exec, tracing::Span),
+        born: Instant,
     ) -> Result<Self, Error> {
         let enforcement = match &guard {
             Some(guard) => guard.enforcement(),
@@ -93,7 +94,7 @@ impl Running {
             asked,
             enforcement,
             prepared,
-            born: Instant::now(),
+            born,
             has_started: false,
             killed: None,
             last: None,

@@ -4,6 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
+    time::Instant,
 };
 
 use super::Command;
@@ -70,11 +71,11 @@ impl Command {
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
         let handed_over = self.hand_over(&asked, &request, &trail, theirs).await;
-        let (taken, guard) = handed_over.inspect_err(|error| exec.failed(error))?;
+        let (taken, guard, born) = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
-        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span))?;
+        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span), born)?;
         taken.said.iter().for_each(|report| running.note(report));
         if let Some(listener) = taken.listener {
             running.follow(listener)?;
@@ -135,28 +136,30 @@ impl Command {
         Ok((request, asked))
     }
 
-    /// Gives the request to a worker. One that turns out to be gone before it took anything is no reason to fail.
+    /// Gives the request to a worker, at the moment that is answered. One that turns out to be gone before it took anything is no reason to fail.
     async fn hand_over(
         &self,
         asked: &Asked,
         request: &RequestBuf,
         trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<(Taken, Option<Guard>), Error> {
+    ) -> Result<(Taken, Option<Guard>, Instant), Error> {
         let failed = || Error::io("hand the command over");
         match &self.source {
             Source::Alone(prepared) => {
                 let taken = Taken::alone(prepared, trail, asked.narrow.clone()).await?;
+                let born = Instant::now();
                 start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
-                Ok((taken, None))
+                Ok((taken, None, born))
             }
             Source::Session(live) => loop {
                 let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
+                let born = Instant::now();
                 match exec::hand_over(&taken.inside, request, stdio) {
                     Ok(()) => {
                         let guard = live.guard();
                         live.refill();
-                        return Ok((taken, Some(guard)));
+                        return Ok((taken, Some(guard), born));
                     }
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                         if live.has_ended() {
