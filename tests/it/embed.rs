@@ -9,7 +9,7 @@ use std::{path::Path, time::Duration};
 
 use kennel::{Policy, Profile, Sandbox};
 
-use crate::support::{beats, is_silent};
+use crate::support::{beats, is_silent, patient};
 
 /// A sandbox over a workspace.
 fn sandbox(workspace: &Path) -> Sandbox {
@@ -18,7 +18,8 @@ fn sandbox(workspace: &Path) -> Sandbox {
 
 /// Waits until a heartbeat is there.
 async fn beating(workspace: &Path) {
-    for _ in 0..1000 {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < patient(Duration::from_secs(10)) {
         if beats(workspace) > 2 {
             return;
         }
@@ -29,7 +30,8 @@ async fn beating(workspace: &Path) {
 
 /// Waits until a heartbeat has stopped, letting the runtime work meanwhile.
 async fn silent(workspace: &Path) {
-    for _ in 0..50 {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < patient(Duration::from_secs(8)) {
         tokio::time::sleep(Duration::from_millis(20)).await;
         if is_silent(workspace) {
             return;

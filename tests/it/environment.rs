@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::support::{kennel_path, stderr, stdout, workspace};
+use crate::support::{kennel_path, require_ci_only, stderr, stdout, workspace};
 
 /// `kennel run FLAGS -- env -0` with exactly these variables.
 fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -118,6 +118,7 @@ fn path_and_home_are_there_even_when_the_caller_has_none() {
 
 #[test]
 fn ci_only_has_a_fixed_environment() {
+    require_ci_only!();
     let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let fixed = [
         ("CI", "true"),

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::support::{fails, has, kennel, kennel_path, only_as_root, stdout, succeeds, workspace};
+use crate::support::{fails, has, kennel, kennel_path, only_as_root, quiet, stdout, succeeds, workspace};
 
 /// The value of a line of /proc/self/status, as the command sees it.
 fn status(line: &str) -> String {
@@ -133,7 +133,7 @@ fn signals_have_their_default_dispositions() {
     }
     // Rust ignores SIGPIPE; the command must not inherit that from this test or from Kennel.
     let dir = workspace();
-    let output = kennel(dir.path(), &[], &["sh", "-c", "yes | head -n 1; echo $?"]).output().unwrap();
+    let output = kennel(dir.path(), quiet(), &["sh", "-c", "yes | head -n 1; echo $?"]).output().unwrap();
     assert!(output.stderr.is_empty() && stdout(&output) == "y\n0", "{output:?}");
 }
 

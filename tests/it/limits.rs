@@ -1,12 +1,15 @@
 //! Limits hold, or the report says that they do not.
 
-use std::{fs, time::Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
 use crate::support::{
-    fails, has, kennel, only_as_root, only_as_user, refused, report, require, stderr, stdout, succeeds,
-    workspace,
+    fails, has, has_scopes, kennel, only_as_root, only_as_user, patient, refused, report, require, stderr,
+    stdout, succeeds, workspace,
 };
 
 /// State and detail of one protection in a report.
@@ -33,7 +36,7 @@ fn memory_limit_says_how_weak_it_is() {
     let detail = "RLIMIT_DATA: private writable memory of each process, not of all together";
     assert_eq!(protection(&report, "memory"), ("degraded", detail));
     assert_eq!(report["enforcement"]["level"], "partial");
-    assert_eq!(stderr(&output), format!("kennel: memory degraded: {detail}"));
+    assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: memory degraded: {detail}")));
     let output = kennel(dir.path(), &["--memory", "64M", "--quiet"], &["true"]).output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
 }
@@ -58,16 +61,19 @@ fn process_limit_holds_for_an_ordinary_user() {
     let dir = workspace();
     let (_, said) = report(dir.path(), &["--pids", "20"], &["true"]);
     assert_eq!(protection(&said, "pids").0, "enforced");
-    let script = "i=0; while [ $i -lt 30 ]; do sleep 1 & i=$((i+1)); done; wait; echo all";
-    let output = kennel(dir.path(), &["--pids", "20"], &["sh", "-c", script]).output().unwrap();
+    let script = format!(
+        "i=0; while [ $i -lt 30 ]; do sleep {} & i=$((i+1)); done; wait; echo all",
+        patient(Duration::from_secs(1)).as_secs()
+    );
+    let output = kennel(dir.path(), &["--pids", "20"], &["sh", "-c", &script]).output().unwrap();
     assert!(
         stderr(&output).contains("Cannot fork") || stderr(&output).contains("Resource temporarily"),
         "{output:?}"
     );
-    assert_eq!(succeeds(dir.path(), &["--pids", "60"], script), "all");
+    assert_eq!(succeeds(dir.path(), &["--pids", "60"], &script), "all");
     // Two sandboxes do not count each other's processes.
-    let mut other = kennel(dir.path(), &["--pids", "40"], &["sh", "-c", script]).spawn().unwrap();
-    assert_eq!(succeeds(dir.path(), &["--pids", "40"], script), "all");
+    let mut other = kennel(dir.path(), &["--pids", "40"], &["sh", "-c", &script]).spawn().unwrap();
+    assert_eq!(succeeds(dir.path(), &["--pids", "40"], &script), "all");
     assert!(other.wait().unwrap().success());
 }
 
@@ -97,7 +103,7 @@ fn processor_time_ends_a_busy_loop() {
     let start = Instant::now();
     let (output, report) = report(dir.path(), &["--cpu-time", "1s"], &["sh", "-c", "while :; do :; done"]);
     assert_eq!(output.status.code(), Some(128 + 24), "SIGXCPU: {output:?}");
-    assert!(start.elapsed().as_secs() < 20);
+    assert!(start.elapsed() < patient(std::time::Duration::from_secs(20)));
     assert_eq!(
         (&report["limit"], &report["ended"], &report["signal"]),
         (&"cpu_time".into(), &"signaled".into(), &24.into())
@@ -218,7 +224,10 @@ fn open_files_limit_holds() {
     );
     assert_eq!(protection(&report, "open_files").0, "enforced");
     let (output, report) = with_limits("open_files = 64", script);
-    assert_eq!((stdout(&output).as_str(), &report["enforcement"]["level"]), ("64", &"full".into()));
+    assert_eq!(
+        (stdout(&output).as_str(), &report["enforcement"]["level"]),
+        ("64", &if has_scopes() { "full" } else { "partial" }.into())
+    );
 }
 
 #[test]

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use kennel::{Error, Policy, Pool, Profile};
 use tokio::time::sleep;
 
-use crate::support::workspace;
+use crate::support::{patient, workspace};
 
 async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -55,7 +55,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{is_alone, payload_path};
+use crate::support::{is_alone, patient, payload_path};
 
 /// Nothing in these tests takes that long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -135,14 +135,14 @@ async fn ready(command: &mut Command, lines: usize) -> Child {
 
 /// What comes of it, if it comes in time.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, what).await.expect("it hangs")
+    timeout(patient(PATIENCE), what).await.expect("it hangs")
 }
 
 /// Waits until `condition` holds, letting the runtime work meanwhile.
 async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(start.elapsed() < patient(PATIENCE), "not in time: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -39,6 +40,33 @@ pub fn payload_path() -> PathBuf {
     assert!(path.exists(), "{} is missing: run cargo build --example payload", path.display());
     path
 }
+
+/// Whether Landlock has scopes here, from Linux 6.12 on. Without them every run remarks that they are off, and profile
+/// ci-only is refused: `kernels` asserts both.
+pub fn has_scopes() -> bool {
+    kennel::Host::detect().landlock_abi >= 6
+}
+
+/// The flag that leaves remarks out, where this kernel alone is cause for one.
+pub fn quiet() -> &'static [&'static str] {
+    if has_scopes() { &[] } else { &["--quiet"] }
+}
+
+/// Whether a profile runs on this kernel at all.
+pub fn runs(profile: &str) -> bool {
+    has_scopes() || profile != "ci-only"
+}
+
+/// Ends the test where profile ci-only does not run.
+macro_rules! require_ci_only {
+    () => {
+        crate::support::require!(
+            crate::support::runs("ci-only"),
+            "profile ci-only, which takes Landlock scopes"
+        );
+    };
+}
+pub(crate) use require_ci_only;
 
 /// Whether the tests run as root, whose sandboxes leak first.
 pub fn is_root() -> bool {
@@ -142,17 +170,31 @@ pub fn refused(workspace: &Path, flags: &[&str]) -> String {
     said
 }
 
-/// Waits until `condition` holds; panics with `what` when it does not within ten seconds.
+/// A time in which something must have happened; longer on a machine that `KENNEL_TIME_FACTOR` says is so much slower.
+pub fn patient(time: Duration) -> Duration {
+    let factor = env::var("KENNEL_TIME_FACTOR").ok().map(|factor| factor.parse().expect("a number"));
+    time * factor.unwrap_or(1)
+}
+
+/// [`patient`], as flags have it.
+pub fn patient_flag(time: Duration) -> String {
+    format!("{}ms", patient(time).as_millis())
+}
+
+/// Waits until `condition` holds; panics with `what` when it does not within ten seconds, or what is [`patient`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
-        assert!(start.elapsed().as_secs() < 10, "not within ten seconds: {what}");
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// A script that appends a dot to `beat` every ten milliseconds, for as long as it lives.
 pub const HEARTBEAT: &str = "while :; do printf . >> beat; sleep 0.01; done";
+
+/// A script that ends once there was a beat, or when there is none for long.
+pub const BEATEN: &str = "n=0; while [ ! -s beat ] && [ $n -lt 999 ]; do sleep 0.01; n=$((n+1)); done";
 
 /// How many beats of [`HEARTBEAT`] there are in `workspace`.
 pub fn beats(workspace: &Path) -> u64 {
@@ -162,7 +204,7 @@ pub fn beats(workspace: &Path) -> u64 {
 /// Whether no beat has come for a while.
 pub fn is_silent(workspace: &Path) -> bool {
     let before = beats(workspace);
-    std::thread::sleep(std::time::Duration::from_millis(150));
+    std::thread::sleep(Duration::from_millis(150));
     beats(workspace) == before
 }
 

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Instant};
 
 use super::*;
-use crate::support::is_alone;
+use crate::support::{is_alone, patient};
 
 /// The test runs in namespaces of its own. The way to its program leads past other namespaces' processes, so it is open.
 const SMALL: &str =
@@ -123,7 +123,7 @@ async fn nothing_passes_the_proxy_where_the_log_fails_closed() {
         session.command("sh").args(["-c", &script]).stdout(kennel::Stdio::piped()).spawn().await.unwrap();
     let begun = Instant::now();
     while !place.path().join("began").exists() {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < patient(Duration::from_secs(10)));
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();

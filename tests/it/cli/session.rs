@@ -22,6 +22,8 @@ use crate::{
     support::{HEARTBEAT, beats, has, is_silent, kennel_path, require, stderr, stdout, until, workspace},
 };
 
+use crate::support::patient;
+
 /// A session in the background, stopped at the end of the test.
 struct Background {
     workspace: TempDir,
@@ -255,7 +257,7 @@ fn on_terminal(
     let (mut master, mut seen, start) = (File::from(pty.master), String::new(), Instant::now());
     let mut status = None;
     loop {
-        assert!(start.elapsed().as_secs() < 15, "still running: {seen:?}");
+        assert!(start.elapsed() < patient(std::time::Duration::from_secs(15)), "still running: {seen:?}");
         let mut more = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
         // A signal of another test's cuts it short.
         if poll(&mut more, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {

@@ -8,7 +8,7 @@ use std::{
 use kennel::{Class, Command, Ended, Error, Policy, Profile, Sandbox, Stdio};
 
 use super::{beating, sandbox, silent};
-use crate::support::{HEARTBEAT, beats, is_alone, until, workspace};
+use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, patient, until, workspace};
 
 fn heart(workspace: &std::path::Path) -> Command {
     let mut command = sandbox(workspace).command("sh");
@@ -108,7 +108,7 @@ async fn kill_ends_everything_and_says_so() {
     let start = Instant::now();
     let outcome = child.kill().await.unwrap();
     let at_end = beats(dir.path());
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < patient(Duration::from_secs(2)));
     assert_eq!((outcome.ended, outcome.status.signal()), (Ended::Killed, Some(9)));
     assert_eq!(outcome.failure().unwrap().class, Class::Cancelled);
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -160,7 +160,8 @@ async fn kill_on_drop_false_lets_it_finish() {
 async fn kill_on_drop_false_keeps_the_timeout() {
     let dir = workspace();
     let mut command = heart(dir.path());
-    let child = command.kill_on_drop(false).timeout(Duration::from_millis(300)).spawn().await.unwrap();
+    let child =
+        command.kill_on_drop(false).timeout(patient(Duration::from_millis(300))).spawn().await.unwrap();
     drop(child);
     beating(dir.path()).await;
     silent(dir.path()).await;
@@ -170,7 +171,7 @@ async fn kill_on_drop_false_keeps_the_timeout() {
 async fn background_processes_end_with_the_command() {
     let dir = workspace();
     let mut command = sandbox(dir.path()).command("sh");
-    let outcome = command.args(["-c", &format!("({HEARTBEAT}) & sleep 0.1")]).status().await.unwrap();
+    let outcome = command.args(["-c", &format!("({HEARTBEAT}) & {BEATEN}")]).status().await.unwrap();
     let at_end = beats(dir.path());
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(outcome.usage.killed >= 1 && at_end > 0 && beats(dir.path()) == at_end);

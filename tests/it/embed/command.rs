@@ -10,7 +10,7 @@ use std::{
 use kennel::{Boundary, Class, Ended, Error, Level, Limit, Policy, Profile, Sandbox, State};
 
 use super::sandbox;
-use crate::support::workspace;
+use crate::support::{patient, workspace};
 
 #[tokio::test]
 async fn output_collects_both_streams() {
@@ -190,7 +190,9 @@ async fn timeout_is_the_shorter_of_the_command_s_and_the_policy_s() {
         (outcome.ended, outcome.limit, outcome.exit_code()),
         (Ended::TimedOut, Some(Limit::WallTime), 124)
     );
-    assert!(outcome.duration >= Duration::from_millis(150) && outcome.duration < Duration::from_secs(5));
+    assert!(
+        outcome.duration >= Duration::from_millis(150) && outcome.duration < patient(Duration::from_secs(5))
+    );
     let failure = outcome.failure().unwrap();
     assert_eq!(failure.class, Class::Timeout);
     assert_eq!(failure.message, format!("command timed out after {}ms", outcome.duration.as_millis()));
@@ -213,7 +215,7 @@ async fn output_before_a_timeout_is_kept() {
     let mut command = sandbox(dir.path()).command("sh");
     let output = command
         .args(["-c", "echo early; sleep 60"])
-        .timeout(Duration::from_millis(300))
+        .timeout(patient(Duration::from_millis(300)))
         .output()
         .await
         .unwrap();

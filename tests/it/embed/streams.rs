@@ -6,7 +6,7 @@ use kennel::{Policy, Profile, Sandbox, Size, Stdio};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::sandbox;
-use crate::support::workspace;
+use crate::support::{patient, workspace};
 
 #[tokio::test]
 async fn pipes_are_live_in_both_directions() {
@@ -52,7 +52,8 @@ async fn wait_closes_the_input() {
     let dir = workspace();
     let mut command = sandbox(dir.path()).command("cat");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().await.unwrap();
-    let outcome = tokio::time::timeout(Duration::from_secs(10), child.wait()).await.unwrap().unwrap();
+    let outcome =
+        tokio::time::timeout(patient(Duration::from_secs(10)), child.wait()).await.unwrap().unwrap();
     assert!(outcome.status.success());
 }
 

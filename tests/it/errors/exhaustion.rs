@@ -2,14 +2,16 @@
 
 use std::process::{Command, Output};
 
-use crate::support::{has, kennel_path, only_as_user, require, stderr, workspace};
+use crate::support::{has, kennel_path, only_as_user, quiet, require, stderr, workspace};
 
 /// Runs `kennel run -- sh -c 'echo ran'` under a limit of prlimit(1).
 fn under(limit: &str, dir: &std::path::Path) -> Output {
     Command::new("prlimit")
         .arg(limit)
         .arg(kennel_path())
-        .args(["run", "--", "sh", "-c", "echo ran"])
+        .arg("run")
+        .args(quiet())
+        .args(["--", "sh", "-c", "echo ran"])
         .current_dir(dir)
         .env("RUST_BACKTRACE", "0")
         .output()

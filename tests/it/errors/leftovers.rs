@@ -1,8 +1,8 @@
 //! Nothing is left of a run, however it went: no mount, no file, no process.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
-use crate::support::{HEARTBEAT, kennel, until, workspace};
+use crate::support::{HEARTBEAT, kennel, patient, until, workspace};
 
 /// Processes that live in `directory`.
 fn processes(directory: &Path) -> Vec<u32> {
@@ -74,7 +74,7 @@ fn nothing_is_left_when_kennel_is_killed() {
     let (mounts_before, left_before) = (mounts(), left());
     for delay in [0, 2, 5, 10, 20, 50] {
         let mut child = kennel(dir.path(), &[], &["sh", "-c", HEARTBEAT]).spawn().unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(delay));
+        std::thread::sleep(patient(Duration::from_millis(delay)));
         if delay == 50 {
             until("init and the command are there", || descendants(child.id()).len() >= 2);
         }

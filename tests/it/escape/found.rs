@@ -15,7 +15,7 @@ use super::{
     protected::{denials, repository},
     secrets::{at_home, home},
 };
-use crate::support::{kennel_path, only_as_root, payload_path, workspace};
+use crate::support::{kennel_path, only_as_root, patient, payload_path, workspace};
 
 #[test]
 fn device_nodes_of_the_host_are_not_changed() {
@@ -66,10 +66,12 @@ fn what_the_host_mounts_later_does_not_appear() {
     let script = format!(
         "mount -t tmpfs share {dir} && mount --make-shared {dir} && mkdir {dir}/late || exit 1
          {kennel} run -q --ro {payload}:/payload --ro {dir} -- sh -c \
-           'sleep 1; /payload call creat s:{dir}/late/x 0x1a4; grep -c {dir}/late /proc/self/mountinfo' &
-         sleep 0.5; mount -t tmpfs late {dir}/late; wait",
+           'sleep {late}; /payload call creat s:{dir}/late/x 0x1a4; grep -c {dir}/late /proc/self/mountinfo' &
+         sleep {then}; mount -t tmpfs late {dir}/late; wait",
         kennel = kennel_path().display(),
-        payload = payload.display()
+        payload = payload.display(),
+        late = patient(Duration::from_secs(1)).as_secs_f64(),
+        then = patient(Duration::from_millis(500)).as_secs_f64(),
     );
     let output = Command::new("unshare")
         .args(["-m", "--propagation", "shared", "sh", "-c", &script])

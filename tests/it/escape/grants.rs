@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{check, check_outside, command, lines};
-use crate::support::{attempt, is_root, payload_path, workspace};
+use crate::support::{attempt, is_root, patient, payload_path, workspace};
 
 #[test]
 fn a_read_only_grant_stays_as_it_is() {
@@ -178,7 +178,7 @@ fn a_grant_swapped_while_the_command_runs_stays_what_it_was() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    thread::sleep(Duration::from_millis(400));
+    thread::sleep(patient(Duration::from_millis(400)));
     fs::rename(&data, other.path().join("moved")).unwrap();
     symlink("/etc", &data).unwrap();
     fs::write(&go, "").unwrap();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{check, command, landlock_abi, lines};
-use crate::support::{attempt, is_root, kennel_path, payload_path, require, shell, stdout, workspace};
+use crate::support::{attempt, is_root, kennel_path, payload_path, quiet, require, shell, stdout, workspace};
 
 #[test]
 fn init_is_not_opened() {
@@ -139,7 +139,11 @@ fn the_terminal_of_a_command_is_its_only_descriptor() {
     require!(crate::support::has("script"), "script(1)");
     let ws = workspace();
     let grant = format!("{}:/payload", payload_path().display());
-    let run = format!("{} run --tty --ro {grant} -- /payload descriptors", kennel_path().display());
+    let run = format!(
+        "{} run {} --tty --ro {grant} -- /payload descriptors",
+        kennel_path().display(),
+        quiet().concat()
+    );
     let output = std::process::Command::new("script")
         .args(["-qec", &run, "/dev/null"])
         .current_dir(ws.path())

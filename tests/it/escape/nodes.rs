@@ -83,23 +83,27 @@ fn privileged_attributes_are_not_set() {
     fs::write(ws.path().join("f"), "").unwrap();
     // struct vfs_cap_data, revision 2: CAP_SYS_ADMIN permitted and effective.
     let capability = "x:0100000200002000000000000000000000000000";
-    check(
-        ws.path(),
-        &[],
-        &[
-            (&format!("setxattr s:f s:security.capability {capability} 20 0"), "EPERM"),
-            ("setxattr s:f s:trusted.overlay.opaque s:y 1 0", "EPERM"),
-            ("setxattr s:f s:security.x s:x 1 0", "EPERM"),
-            ("removexattr s:f s:trusted.x", "EPERM"),
-            ("openat -100 s:f 0", "ok"),
-            (&format!("fsetxattr $ s:security.capability {capability} 20 0"), "EPERM"),
-            ("chown s:f 12345 -1", "EINVAL"),
-            ("chown s:f -1 12345", "EINVAL"),
-            // FS_IOC_SETFLAGS: immutable, append-only.
-            ("ioctl $ 0x40086602 w:0x10", "EPERM"),
-            ("ioctl $ 0x40086602 w:0x20", "EPERM"),
-        ],
-    );
+    let set = format!("setxattr s:f s:security.capability {capability} 20 0");
+    let set_by_descriptor = format!("fsetxattr $ s:security.capability {capability} 20 0");
+    let mut expected = vec![
+        (&*set, "EPERM"),
+        ("setxattr s:f s:trusted.overlay.opaque s:y 1 0", "EPERM"),
+        ("setxattr s:f s:security.x s:x 1 0", "EPERM"),
+        ("removexattr s:f s:trusted.x", "EPERM"),
+        ("openat -100 s:f 0", "ok"),
+        (&*set_by_descriptor, "EPERM"),
+        ("chown s:f 12345 -1", "EINVAL"),
+        ("chown s:f -1 12345", "EINVAL"),
+        // FS_IOC_SETFLAGS: immutable, append-only.
+        ("ioctl $ 0x40086602 w:0x10", "EPERM"),
+        ("ioctl $ 0x40086602 w:0x20", "EPERM"),
+    ];
+    // Before Linux 6.11 everybody may set what no module knows on his own files, inside and outside, where the bpf module
+    // is in the lsm= list, as it is in Debian's.
+    if kennel::Host::detect().kernel < kennel::Version(6, 11) {
+        expected.retain(|(call, _)| !call.contains("s:security.x"));
+    }
+    check(ws.path(), &[], &expected);
     only_as_root!();
     let f = ws.path().join("f").display().to_string();
     check_outside(&[(&format!("setxattr s:{f} s:trusted.x s:y 1 0"), "ok")]);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{check, check_outside, command, lines};
-use crate::support::{is_root, workspace};
+use crate::support::{is_root, patient, patient_flag, workspace};
 
 /// Runs an attempt and tells how long it took and how it ended.
 fn timed(flags: &[&str], attempt: &[&str]) -> (Vec<String>, Option<i32>, Duration) {
@@ -39,7 +39,7 @@ fn a_daemon_does_not_survive_the_death_of_kennel() {
     let heart = ws.path().join("heart").display().to_string();
     let mut child =
         command(ws.path(), &[], &["daemon-and-wait", &heart]).stdout(Stdio::null()).spawn().unwrap();
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + patient(Duration::from_secs(10));
     while !fs::read(&heart).is_ok_and(|beat| !beat.is_empty()) {
         assert!(Instant::now() < end, "it never beat");
         thread::sleep(Duration::from_millis(5));
@@ -71,7 +71,7 @@ fn a_fork_bomb_is_bounded() {
     } else {
         assert_eq!((said.as_slice(), code), (&["EAGAIN".to_owned()][..], Some(0)));
     }
-    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(took < patient(Duration::from_secs(20)), "{took:?}");
 }
 
 #[test]
@@ -82,23 +82,25 @@ fn orphans_are_reaped() {
 
 #[test]
 fn a_command_that_ignores_every_signal_ends_in_time() {
-    let (said, code, took) = timed(&["-q", "--timeout", "300ms"], &["stubborn"]);
+    let (said, code, took) =
+        timed(&["-q", "--timeout", &patient_flag(Duration::from_millis(300))], &["stubborn"]);
     assert_eq!((said.as_slice(), code), (&["ok".to_owned()][..], Some(124)));
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < patient(Duration::from_secs(5)), "{took:?}");
 }
 
 #[test]
 fn a_command_that_stops_itself_ends_in_time() {
-    let (said, code, took) = timed(&["-q", "--timeout", "300ms"], &["stop-self"]);
+    let (said, code, took) =
+        timed(&["-q", "--timeout", &patient_flag(Duration::from_millis(300))], &["stop-self"]);
     assert_eq!((said.as_slice(), code), (&["ok".to_owned()][..], Some(124)));
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < patient(Duration::from_secs(5)), "{took:?}");
 }
 
 #[test]
 fn a_stopped_process_does_not_hold_up_the_end() {
     let (said, code, took) = timed(&[], &["stop-and-leave"]);
     assert_eq!((said.as_slice(), code), (&["ok".to_owned()][..], Some(0)));
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < patient(Duration::from_secs(5)), "{took:?}");
 }
 
 /// IPC objects of the host have keys that everybody can name.

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Output};
 
-use crate::support::{fails, kennel, refused, stderr, stdout, succeeds, workspace};
+use crate::support::{fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace};
 
 /// A home directory with secrets and with a file that is none.
 fn home() -> tempfile::TempDir {
@@ -112,6 +112,7 @@ fn full_dev_has_its_own_processes_and_temporary_files() {
 
 #[test]
 fn ci_only_shows_nothing_of_home() {
+    require_ci_only!();
     let (home, dir) = (home(), workspace());
     let cargo = home.path().join(".cargo/bin");
     fs::create_dir_all(&cargo).unwrap();
@@ -136,6 +137,7 @@ fn ci_only_shows_nothing_of_home() {
 
 #[test]
 fn ci_only_refuses_what_would_weaken_it() {
+    require_ci_only!();
     let dir = workspace();
     succeeds(dir.path(), &["--profile", "ci-only"], "touch out");
     for (flags, words) in [(["--on-unavailable", "degrade"], "ci-only"), (["--net", "host"], "ci-only")] {
@@ -146,6 +148,7 @@ fn ci_only_refuses_what_would_weaken_it() {
 
 #[test]
 fn ci_only_refuses_a_limit_that_is_not_enforced() {
+    require_ci_only!();
     let dir = workspace();
     let said = refused(dir.path(), &["--profile", "ci-only", "--cpus", "1"]);
     assert!(said.contains("cpus: ") && said.contains("cgroup"), "{said}");

@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 
 use serde_json::Value;
 
-use crate::support::{fails, has, kennel, report, require, stderr, succeeds, workspace};
+use crate::support::{fails, has, kennel, patient_flag, report, require, stderr, succeeds, workspace};
 
 /// A workspace that looks like a repository.
 fn repository() -> tempfile::TempDir {
@@ -86,10 +86,11 @@ fn absent_protected_paths_are_undone_and_reported() {
 #[test]
 fn absent_protected_paths_are_undone_however_the_command_ends() {
     let write = "mkdir .git/hooks; echo x > .git/hooks/pre-commit; touch done";
+    let soon = patient_flag(std::time::Duration::from_millis(300));
     for (script, flags, code) in [
         (format!("{write}; exit 7"), vec![], Some(7)),
         (format!("{write}; kill -9 $$"), vec![], Some(137)),
-        (format!("{write}; sleep 60"), vec!["--timeout", "300ms"], Some(124)),
+        (format!("{write}; sleep 60"), vec!["--timeout", &soon], Some(124)),
         (format!("({write}) & wait; sleep 60 & exit 0"), vec![], Some(0)),
     ] {
         let dir = workspace();

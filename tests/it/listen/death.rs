@@ -5,7 +5,7 @@ use std::{fs, process::Stdio, time::Duration};
 use kennel::{Policy, Profile, Session};
 
 use super::{Hosted, runtime, signals::ready};
-use crate::support::{HEARTBEAT, beats, is_silent, stderr, until, workspace};
+use crate::support::{HEARTBEAT, beats, is_silent, patient, stderr, until, workspace};
 
 #[test]
 fn killing_the_client_kills_the_command() {
@@ -110,6 +110,6 @@ async fn session_that_was_shut_down_tells_its_clients_and_stops_listening() {
     let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("the session has ended"), "{output:?}");
-    tokio::time::timeout(Duration::from_secs(5), listening.stopped()).await.unwrap();
+    tokio::time::timeout(patient(Duration::from_secs(5)), listening.stopped()).await.unwrap();
     assert!(!listening.socket().exists());
 }

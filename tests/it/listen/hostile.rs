@@ -23,7 +23,7 @@ use nix::sys::{
 };
 
 use super::Hosted;
-use crate::support::until;
+use crate::support::{patient, until};
 
 struct Raw(OwnedFd);
 
@@ -176,7 +176,7 @@ fn silent_clients_keep_nobody_waiting_for_long() {
     let silent: Vec<Raw> = (0..200).map(|_| Raw::connect(&session)).collect();
     let start = Instant::now();
     assert!(session.is_well());
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    assert!(start.elapsed() < patient(std::time::Duration::from_secs(20)), "{:?}", start.elapsed());
     // They are shown the door.
     assert!(silent.first().unwrap().answer().is_empty());
 }

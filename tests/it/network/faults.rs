@@ -11,7 +11,7 @@ use std::{
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 
 use super::{Net, Server, at, stdout};
-use crate::support::{has, require, until};
+use crate::support::{has, patient, require, until};
 
 fn connect(to: &str) -> String {
     format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
@@ -54,7 +54,7 @@ fn a_reset_of_the_client_is_a_reset_for_the_server() {
     );
     let output = net.command(&net.flags(&[&to], &[]), &["python3", "-c", &script]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let end = ends.recv_timeout(Duration::from_secs(5)).unwrap();
+    let end = ends.recv_timeout(patient(Duration::from_secs(5))).unwrap();
     assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
 }
 
@@ -118,7 +118,7 @@ fn the_death_of_kennel_leaves_nothing() {
         kennel.kill().unwrap();
         kennel.wait().unwrap();
         for _ in before..server.accepted() {
-            ends.recv_timeout(Duration::from_secs(5)).unwrap();
+            ends.recv_timeout(patient(Duration::from_secs(5))).unwrap();
         }
         until("no process is left", || !any_process_with(&marker));
     }
@@ -148,7 +148,7 @@ fn what_a_command_sent_before_it_ended_arrives() {
     let to = at("one.test", server.port);
     for round in 0..10 {
         net.talk(&net.flags(&[&to], &[]), &[&[&connect(&to), "<\\r\\n\\r\\n", "#1000000", "!"]]);
-        let (count, end) = received.recv_timeout(Duration::from_secs(5)).unwrap();
+        let (count, end) = received.recv_timeout(patient(Duration::from_secs(5))).unwrap();
         // A client that is told of a failure could try again; one that is lied to cannot.
         assert!(count == 1_000_000 || end.is_err(), "{round}: {count} bytes, and then {end:?}");
         assert_eq!(count, 1_000_000, "{round}: {end:?}");

@@ -15,7 +15,7 @@ use super::{
     sessions::{get, output, policy, said},
     stderr, stdout,
 };
-use crate::support::{has, kennel, require, workspace};
+use crate::support::{has, kennel, patient, require, workspace};
 
 #[test]
 fn an_answer_whose_head_has_no_end_is_an_error_soon() {
@@ -30,7 +30,7 @@ fn an_answer_whose_head_has_no_end_is_an_error_soon() {
     let begun = Instant::now();
     let script = format!("curl -s -m 20 -o /dev/null -w '%{{http_code}}' -x http://{PROXY} http://{to}/");
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "502");
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < patient(Duration::from_secs(10)), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn waiting_in_small_steps_comes_to_its_end() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     child.start_kill().unwrap();
     while timeout(Duration::from_millis(100), child.wait()).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(8), "it never ends");
+        assert!(begun.elapsed() < patient(Duration::from_secs(8)), "it never ends");
     }
 }
 
@@ -95,7 +95,8 @@ async fn who_asks_for_what_is_denied_does_not_hold_up_others() {
     for _ in 0..4 {
         let mut command = session.command("getent");
         command.args(["hosts", "one.test"]);
-        let found = timeout(Duration::from_secs(3), output(command)).await.expect("an answer in time");
+        let found =
+            timeout(patient(Duration::from_secs(3)), output(command)).await.expect("an answer in time");
         assert!(said(&found).starts_with("127.1."), "{found:?}");
     }
     flooder.kill().await.unwrap();

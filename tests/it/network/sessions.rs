@@ -6,7 +6,7 @@ use kennel::{Command, Mount, Network, NetworkMode, Output, Policy, Pool, Profile
 use tokio::time::timeout;
 
 use super::{Net, Origin, PROXY, Server, at};
-use crate::support::{is_alone, payload_path, until};
+use crate::support::{is_alone, patient, payload_path, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -32,7 +32,7 @@ pub fn get(mut command: Command, to: &str) -> Command {
 }
 
 pub async fn output(mut command: Command) -> Output {
-    timeout(PATIENCE, command.output()).await.expect("in time").expect("it ran")
+    timeout(patient(PATIENCE), command.output()).await.expect("in time").expect("it ran")
 }
 
 pub fn said(output: &Output) -> String {
@@ -194,7 +194,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
 async fn wait(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "not in time: {what}: {:?}", open());
+        assert!(begun.elapsed() < patient(PATIENCE), "not in time: {what}: {:?}", open());
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -237,13 +237,13 @@ async fn a_shutdown_ends_every_transfer() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     session.shutdown().await;
     for mut child in running {
-        let end = timeout(PATIENCE, child.wait()).await.expect("in time");
+        let end = timeout(patient(PATIENCE), child.wait()).await.expect("in time");
         assert!(end.is_err(), "{end:?}");
     }
     drop(session);
     tokio::time::sleep(Duration::from_millis(50)).await;
     for _ in 0..3 {
-        ended.recv_timeout(Duration::from_secs(5)).unwrap();
+        ended.recv_timeout(patient(Duration::from_secs(5))).unwrap();
     }
     wait("nothing is left", || descriptors() <= before && children() == 0).await;
 }

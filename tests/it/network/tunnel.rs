@@ -9,6 +9,8 @@ use std::{
 
 use super::{Net, PROXY, Server, at};
 
+use crate::support::patient;
+
 /// The steps that open a tunnel.
 fn connect(to: &str) -> String {
     format!(">CONNECT {to} HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n")
@@ -94,7 +96,7 @@ fn the_end_of_a_server_is_told_and_the_client_still_speaks() {
     let steps = [&connect(&to), "<\\r\\n\\r\\n", "<", ">late", "~100", ">r", "!", "~300"];
     let heard = net.talk(&net.flags(&[&to], &[]), &[&steps]);
     assert!(heard[0].ends_with("bye\n[end]\n"), "{heard:?}");
-    assert_eq!(hears.recv_timeout(Duration::from_secs(5)).unwrap(), Ok(b"later".to_vec()));
+    assert_eq!(hears.recv_timeout(patient(Duration::from_secs(5))).unwrap(), Ok(b"later".to_vec()));
 }
 
 #[test]

@@ -6,16 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{HEARTBEAT, beats, is_silent, kennel, shell, succeeds, until, workspace};
+use crate::support::{
+    BEATEN, HEARTBEAT, beats, is_silent, kennel, patient, patient_flag, shell, succeeds, until, workspace,
+};
 
 #[test]
 fn background_processes_end_with_the_command() {
     let dir = workspace();
     for script in [
-        format!("({HEARTBEAT}) & sleep 0.1"),
-        format!("setsid sh -c '{HEARTBEAT}' & sleep 0.1"),
-        format!("nohup sh -c '{HEARTBEAT}' > /dev/null 2>&1 & sleep 0.1"),
-        format!("(setsid setsid sh -c 'trap \"\" TERM HUP INT; {HEARTBEAT}' &) & sleep 0.1"),
+        format!("({HEARTBEAT}) & {BEATEN}"),
+        format!("setsid sh -c '{HEARTBEAT}' & {BEATEN}"),
+        format!("nohup sh -c '{HEARTBEAT}' > /dev/null 2>&1 & {BEATEN}"),
+        format!("(setsid setsid sh -c 'trap \"\" TERM HUP INT; {HEARTBEAT}' &) & {BEATEN}"),
     ] {
         let output = shell(dir.path(), &[], &script);
         assert!(output.status.success() && beats(dir.path()) > 0, "{output:?}");
@@ -43,7 +45,10 @@ fn everything_is_dead_when_the_status_is_there() {
 fn timeout_ends_everything() {
     let dir = workspace();
     let script = format!("trap '' TERM INT; (setsid sh -c '{HEARTBEAT}') & while :; do sleep 1; done");
-    let output = kennel(dir.path(), &["--timeout", "300ms"], &["sh", "-c", &script]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--timeout", &patient_flag(Duration::from_millis(300))], &["sh", "-c", &script])
+            .output()
+            .unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     assert!(beats(dir.path()) > 0 && is_silent(dir.path()));
 }
@@ -64,7 +69,7 @@ fn timeout_holds_while_nobody_reads_the_output() {
         let mut child =
             kennel(dir.path(), flags, &["yes"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(124));
-        assert!(start.elapsed() < Duration::from_secs(5), "{flags:?}");
+        assert!(start.elapsed() < patient(Duration::from_secs(5)), "{flags:?}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
 };
 
-use crate::support::{kennel, run, shell, stderr, stdout, workspace};
+use crate::support::{kennel, quiet, run, shell, stderr, stdout, workspace};
 
 #[test]
 fn every_exit_status_passes_through() {
@@ -13,7 +13,7 @@ fn every_exit_status_passes_through() {
     for status in
         (0..=255).filter(|status| status % 17 == 0 || (120..=130).contains(status)).chain([1, 2, 254])
     {
-        let output = shell(dir.path(), &[], &format!("exit {status}"));
+        let output = shell(dir.path(), quiet(), &format!("exit {status}"));
         assert_eq!(output.status.code(), Some(status));
         assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
     }
@@ -143,9 +143,12 @@ fn timeout_is_124_and_says_so() {
     let output = kennel(dir.path(), &["--timeout", "200ms"], &["sleep", "60"]).output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     let said = stderr(&output);
+    let said = said.lines().last().unwrap_or_default();
     let time = said.strip_prefix("kennel: command timed out after ").and_then(|rest| rest.strip_suffix("ms"));
     let time: u32 = time.unwrap_or_else(|| panic!("{said}")).parse().unwrap();
     assert!((200..5000).contains(&time), "{said}");
-    let output = kennel(dir.path(), &["--timeout", "60s"], &["sh", "-c", "exit 3"]).output().unwrap();
+    let output = kennel(dir.path(), &[&["--timeout", "60s"], quiet()].concat(), &["sh", "-c", "exit 3"])
+        .output()
+        .unwrap();
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(3), ""), "in time: {output:?}");
 }

@@ -15,7 +15,7 @@ use nix::{
     sys::termios::{LocalFlags, tcgetattr},
 };
 
-use crate::support::{has, kennel_path, refused, require, stderr, workspace};
+use crate::support::{has, kennel_path, patient, quiet, refused, require, stderr, workspace};
 
 /// What a user at a terminal has: the master side of it, and `kennel run --tty` on the other.
 struct Window {
@@ -37,7 +37,9 @@ impl Window {
         let peer = File::from(pty.slave);
         let end = || Stdio::from(peer.try_clone().unwrap());
         let child = kennel
-            .args(["run", "--tty", "--", "sh", "-c", script])
+            .args(["run", "--tty"])
+            .args(quiet())
+            .args(["--", "sh", "-c", script])
             .current_dir(dir)
             .env("LC_ALL", "C")
             .env("TERM", "xterm")
@@ -57,7 +59,7 @@ impl Window {
     fn expect(&mut self, text: &str) {
         let start = Instant::now();
         while !self.seen.contains(text) {
-            assert!(start.elapsed() < Duration::from_secs(10), "no {text:?} in {:?}", self.seen);
+            assert!(start.elapsed() < patient(Duration::from_secs(10)), "no {text:?} in {:?}", self.seen);
             self.read_some();
         }
     }
@@ -83,7 +85,7 @@ impl Window {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(start.elapsed() < Duration::from_secs(10), "still running: {:?}", self.seen);
+            assert!(start.elapsed() < patient(Duration::from_secs(10)), "still running: {:?}", self.seen);
         };
         while self.read_some() {}
         (status.code(), self.seen.replace("\r\n", "\n"))
@@ -147,7 +149,7 @@ fn job_control_works() {
     window.type_in("PS1=; sleep 100 & jobs\n");
     window.expect("Running");
     window.type_in("sleep 200\n");
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(patient(Duration::from_millis(300)));
     window.type_in("\x1a");
     window.expect("Stopped");
     window.type_in("bg %2; jobs; kill %1 %2; wait; echo all''done; exit 3\n");

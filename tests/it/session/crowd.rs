@@ -6,7 +6,7 @@ use kennel::{Error, Session};
 use tokio::{task::JoinSet, time::timeout};
 
 use super::{PATIENCE, eventually, in_time, policy, ready, said, session, shell};
-use crate::support::workspace;
+use crate::support::{patient, workspace};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_hundred_commands_at_once_all_succeed() {
@@ -18,7 +18,7 @@ async fn two_hundred_commands_at_once_all_succeed() {
         command.args(["-c", &format!("echo {number}; exit {number}")]);
         all.spawn(async move { (number, command.output().await) });
     }
-    let ended = timeout(PATIENCE * 3, async {
+    let ended = timeout(patient(PATIENCE * 3), async {
         while let Some(ended) = all.join_next().await {
             let (number, out) = ended.unwrap();
             let out = out.unwrap_or_else(|error| panic!("{number}: {}", error.chain()));
@@ -44,7 +44,7 @@ async fn commands_run_side_by_side() {
     while let Some(ended) = in_time(all.join_next()).await {
         assert!(ended.unwrap().success());
     }
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < patient(Duration::from_secs(5)), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -116,7 +116,11 @@ async fn who_is_busy_now_succeeds_soon() {
             }
             Err(error) => panic!("{}", error.chain()),
         }
-        assert!(start.elapsed() < PATIENCE, "never ready again: {} run, {busy} times busy", running.len());
+        assert!(
+            start.elapsed() < patient(PATIENCE),
+            "never ready again: {} run, {busy} times busy",
+            running.len()
+        );
     }
     assert_eq!(session.stats().running, 20);
 }

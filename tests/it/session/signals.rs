@@ -9,7 +9,7 @@ use kennel::{Class, Command, Ended, Limit, Limits, Session, Stdio};
 use tokio::time::{sleep, timeout};
 
 use super::{eventually, in_time, policy, ready, session, shell};
-use crate::support::{HEARTBEAT, beats, has, is_silent, require, workspace};
+use crate::support::{HEARTBEAT, beats, has, is_silent, patient, require, workspace};
 
 /// A command whose heart beats in two processes that ignore signals.
 fn heart(session: &Session) -> Command {
@@ -29,14 +29,15 @@ async fn a_timeout_ends_everything_of_its_command() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let start = Instant::now();
-    let outcome = in_time(heart(&session).timeout(Duration::from_millis(300)).status()).await.unwrap();
+    let outcome =
+        in_time(heart(&session).timeout(patient(Duration::from_millis(300))).status()).await.unwrap();
     let at_end = beats(dir.path());
     assert_eq!(
         (outcome.exit_code(), outcome.ended, outcome.limit),
         (124, Ended::TimedOut, Some(Limit::WallTime))
     );
     assert_eq!(outcome.failure().unwrap().class, Class::Timeout);
-    assert!(start.elapsed() < Duration::from_secs(3) && at_end > 0);
+    assert!(start.elapsed() < patient(Duration::from_secs(3)) && at_end > 0);
     sleep(Duration::from_millis(100)).await;
     assert_eq!(beats(dir.path()), at_end, "dead when it returns");
     shell(&session, "true").await;
@@ -52,7 +53,10 @@ async fn the_policy_s_timeout_is_the_upper_bound() {
     }
     let limits = Limits { timeout: Some(Duration::from_millis(50).into()), ..Limits::default() };
     let outcome = in_time(session.command("sleep").arg("60").limits(limits).status()).await.unwrap();
-    assert!(outcome.ended == Ended::TimedOut && outcome.duration < Duration::from_millis(290), "{outcome:?}");
+    assert!(
+        outcome.ended == Ended::TimedOut && outcome.duration < patient(Duration::from_millis(290)),
+        "{outcome:?}"
+    );
 }
 
 #[tokio::test]
@@ -72,7 +76,7 @@ async fn output_before_a_timeout_is_kept() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut command = session.command("sh");
-    command.args(["-c", "echo early; sleep 60"]).timeout(Duration::from_millis(300));
+    command.args(["-c", "echo early; sleep 60"]).timeout(patient(Duration::from_millis(300)));
     let out = in_time(command.output()).await.unwrap();
     assert_eq!((out.ended, &*out.stdout), (Ended::TimedOut, &b"early\n"[..]));
 }
@@ -141,7 +145,7 @@ async fn kill_on_drop_false_keeps_the_timeout_and_ends_with_the_session() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut command = heart(&session);
-    command.kill_on_drop(false).timeout(Duration::from_millis(300));
+    command.kill_on_drop(false).timeout(patient(Duration::from_millis(300)));
     drop(in_time(command.spawn()).await.unwrap());
     beating(dir.path()).await;
     eventually("its time is up", || is_silent(dir.path())).await;
@@ -174,7 +178,8 @@ async fn a_command_that_stops_for_its_tracer_has_not_ended() {
     let session = session(dir.path()).await;
     let script = "import ctypes,os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 10)";
     let mut command = session.command("python3");
-    let out =
-        in_time(command.args(["-c", script]).timeout(Duration::from_millis(700)).output()).await.unwrap();
+    let out = in_time(command.args(["-c", script]).timeout(patient(Duration::from_millis(700))).output())
+        .await
+        .unwrap();
     assert_eq!((out.ended, out.exit_code()), (Ended::TimedOut, 124), "{:?}", out.status);
 }
