@@ -12,6 +12,7 @@
 //! | `embed` | the library leaves its host program alone and cleans up after any drop |
 //! | `enforcement` | the report is true |
 //! | `explain` | what is said to be refused was, by the wall that is named |
+//! | `kernels` | what each kernel gives, by its Landlock ABI |
 //! | `probe` | what `kennel probe` says is so |
 //! | `session` | many commands after one preparation, and nothing passes from one to the next |
 //! | `files` | the library reads and writes what a command of the session could, and nothing else |
@@ -44,6 +45,7 @@ mod explain;
 mod files;
 mod filesystem;
 mod identity;
+mod kernels;
 mod limits;
 mod listen;
 mod network;

@@ -1,0 +1,167 @@
+//! What Kennel gives on this kernel is what its Landlock ABI allows: asserted for each ABI, skipped for none.
+//! `scripts/kernels` runs this on kernels from 5.10 to the newest, and says which ABI each has.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    os::{linux::net::SocketAddrExt, unix::net},
+};
+
+use kennel::{Error, Host, Policy, Profile, Sandbox, Session};
+use serde_json::Value;
+
+use crate::support::{attempt, kennel, kennel_path, refused, report, stderr, stdout, workspace};
+
+/// The ABI that this kernel has; of machines that `scripts/kernels` started, the one that it must have.
+fn abi() -> u32 {
+    let found = Host::detect().landlock_abi;
+    if let Ok(promised) = env::var("KENNEL_LANDLOCK_ABI") {
+        assert_eq!(found.to_string(), promised, "scripts/kernels.d/table says so");
+    }
+    found
+}
+
+/// Whether the kernel is older than what Kennel runs on: then everything is refused, which has tests of its own.
+fn is_too_old() -> bool {
+    (Host::detect().kernel.0, Host::detect().kernel.1) < (5, 12)
+}
+
+/// State and detail of one protection in a report.
+fn protection(report: &Value, name: &str) -> (String, String) {
+    let entries = report["enforcement"]["protections"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["name"] == name);
+    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
+    let text = |key: &str| entry[key].as_str().unwrap().to_owned();
+    (text("state"), text("detail"))
+}
+
+#[test]
+fn landlock_is_what_the_table_of_kernels_says() {
+    abi();
+}
+
+#[test]
+fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
+    if is_too_old() {
+        return;
+    }
+    let dir = workspace();
+    let abi = abi();
+    if abi == 0 {
+        assert!(refused(dir.path(), &[]).contains("landlock: this kernel has no Landlock"));
+        return;
+    }
+    let (output, report) = report(dir.path(), &[], &["true"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let (state, detail) = protection(&report, "landlock");
+    assert!(state == "enforced" && detail.starts_with(&format!("ABI {abi}, every file right ")), "{detail}");
+    let scope = protection(&report, "landlock_scope");
+    let level = &report["enforcement"]["level"];
+    if abi >= 6 {
+        assert_eq!((scope.0.as_str(), level), ("enforced", &"full".into()));
+        assert!(output.stderr.is_empty(), "{output:?}");
+    } else {
+        let reason = format!("ABI {abi} has no scopes: they came with Linux 6.12");
+        assert_eq!((scope, level), (("off".to_owned(), reason.clone()), &"partial".into()));
+        assert_eq!(stderr(&output), format!("kennel: landlock_scope off: {reason}"));
+    }
+}
+
+#[test]
+fn ci_only_runs_where_scopes_are_and_nowhere_else() {
+    if is_too_old() {
+        return;
+    }
+    let dir = workspace();
+    let flags = ["--profile", "ci-only"];
+    if abi() >= 6 {
+        assert!(kennel(dir.path(), &flags, &["true"]).output().unwrap().status.success());
+    } else {
+        let said = refused(dir.path(), &flags);
+        assert!(said.contains("landlock") && said.contains("kennel: to mend it: "), "{said}");
+    }
+}
+
+#[test]
+fn abstract_sockets_of_the_host_are_as_the_report_says() {
+    if is_too_old() {
+        return;
+    }
+    let dir = workspace();
+    let name = format!("kennel-test-{}", std::process::id());
+    let address = net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _stream = net::UnixListener::bind_addr(&address).unwrap();
+    // With a network namespace of its own no ABI matters.
+    let own = attempt(dir.path(), &["-q"], "abstract", &[&name]);
+    assert_eq!(own.lines().next(), Some("ECONNREFUSED"));
+    let (_, report) = report(dir.path(), &["--net", "host"], &["true"]);
+    let shared = attempt(dir.path(), &["-q", "--net", "host"], "abstract", &[&name]);
+    let found = (protection(&report, "landlock_scope").0, shared.lines().next().unwrap_or_default());
+    let expected = if abi() >= 6 { ("enforced", "EPERM") } else { ("off", "ok") };
+    assert_eq!((found.0.as_str(), found.1), expected);
+}
+
+#[test]
+fn ports_of_the_host_are_narrowed_where_there_are_rules_and_refused_elsewhere() {
+    if is_too_old() {
+        return;
+    }
+    let dir = workspace();
+    let listeners = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
+    let [allowed, other] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+    let rule = format!("*:{}", allowed.port());
+    let flags = ["-q", "--net", "host", "--allow", &rule];
+    let abi = abi();
+    if abi >= 4 {
+        let said = attempt(dir.path(), &flags, "connect", &[&allowed.to_string(), &other.to_string()]);
+        assert_eq!(said, "ok\nEACCES");
+    } else {
+        let said = refused(dir.path(), &flags);
+        let reason =
+            format!("landlock_network: ABI {abi} has no rules for TCP ports: they came with Linux 6.7");
+        assert!(abi == 0 || said.contains(&reason), "{said}");
+        assert!(said.contains("kennel: to mend it: "), "{said}");
+    }
+}
+
+#[test]
+fn the_probe_comes_to_what_the_abi_gives() {
+    let verdict = |profile: &str| {
+        let mut probe = std::process::Command::new(kennel_path());
+        let output = probe.args(["probe", "--json", "--profile", profile]).output().unwrap();
+        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(report["host"]["landlock_abi"], abi());
+        (report["verdict"].as_str().unwrap().to_owned(), output.status.code())
+    };
+    let [full, partial, unavailable] = [("fully_enforced", 0), ("partial", 1), ("unavailable", 125)]
+        .map(|(word, code)| (word.to_owned(), Some(code)));
+    let plain = match abi() {
+        _ if is_too_old() => &unavailable,
+        0 => &unavailable,
+        1..6 => &partial,
+        _ => &full,
+    };
+    assert_eq!(&verdict("repo-write"), plain);
+    assert_eq!(verdict("ci-only"), if abi() >= 6 { full } else { unavailable });
+}
+
+#[tokio::test]
+async fn a_kernel_that_is_too_old_is_refused_clearly() {
+    if !is_too_old() {
+        return;
+    }
+    let dir = workspace();
+    let version = Host::detect().kernel;
+    let reason = format!("root: Linux {version} cannot make mounts read-only as a tree");
+    let remedy = "use Linux 5.12 or later (mount_setattr)";
+    for flags in [&[][..], &["--on-unavailable", "degrade"], &["--profile", "ci-only"], &["--net", "host"]] {
+        assert_eq!(refused(dir.path(), flags), format!("kennel: {reason}\nkennel: to mend it: {remedy}"));
+    }
+    let policy = Policy::profile(Profile::RepoWrite, dir.path());
+    let prepared = Session::prepare(&policy).await.map(drop);
+    for error in [Sandbox::new(&policy).map(drop).unwrap_err(), prepared.unwrap_err()] {
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        assert_eq!((error.to_string(), error.remedy()), (reason.clone(), Some(remedy)));
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+}
