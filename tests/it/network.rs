@@ -75,6 +75,11 @@ struct Net {
     names: NameServer,
 }
 
+/// The `--timeout` of every command of `Net`, so that none hangs.
+fn longest() -> String {
+    crate::support::patient_flag(std::time::Duration::from_secs(50))
+}
+
 impl Net {
     fn new() -> Self {
         Self::with(NameServer::of_loopback())
@@ -97,8 +102,8 @@ impl Net {
 
     /// As `flags`, but names lead to the internet only.
     fn strict(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
-        let at = self.names.at();
-        let mut flags = vec!["--net", "proxy", "--timeout", "50s", "--name-server", &at];
+        let (at, longest) = (self.names.at(), longest());
+        let mut flags = vec!["--net", "proxy", "--timeout", &longest, "--name-server", &at];
         flags.extend(allow.iter().flat_map(|&rule| ["--allow", rule]));
         flags.extend(more);
         flags.into_iter().map(str::to_owned).collect()

@@ -252,7 +252,8 @@ async fn a_shutdown_ends_every_transfer() {
 fn a_session_that_listens_tells_its_clients_what_was_refused() {
     let (net, name) = (Net::new(), format!("net-{}-{}", std::process::id(), std::line!()));
     let flags = net.flags(&[], &[]);
-    let flags: Vec<String> = flags.into_iter().filter(|flag| flag != "--timeout" && flag != "50s").collect();
+    let flags: Vec<String> =
+        flags.into_iter().filter(|flag| *flag != "--timeout" && *flag != super::longest()).collect();
     let kennel = |words: &[&str]| {
         std::process::Command::new(crate::support::kennel_path())
             .current_dir(net.path())
