@@ -116,7 +116,7 @@ fn typing_reaches_the_command_and_is_echoed() {
     let mut window = Window::open(dir.path(), "echo ready; read line; echo got:$line; cat; echo end");
     window.expect("ready");
     window.type_in("hello\n");
-    window.expect("got:hello");
+    window.expect("got:hello\r\n");
     window.type_in("to cat\n");
     window.expect("to cat\r\nto cat");
     window.type_in("\x04");
