@@ -75,7 +75,8 @@ impl Command {
         tracing::debug!(parent: &span, "handed over");
         drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
-        let mut running = Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span), born)?;
+        let mut running =
+            Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span), born)?;
         taken.said.iter().for_each(|report| running.note(report));
         if let Some(listener) = taken.listener {
             running.follow(listener)?;
