@@ -13,7 +13,10 @@ use std::{
 use nix::errno::Errno;
 
 pub use self::open::{OpenHow, open_beneath};
-use crate::failure::{self, Boundary, Class, Details, Failure};
+use crate::{
+    failure::{self, Boundary, Class, Details, Failure},
+    policy::without_dots,
+};
 
 /// As many links as the kernel follows, path_resolution(7).
 const MOST_LINKS: u32 = 40;
@@ -90,7 +93,7 @@ pub fn confine_path(root: impl AsRef<Path>, candidate: impl AsRef<Path>) -> Resu
     let (root, candidate) = (root.as_ref(), candidate.as_ref());
     let base = existing_root(root)?;
     let escapes = || PathEscape::Escapes { path: candidate.to_owned(), root: root.to_owned() };
-    let wanted = normalised(&base.join(candidate));
+    let wanted = without_dots(&base.join(candidate));
     // An absolute one may name the root in other words, which only the disk knows.
     if candidate.is_relative() && !wanted.starts_with(&base) {
         return Err(escapes());
@@ -105,20 +108,6 @@ fn existing_root(root: &Path) -> Result<PathBuf, PathEscape> {
         false => Err(Errno::ENOTDIR.into()),
     });
     base.map_err(|source| PathEscape::Root { root: root.to_owned(), source })
-}
-
-/// An absolute path without `.` and `..`, by its text.
-fn normalised(path: &Path) -> PathBuf {
-    let mut normalised = PathBuf::from("/");
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => normalised.push(name),
-            // Up from the root is the root.
-            Component::ParentDir => drop(normalised.pop()),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-        }
-    }
-    normalised
 }
 
 /// Where an absolute path leads, link by link. From the first part that is missing on, nothing is looked at.

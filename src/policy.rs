@@ -36,6 +36,7 @@ pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 pub use profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 pub use require::{Protection, Requirement, Requirements};
 pub use units::{Size, Span};
+pub(crate) use validate::{has_parent, without_dots};
 
 /// What one sandbox is allowed, complete: the only input of the sandbox besides the command itself.
 ///

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error,
-    policy::{Mount, Profile},
+    policy::{Mount, Profile, has_parent},
 };
 
 /// Directories that are never a workspace: writable, each would be the host itself.
@@ -63,7 +63,7 @@ pub(super) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Sou
 /// People name directories through links and expect the name to work inside.
 fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical: &Path) {
     let given: PathBuf = parts.caller.absolute(given).components().collect();
-    let plain = !given.components().any(|part| part == std::path::Component::ParentDir);
+    let plain = !has_parent(&given);
     // Where the host's own directories are shown, the link is there already.
     if plain && given != canonical && view.is_free(&given) {
         view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });

@@ -148,12 +148,13 @@ pub(super) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(),
     Ok(())
 }
 
-fn has_parent(path: &Path) -> bool {
+/// Whether `..` is a part of it.
+pub(crate) fn has_parent(path: &Path) -> bool {
     path.components().any(|component| component == Component::ParentDir)
 }
 
-/// The path with `.` and `..` taken out by text alone: good enough to refuse by, not to open.
-fn without_dots(path: &Path) -> PathBuf {
+/// The path with `.` and `..` taken out by text alone: good enough to refuse by, and to ask the disk about, not to open.
+pub(crate) fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
         match component {

@@ -3,10 +3,10 @@
 
 use std::{
     fs, io,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
-use crate::compile::on_the_way;
+use crate::{compile::on_the_way, policy::without_dots};
 
 /// A path as it was written, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +48,7 @@ pub(super) fn expanded(text: &str, home: &Path) -> io::Result<PathBuf> {
         let reason = "must be absolute, or begin with ~/";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::ParentDir => _ = plain.pop(),
-            Component::CurDir => {}
-            component => plain.push(component),
-        }
-    }
-    Ok(plain)
+    Ok(without_dots(&path))
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use super::{error::FluersError, identity, place::Place};
-use crate::{Listening, OnUnavailable, Session, listen::Brings};
+use crate::{Listening, OnUnavailable, Session, listen::Brings, policy::has_parent};
 
 pub(super) struct Context {
     profile: SandboxProfile,
@@ -91,7 +91,7 @@ impl Context {
             Some(cwd) => directory.join(cwd.strip_prefix(&self.workspace).unwrap_or(cwd)),
         };
         let refused = |reason| Err(FluersError::Cwd { path: cwd.clone(), reason });
-        if cwd.components().any(|component| component == Component::ParentDir) {
+        if has_parent(&cwd) {
             return refused("must not contain `..`");
         }
         if !self.session.compiled().view.may_be_entered(&cwd) {
