@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::granted::meant;
 pub use self::{
     run::RunLimits,
     shared::{resolve_layer, run_command, wrap_command},

@@ -68,7 +68,7 @@ pub(super) fn working_directory(given: &Path) -> Result<Place, Error> {
 /// A path that is not there, or of no form that is known.
 pub(super) fn granted(caps: &Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
     let look = |what: &'static str, given: &PathBuf| {
-        let path = meant(given, &cwd.path, home)
+        let path = meant(given, &cwd.path, Some(home))
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))
             .and_then(|path| Place::at(&path));
         path.map_err(refused(what, given, "declare a path that exists"))
@@ -85,7 +85,10 @@ pub(super) fn granted(caps: &Capabilities, cwd: Place, home: &Path) -> Result<Gr
 }
 
 /// The path that a declaration means. Pure.
-fn meant(given: &Path, cwd: &Path, home: &Path) -> Result<PathBuf, &'static str> {
+///
+/// # Errors
+/// Why it means none.
+pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<PathBuf, &'static str> {
     if given.as_os_str().is_empty() {
         return Err("is empty");
     }
@@ -94,7 +97,10 @@ fn meant(given: &Path, cwd: &Path, home: &Path) -> Result<PathBuf, &'static str>
     }
     let mut parts = given.components();
     match parts.next() {
-        Some(Component::Normal(first)) if first == OsStr::new("~") => Ok(home.join(parts.as_path())),
+        Some(Component::Normal(first)) if first == OsStr::new("~") => {
+            let home = home.ok_or("begins with ~/, and HOME is not set")?;
+            Ok(home.join(parts.as_path()))
+        }
         Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
             Err("names another user's home; write it out, or ./ before the name of a file")
         }
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn literals_mean_what_the_contract_says() {
-        let meant = |given: &str| meant(Path::new(given), Path::new("/w"), Path::new("/home/me"));
+        let meant = |given: &str| meant(Path::new(given), Path::new("/w"), Some(Path::new("/home/me")));
         for (given, path) in [
             ("cwd", "/w"),
             ("./cwd", "/w/./cwd"),

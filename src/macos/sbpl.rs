@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     Capabilities,
+    capabilities::meant,
     failure::{self, Boundary, Class, Details, Failure},
 };
 
@@ -121,7 +122,10 @@ fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String,
     let all = |what: &'static str, paths: &[PathBuf]| {
         paths
             .iter()
-            .map(|path| checked(what, path, &meant(what, path, cwd, home)?))
+            .map(|path| {
+                let refused = |reason| SbplError { what, path: path.to_owned(), reason };
+                checked(what, path, &meant(path, cwd, home.map(Path::new)).map_err(refused)?)
+            })
             .collect::<Result<Vec<String>, SbplError>>()
     };
     let written = once_each(std::iter::once(cwd_text).chain(all("write path", &caps.write_paths)?));
@@ -142,28 +146,6 @@ fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String,
         rule(&mut text, "mach-lookup", "global-name", NETWORK_SERVICES);
     }
     Ok(text)
-}
-
-/// The path that a declaration means.
-fn meant(what: &'static str, given: &Path, cwd: &Path, home: Option<&OsStr>) -> Result<PathBuf, SbplError> {
-    let refused = |reason| Err(SbplError { what, path: given.to_owned(), reason });
-    if given.as_os_str().is_empty() {
-        return refused("is empty");
-    }
-    if given == Path::new("cwd") {
-        return Ok(cwd.to_owned());
-    }
-    let mut parts = given.components();
-    match parts.next() {
-        Some(Component::Normal(first)) if first == OsStr::new("~") => match home {
-            Some(home) => Ok(Path::new(home).join(parts.as_path())),
-            None => refused("begins with ~/, and HOME is not set"),
-        },
-        Some(Component::Normal(first)) if first.as_encoded_bytes().starts_with(b"~") => {
-            refused("names another user's home")
-        }
-        _ => Ok(cwd.join(given)),
-    }
 }
 
 /// A path as Seatbelt sees it.
