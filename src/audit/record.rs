@@ -31,8 +31,7 @@ pub(crate) enum Record<'r> {
     },
     /// A command has ended, or could not be started.
     Exit {
-        /// As in the report; `failed` where it was not started, `dropped` where nobody waited for its end.
-        ended: &'r str,
+        ended: End,
         exit_code: Option<u8>,
         signal: Option<i32>,
         limit: Option<Limit>,
@@ -49,6 +48,16 @@ pub(crate) enum Record<'r> {
     Egress(Egress),
     /// A decision of the spawn broker.
     Spawn(Spawn<'r>),
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum End {
+    /// In the words of the report.
+    Ended(Ended),
+    /// Without an outcome: `failed` where it was not started, `dropped` where nobody waited for its end.
+    Without(&'static str),
 }
 
 /// A spawn that was asked for: names and lengths.
@@ -140,16 +149,6 @@ impl Record<'_> {
             Self::Egress(Egress { host, .. }) => short(host),
             Self::Session { workspace, .. } => short(workspace),
             Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } => {}
-        }
-    }
-
-    /// The word for how a command ended.
-    pub(crate) fn word(ended: Ended) -> &'static str {
-        match ended {
-            Ended::Exited => "exited",
-            Ended::Signaled => "signaled",
-            Ended::TimedOut => "timed_out",
-            Ended::Killed => "killed",
         }
     }
 }

@@ -11,7 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{line::Line, log::Log, record::Record, verify::AuditError};
+use super::{
+    line::Line,
+    log::Log,
+    record::{End, Record},
+    verify::AuditError,
+};
 use crate::{Denial, Error, Limit, Outcome};
 
 /// Sessions and one-shots of this process.
@@ -141,7 +146,7 @@ impl Exec {
             self.limit(limit, outcome.configured.as_deref());
         }
         self.write(Record::Exit {
-            ended: Record::word(outcome.ended),
+            ended: End::Ended(outcome.ended),
             exit_code: Some(outcome.exit_code()),
             signal: outcome.status.signal(),
             limit: outcome.limit,
@@ -174,7 +179,7 @@ impl Exec {
 
     fn unfinished(&self, ended: &'static str, class: Option<crate::Class>) {
         self.write(Record::Exit {
-            ended,
+            ended: End::Without(ended),
             exit_code: None,
             signal: None,
             limit: None,
