@@ -71,32 +71,8 @@ impl Audit {
     }
 }
 
-impl From<PathBuf> for Audit {
-    fn from(path: PathBuf) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<&str> for Audit {
-    fn from(path: &str) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<String> for Audit {
-    fn from(path: String) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<&PathBuf> for Audit {
-    fn from(path: &PathBuf) -> Self {
-        Self::new(path)
-    }
-}
-
-impl From<&Path> for Audit {
-    fn from(path: &Path) -> Self {
+impl<P: Into<PathBuf>> From<P> for Audit {
+    fn from(path: P) -> Self {
         Self::new(path)
     }
 }
