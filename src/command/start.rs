@@ -137,7 +137,8 @@ impl Command {
         Ok((request, asked))
     }
 
-    /// Gives the request to a worker, at the moment that is answered. One that turns out to be gone before it took anything is no reason to fail.
+    /// Gives the request to a worker, at the moment that is answered. One that turns out to be gone before it took anything
+    /// is no reason to fail.
     async fn hand_over(
         &self,
         asked: &Asked,
