@@ -156,7 +156,8 @@ impl Child {
                 return Ok(None);
             }
             Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed }) => {
-                let usage = Usage { user_us, system_us, max_rss_bytes: max_rss_kib * 1024, killed };
+                let max_rss_bytes = max_rss_kib * 1024;
+                let usage = Usage { user_us, system_us, max_rss_bytes, killed, ..Usage::default() };
                 return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage)));
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {

@@ -72,6 +72,9 @@ pub enum Details {
         limit: Limit,
         /// Its value, in the words of the policy.
         configured: Option<String>,
+        /// What was used of it, in the same words, as far as that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used: Option<String>,
     },
     /// What the host lacks.
     Platform {
@@ -214,7 +217,7 @@ mod tests {
                 serde_json::json!({"requested": "a", "granted": ["b"]}),
             ),
             (
-                Details::Limit { limit: Limit::WallTime, configured: Some(text("1s")) },
+                Details::Limit { limit: Limit::WallTime, configured: Some(text("1s")), used: None },
                 serde_json::json!({"limit": "wall_time", "configured": "1s"}),
             ),
             (

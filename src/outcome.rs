@@ -27,13 +27,24 @@ pub enum Ended {
 /// The limit that ended a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Limit {
+    /// [`Limits::memory`](crate::Limits::memory).
+    Memory,
+    /// [`Limits::pids`](crate::Limits::pids).
+    Pids,
     /// [`Limits::timeout`](crate::Limits::timeout).
     WallTime,
     /// [`Limits::cpu_time`](crate::Limits::cpu_time).
     CpuTime,
+    /// [`Limits::output`](crate::Limits::output).
+    Output,
+    /// [`Limits::tmp_size`](crate::Limits::tmp_size).
+    Tmpfs,
     /// [`Limits::file_size`](crate::Limits::file_size).
     FileSize,
+    /// [`Limits::open_files`](crate::Limits::open_files).
+    OpenFiles,
 }
 
 /// What a command and all its descendants used together.
@@ -47,6 +58,19 @@ pub struct Usage {
     pub max_rss_bytes: u64,
     /// Processes that outlived the command and were killed with the sandbox.
     pub killed: u32,
+    /// Largest memory of all its processes together, with what the kernel held for them, in bytes. This and what follows
+    /// is known only where the command had a cgroup (memory.peak, Linux 5.19).
+    pub peak_memory_bytes: Option<u64>,
+    /// Most processes and threads at the same time (pids.peak, Linux 6.1).
+    pub peak_pids: Option<u64>,
+    /// Bytes read from block devices (io.stat).
+    pub io_read_bytes: Option<u64>,
+    /// Bytes written to block devices (io.stat).
+    pub io_write_bytes: Option<u64>,
+    /// Time in which it could have run, had the limit of processors not held it back, in microseconds (cpu.stat).
+    pub throttled_us: Option<u64>,
+    /// Processes that were killed because memory was at its limit (memory.events).
+    pub oom_kills: Option<u64>,
 }
 
 /// How it is known that something was refused.
@@ -127,6 +151,8 @@ pub struct Outcome {
     pub audit_id: Option<String>,
     /// The configured value of the limit that ended it, in words.
     pub(crate) configured: Option<String>,
+    /// What it used of that limit, in the same words, as far as that is known.
+    pub(crate) used: Option<String>,
 }
 
 impl Outcome {
@@ -171,9 +197,11 @@ impl Outcome {
     /// The failure class, when Kennel or a limit ended the command.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        let details = self
-            .limit
-            .map_or(Details::None, |limit| Details::Limit { limit, configured: self.configured.clone() });
+        let details = self.limit.map_or(Details::None, |limit| Details::Limit {
+            limit,
+            configured: self.configured.clone(),
+            used: self.used.clone(),
+        });
         let (class, boundary, message) = match (self.ended, self.limit) {
             (Ended::TimedOut, _) => {
                 let message = format!("command timed out after {}ms", self.duration.as_millis());

@@ -297,6 +297,7 @@ impl Running {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             configured: limit.and_then(|limit| self.configured(limit)),
+            used: None,
             audit_id: self.exec.id().map(str::to_owned),
         };
         self.exec.ended(&outcome);
@@ -307,9 +308,14 @@ impl Running {
     fn configured(&self, limit: Limit) -> Option<String> {
         let limits = &self.asked.limits;
         match limit {
+            Limit::Memory => limits.memory.map(|size| size.to_string()),
+            Limit::Pids => limits.pids.map(|count| count.to_string()),
             Limit::WallTime => self.asked.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
             Limit::CpuTime => limits.cpu_time.map(|span| span.to_string()),
+            Limit::Output => limits.output.map(|size| size.to_string()),
+            Limit::Tmpfs => limits.tmp_size.map(|size| size.to_string()),
             Limit::FileSize => limits.file_size.map(|size| size.to_string()),
+            Limit::OpenFiles => limits.open_files.map(|count| count.to_string()),
         }
     }
 }

@@ -306,7 +306,7 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
         user_us: micros(used.ru_utime),
         system_us: micros(used.ru_stime),
         max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
-        killed: 0,
+        ..Usage::default()
     })
 }
 

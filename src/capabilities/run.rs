@@ -94,6 +94,7 @@ fn outcome(status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
         denials: Vec::new(),
         audit_id: None,
         configured: None,
+        used: None,
     }
 }
 

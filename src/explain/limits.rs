@@ -19,12 +19,15 @@ pub(super) fn of_error(limits: &Limits, errno: Errno) -> Option<Denial> {
 }
 
 /// The limit that a command seems to have ended for: it ended by the limit's signal, which it may also have sent itself.
-/// Wall time is no protection of its own, and told as such.
+/// Wall time, output and private places are no protections of their own, and told as such.
 pub(crate) fn of_end(limits: &Limits, limit: Limit) -> Option<Denial> {
     let (protection, value, flag) = match limit {
-        Limit::WallTime => return None,
+        Limit::Memory => (Protection::Memory, limits.memory?.to_string(), Some("--memory SIZE")),
+        Limit::Pids => (Protection::Pids, limits.pids?.to_string(), Some("--pids N")),
         Limit::CpuTime => (Protection::CpuTime, limits.cpu_time?.to_string(), Some("--cpu-time TIME")),
         Limit::FileSize => (Protection::FileSize, limits.file_size?.to_string(), None),
+        Limit::OpenFiles => (Protection::OpenFiles, limits.open_files?.to_string(), None),
+        Limit::WallTime | Limit::Output | Limit::Tmpfs => return None,
     };
     Some(denial(protection, &value, flag))
 }

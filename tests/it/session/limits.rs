@@ -153,7 +153,7 @@ async fn the_limit_that_ended_a_command_is_told_as_the_command_had_it() {
     command.args(["-c", "head -c 100000 /dev/zero > out; kill -XFSZ $$"]);
     command.limits(Limits { file_size: size(4096), ..Limits::default() });
     let out = in_time(command.output()).await.unwrap();
-    let Details::Limit { limit, configured } = out.failure().unwrap().details else { panic!("{out:?}") };
+    let Details::Limit { limit, configured, .. } = out.failure().unwrap().details else { panic!("{out:?}") };
     assert_eq!((limit, configured), (Limit::FileSize, size(4096).map(|size| size.to_string())));
 }
 
