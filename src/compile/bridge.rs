@@ -169,7 +169,7 @@ fn walls(parts: &Parts<'_>, files: u64) -> Section {
     let mut told = Enforcement::default();
     identity::keyring(parts, &mut walls, &mut told);
     identity::privileges(parts, &mut walls, &mut told);
-    landlock::nothing(parts, &mut walls);
+    landlock::socket_alone(parts, PROXY, &mut walls);
     walls.push(Protection::CoreDumps, &limits::rlimit(libc::RLIMIT_CORE, limits::NO_CORE));
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
     if parts.host.seccomp {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn landlock_allows_nothing_and_the_filter_comes_last() {
+    fn landlock_allows_the_socket_alone_and_the_filter_comes_last() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("socket");
         let _listener = UnixListener::bind(&path).expect("a socket");
@@ -265,6 +265,17 @@ mod tests {
         ));
         assert!(has(&walls, |step| matches!(step, Step::LandlockRestrict {})));
         assert!(!has(&walls, |step| matches!(step, Step::LandlockRule { .. })));
+        // From ABI 9 on (Linux 7.1) connecting to a socket by its path is a right.
+        const RESOLVE_UNIX: u64 = 1 << 16;
+        let newest = plan(11, true);
+        assert!(has(
+            &newest,
+            |step| matches!(step, Step::LandlockRuleset { fs, .. } if fs & RESOLVE_UNIX != 0)
+        ));
+        assert!(has(
+            &newest,
+            |step| matches!(step, Step::LandlockRule { path, access: RESOLVE_UNIX } if *path == PROXY)
+        ));
         let last = entries(&walls.bytes).last().flatten().expect("a step");
         assert!(matches!(last.step, Step::Seccomp { .. }) && !last.optional);
         // What such a host lacks is told of the sandbox, where it is an error or reported.

@@ -4,7 +4,7 @@
 //! No second wall where a read-only place lies below a writable one (protected paths, grants below /tmp or HOME):
 //! rights only add up, and there the mount's own flag is the wall.
 
-use std::path::Path;
+use std::{ffi::CStr, path::Path};
 
 use ::landlock::{ABI, Access as _, AccessFs, AccessNet, BitFlags, Scope};
 use kennel_helper::plan::Step;
@@ -121,9 +121,9 @@ pub(super) fn restrict(parts: &Parts<'_>, payload: &mut Section) {
     }
 }
 
-/// Appends a domain in which nothing is allowed: no file, no port, no signal or abstract socket to anybody outside of it.
-/// Connecting to a socket by its path needs none of these rights.
-pub(super) fn nothing(parts: &Parts<'_>, walls: &mut Section) {
+/// Appends a domain in which nothing is allowed but to connect to one socket, which needs a right from ABI 9 on: no file,
+/// no port, no signal or abstract socket to anybody outside of it.
+pub(super) fn socket_alone(parts: &Parts<'_>, socket: &CStr, walls: &mut Section) {
     let number = parts.host.landlock_abi;
     if number == 0 {
         return;
@@ -132,6 +132,11 @@ pub(super) fn nothing(parts: &Parts<'_>, walls: &mut Section) {
     let (fs, net, scoped) = (AccessFs::from_all(abi), AccessNet::from_all(abi), Scope::from_all(abi));
     let ruleset = Step::LandlockRuleset { fs: fs.bits(), net: net.bits(), scoped: scoped.bits() };
     walls.push_by(parts.policy, Protection::Landlock, &ruleset);
+    let access = fs & AccessFs::ResolveUnix;
+    if !access.is_empty() {
+        let rule = Step::LandlockRule { path: socket, access: access.bits() };
+        walls.push_by(parts.policy, Protection::Landlock, &rule);
+    }
     restrict(parts, walls);
 }
 

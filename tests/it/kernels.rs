@@ -102,6 +102,22 @@ fn abstract_sockets_of_the_host_are_as_the_report_says() {
 }
 
 #[test]
+fn sockets_in_read_only_grants_are_out_of_reach_where_landlock_knows_them() {
+    if is_too_old() || abi() == 0 {
+        return;
+    }
+    let (dir, other) = (workspace(), workspace());
+    let path = other.path().join("socket");
+    let _listener = net::UnixListener::bind(&path).unwrap();
+    let connect = |flag: &str| {
+        let other = other.path().to_str().unwrap();
+        attempt(dir.path(), &["-q", flag, other], "unix", &[path.to_str().unwrap()])
+    };
+    assert_eq!(connect("--rw"), "ok");
+    assert_eq!(connect("--ro"), if abi() >= 9 { "EACCES" } else { "ok" });
+}
+
+#[test]
 fn ports_of_the_host_are_narrowed_where_there_are_rules_and_refused_elsewhere() {
     if is_too_old() {
         return;
