@@ -257,7 +257,8 @@ fn finish_for(
     let (footing, again) = match shape {
         Shape::OneShot => Default::default(),
         Shape::Session { .. } => {
-            (Footing::of(&view, &on_host, &protected.watches), footing::again(&view, &on_host))
+            let secrets = secrets::absent(&view, &parts);
+            (Footing::of(&view, &on_host, &protected.watches, secrets), footing::again(&view, &on_host))
         }
     };
     let worker = order::worker_steps(&parts, &view, &mut enforcement);

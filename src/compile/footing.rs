@@ -37,7 +37,7 @@ enum What {
     Grant,
     /// A mount. No command can move its mount point.
     Mount,
-    /// A watch. A command can have put something there, or exchanged the link.
+    /// A watch, or a secret that was not there. A command can have put something there, or exchanged the link.
     Watch,
 }
 
@@ -55,11 +55,12 @@ pub(crate) enum Change {
 }
 
 impl Footing {
-    pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch]) -> Self {
+    pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch], secrets: Vec<PathBuf>) -> Self {
         let grants = view.writable_directories().map(|(_, source)| (source.path.clone(), What::Grant));
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::Mount));
         let watches = watches.iter().map(|watch| (watch.stands_on(), What::Watch));
-        let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).collect();
+        let secrets = secrets.into_iter().map(|path| (path, What::Watch));
+        let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();
         let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path), path, what };

@@ -83,11 +83,20 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Where secrets of the caller's would be seen if somebody made them.
+pub(super) fn absent(view: &View, parts: &Parts<'_>) -> Vec<PathBuf> {
+    let is_absent = |path: &PathBuf| !parts.names.may_exist(path) || !crate::host::exists(path);
+    of_homes(parts.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
+}
+
+fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
+    caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)))
+}
+
 /// The secrets that are there, by canonical path: some people keep theirs behind links. Those of the system lie
 /// where they are named, so that the view tells whether they need a look at all.
 fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
-    let of_homes = parts.caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
-    let of_homes = of_homes.filter(|path| parts.names.may_exist(path));
+    let of_homes = of_homes(parts.caller).filter(|path| parts.names.may_exist(path));
     let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(parts.caller));
     let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
     let paths = of_homes.chain(of_system).filter(|path| crate::host::exists(path));
@@ -108,8 +117,7 @@ pub(crate) fn secrets_below<'p>(
     granted: impl Iterator<Item = &'p Path> + Clone,
     caller: &Caller,
 ) -> Vec<PathBuf> {
-    let of_homes = caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)));
-    let of_homes = of_homes.filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
+    let of_homes = of_homes(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
     of_homes.filter(|path| crate::host::exists(path)).collect()
 }
 

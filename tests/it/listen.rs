@@ -4,6 +4,7 @@ mod death;
 mod hostile;
 mod peers;
 mod place;
+mod secrets;
 mod signals;
 mod status;
 
@@ -33,14 +34,19 @@ impl Hosted {
     }
 
     pub fn start_in(runtime: TempDir, flags: &[&str]) -> Self {
+        Self::begin(runtime, |start| start.args(flags))
+    }
+
+    /// A session of somebody who is at home there.
+    pub fn start_for(home: &Path, flags: &[&str]) -> Self {
+        Self::begin(runtime(), |start| start.env("HOME", home).args(flags))
+    }
+
+    fn begin(runtime: TempDir, change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let workspace = workspace();
-        let mut host = at(runtime.path(), workspace.path())
-            .args(["session", "start", "--name", "s", "--foreground"])
-            .args(flags)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut start = at(runtime.path(), workspace.path());
+        start.args(["session", "start", "--name", "s", "--foreground"]);
+        let mut host = change(&mut start).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(host.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(line.ends_with("/kennel/s.sock\n"), "the session did not start: {line:?}");
