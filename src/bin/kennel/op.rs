@@ -95,12 +95,14 @@ fn credentials(
 ) -> Result<BTreeMap<String, Secret>, SpawnError> {
     let mut found = BTreeMap::new();
     for key in &envelope.credential_env_keys {
+        // Wiped there also where a file goes before it.
+        let own = taken_from_environment(key, own);
         let file = op.credential.iter().find(|(name, _)| name == key);
         let secret = match file {
             Some((_, path)) => read(Path::new(path))
                 .map(Some)
                 .map_err(|source| SpawnError::CredentialFailed { key: key.clone(), source: source.into() })?,
-            None => taken_from_environment(key, own),
+            None => own,
         };
         found.extend(secret.map(|secret| (key.clone(), secret)));
     }

@@ -278,17 +278,22 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
         "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\noperations.wait = 'tool {said} {fifo}'",
     );
     fs::write(home.at("manifest.toml"), manifest).unwrap();
-    let mut op = Command::new("setpriv");
-    op.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"]).arg(home.at("kennel"));
-    op.args(["op", "manifest.toml", "wait", "--arg", &format!("said={}", said.display())]);
-    op.args(["--arg", &format!("fifo={}", fifo.display())]).current_dir(home.dir.path());
-    let secret = secret("user");
-    let mut op = op.env("HOME", home.at("out")).env("TOKEN", &secret).spawn().unwrap();
-    until("the program has its credential", || said.exists());
-    let environment = fs::read(format!("/proc/{}/environ", op.id())).unwrap();
-    fs::write(fifo, "go\n").unwrap();
-    assert!(op.wait().unwrap().success());
-    assert!(has(&environment, "TOKEN=") && !has(&environment, &secret));
+    fs::write(home.at("out/token"), "of a file").unwrap();
+    // Where a file goes before the variable too.
+    for file in [&[][..], &["--credential", "TOKEN=out/token"]] {
+        let mut op = Command::new("setpriv");
+        op.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"]).arg(home.at("kennel"));
+        op.args(["op", "manifest.toml", "wait", "--arg", &format!("said={}", said.display())]).args(file);
+        op.args(["--arg", &format!("fifo={}", fifo.display())]).current_dir(home.dir.path());
+        let secret = secret("user");
+        let mut op = op.env("HOME", home.at("out")).env("TOKEN", &secret).spawn().unwrap();
+        until("the program has its credential", || said.exists());
+        let environment = fs::read(format!("/proc/{}/environ", op.id())).unwrap();
+        fs::write(&fifo, "go\n").unwrap();
+        assert!(op.wait().unwrap().success());
+        assert!(has(&environment, "TOKEN=") && !has(&environment, &secret), "{file:?}");
+        fs::remove_file(&said).unwrap();
+    }
 }
 
 #[tokio::test]
