@@ -131,17 +131,11 @@ fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
 fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if kernel < PID_MAX_BY_NAMESPACE {
-        return (
-            By::Nothing,
-            State::Off,
-            format!("{NEVER}, and pid namespaces have no limit before Linux 6.14"),
-        );
+        let how = format!("{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own");
+        return (By::Nothing, State::Off, how);
     }
     let numbers = most.saturating_add(RESERVED_PIDS).min(PID_MAX_LIMIT);
-    let how = format!(
-        "{NEVER}; kernel.pid_max of the pid namespace, counted{whose}: up to {RESERVED_PIDS} more",
-        whose = if whose.is_empty() { " over all its processes" } else { whose }
-    );
+    let how = format!("{NEVER}; kernel.pid_max of the pid namespace keeps to it{whose}, with {RESERVED_PIDS} more at most");
     (By::PidMax(numbers), State::Degraded, how)
 }
 
