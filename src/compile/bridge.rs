@@ -19,13 +19,8 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape, Subject,
-    emit::absolute,
-    home, identity, landlock, limits,
-    rooms::Room,
-    seccomp,
-    section::Section,
-    source::Source,
+    Parts, Shape, Subject, emit::absolute, home, identity, landlock, limits, rooms::Room, seccomp,
+    section::Section, source::Source,
 };
 use crate::{Enforcement, Error, Policy, Protection, caller::Caller, host::Host};
 

@@ -131,11 +131,15 @@ fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
 fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if kernel < PID_MAX_BY_NAMESPACE {
-        let how = format!("{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own");
+        let how = format!(
+            "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
+        );
         return (By::Nothing, State::Off, how);
     }
     let numbers = most.saturating_add(RESERVED_PIDS).min(PID_MAX_LIMIT);
-    let how = format!("{NEVER}; kernel.pid_max of the pid namespace keeps to it{whose}, with {RESERVED_PIDS} more at most");
+    let how = format!(
+        "{NEVER}; instead kernel.pid_max of the pid namespace{whose}: as many, and up to {RESERVED_PIDS} more"
+    );
     (By::PidMax(numbers), State::Degraded, how)
 }
 

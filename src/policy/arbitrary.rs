@@ -111,7 +111,8 @@ fn env() -> impl Strategy<Value = Env> {
 
 fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (option::of(size()), option::of(size()), option::of(size()), option::of(size()));
-    let counts = (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), any::<bool>());
+    let counts =
+        (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), any::<bool>());
     // Quarters, because serde_json may round the last bit of other fractions.
     let cpus = option::of((-4_i32..20_000).prop_map(|quarters| f64::from(quarters) / 4.0));
     (sizes, counts, cpus, option::of(span()), option::of(span())).prop_map(

@@ -17,17 +17,19 @@ use super::{PolicyError, Protection, Size, Span};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory, in bytes. Without a cgroup it is counted for each process; the enforcement report says so.
+    /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), which leaves out
+    /// what is shared and files in private places; the enforcement report says so.
     pub memory: Option<Size>,
-    /// Processes and threads at the same time.
+    /// Processes and threads at the same time, of all commands of a session together. How well it holds depends on the
+    /// kernel and on who asks; the enforcement report says so.
     pub pids: Option<u64>,
     /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
     pub cpus: Option<f64>,
-    /// Processor time.
+    /// Processor time; without a cgroup of each process, in whole seconds.
     pub cpu_time: Option<Span>,
     /// Time on the wall clock.
     pub timeout: Option<Span>,
-    /// Bytes kept of each output stream; what comes after is read and dropped.
+    /// Bytes kept of each output stream; what comes after is read and dropped. With a terminal nothing is counted.
     pub output: Option<Size>,
     /// Whether a command that writes more than [`output`](Self::output) is ended, instead of going on unheard. Default:
     /// false.

@@ -104,7 +104,7 @@ fn process_limit_says_how_it_holds_for_root() {
         report(dir.path(), &["--pids", "20"], &["sh", "-c", "cat /proc/sys/kernel/pid_max"]);
     let never = "the kernel never applies RLIMIT_NPROC to real root";
     let (state, detail) = if has_pid_max() {
-        ("degraded", "; kernel.pid_max of the pid namespace keeps to it, with 300 more at most")
+        ("degraded", "; instead kernel.pid_max of the pid namespace: as many, and up to 300 more")
     } else {
         ("off", ", and before Linux 6.14 pid namespaces have no limit of their own")
     };

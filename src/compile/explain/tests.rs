@@ -17,7 +17,8 @@ fn terms(host: &Path) -> Terms {
     view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
     view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
     view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
-    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: Room::of_size(4096) }).expect("granted");
+    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: Room::of_size(4096) })
+        .expect("granted");
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
