@@ -107,7 +107,7 @@ fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
         // The zygote, init and payload of each worker that waits or is just being made, and the command's own init.
         Shape::Session { ready } => {
             let own = 2 * (ready as u64 + 1) + 2;
-            (own, format!(" over all commands of the session and {own} processes of its own"))
+            (own, format!(" over all commands of the session and {own} of its own"))
         }
     };
     let most = pids.saturating_add(own);
@@ -138,7 +138,7 @@ fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
     }
     let numbers = most.saturating_add(RESERVED_PIDS).min(PID_MAX_LIMIT);
     let how = format!(
-        "{NEVER}; instead kernel.pid_max of the pid namespace{whose}: as many, and up to {RESERVED_PIDS} more"
+        "{NEVER}; instead kernel.pid_max of the pid namespace: as many{whose}, and up to {RESERVED_PIDS} more"
     );
     (By::PidMax(numbers), State::Degraded, how)
 }

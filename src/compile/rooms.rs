@@ -18,6 +18,9 @@ const DEFAULT_SIZE: u64 = 2 << 30;
 /// file takes about 1 KiB of the kernel's memory, which tmpfs does not count as its own.
 const PAGE: u64 = 4096;
 
+/// A link to a longer path takes a page (SHORT_SYMLINK_LEN of mm/shmem.c); directories take none.
+const SHORT_LINK: usize = 128;
+
 /// Fewer are of no use.
 const FEWEST_INODES: u64 = 64;
 
@@ -71,7 +74,7 @@ impl Own {
     /// The places of the view at `target` and below it, and the directories that lead there.
     fn of(view: &View, target: &Path) -> Self {
         let mut above = target;
-        let mut own = Self { bytes: PAGE, inodes: 1 };
+        let mut own = Self { bytes: 0, inodes: 1 };
         // What lies in /proc is the kernel's.
         let places = view.iter().filter(|(path, _)| path.starts_with(target) && !path.starts_with("/proc"));
         for (path, place) in places {
@@ -79,7 +82,7 @@ impl Own {
             own.inodes += path.components().count().saturating_sub(shared.count()) as u64;
             own.bytes += match &place.node {
                 Node::File { contents, .. } => (contents.len() as u64).next_multiple_of(PAGE),
-                Node::Symlink { .. } => PAGE,
+                Node::Symlink { points_to } if points_to.as_os_str().len() >= SHORT_LINK => PAGE,
                 _ => 0,
             };
             above = path;
@@ -138,14 +141,17 @@ mod tests {
     #[test]
     fn own_is_what_the_view_puts_there_and_what_leads_there() {
         let mut view = View::default();
-        assert_eq!(own(&view, "/"), [1, 1]);
+        assert_eq!(own(&view, "/"), [0, 1]);
         view.offer("", "/tmp", Node::Private { mode: 0o1777 });
         view.offer("", "/etc/passwd", Node::File { contents: vec![0; 4097], mode: 0o644 });
         view.offer("", "/etc/ssl/certs", Node::Dir);
         view.offer("", "/proc/keys", Node::CoverFile);
-        assert_eq!(own(&view, "/"), [1 + 2, 1 + 1 + 2 + 2], "root, tmp, etc, passwd, ssl, certs");
-        assert_eq!(own(&view, "/etc/ssl"), [1, 1 + 1]);
-        assert_eq!(own(&view, "/tmp"), [1, 1]);
+        assert_eq!(own(&view, "/"), [2, 1 + 1 + 2 + 2], "root, tmp, etc, passwd, ssl, certs");
+        assert_eq!(own(&view, "/etc/ssl"), [0, 1 + 1]);
+        assert_eq!(own(&view, "/tmp"), [0, 1]);
+        view.offer("", "/tmp/short", Node::Symlink { points_to: "a".repeat(127).into() });
+        view.offer("", "/tmp/long", Node::Symlink { points_to: "a".repeat(128).into() });
+        assert_eq!(own(&view, "/tmp"), [1, 3]);
     }
 
     #[test]
@@ -153,7 +159,7 @@ mod tests {
         let mut view = View::default();
         view.offer("", "/tmp/a/b", Node::Dir);
         let room = Room { inodes: 5, ..Room::of_size(8192) }.with_own(&view, Path::new("/tmp"));
-        assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=12288,nr_inodes=8");
+        assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
         assert_eq!(Room::of_size(4096).inodes, FEWEST_INODES);
         assert_eq!(Room::of_size(1 << 30).inodes, 1 << 18);
         let most = Room { inodes: u64::MAX, ..Room::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
