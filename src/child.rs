@@ -11,7 +11,7 @@ use kennel_helper::control::Report;
 use tokio::runtime::Handle;
 
 use crate::{
-    ChildOutput, ChildStdin, Ended, Error, Outcome, Output, Terminal, Usage, inside::Arrival,
+    ChildOutput, ChildStdin, Error, Outcome, Output, Terminal, Usage, ending::Cause, inside::Arrival,
     running::Running, stdio::Collected,
 };
 
@@ -49,6 +49,11 @@ impl Child {
         self.stdin = input.map(ChildStdin::new).transpose().map_err(failed())?;
         self.stdout = reader(output, of_output).map_err(failed())?;
         self.stderr = reader(error, of_error).map_err(failed())?;
+        for stream in self.stdout.iter_mut().chain(&mut self.stderr) {
+            if let Some(flood) = running.flood() {
+                stream.ends_by(flood);
+            }
+        }
         if let (Some(stderr), Some(judge)) = (&mut self.stderr, running.judge()) {
             stderr.explain_by(judge.clone(), running.late());
         }
@@ -134,7 +139,7 @@ impl Child {
     /// # Errors
     /// Those of send(2).
     pub fn start_kill(&mut self) -> io::Result<()> {
-        self.running.as_mut().map_or(Ok(()), |running| running.kill(Ended::Killed))
+        self.running.as_mut().map_or(Ok(()), |running| running.kill(Cause::Killed))
     }
 
     /// Ends every process of the sandbox and waits until it is done.
@@ -155,10 +160,10 @@ impl Child {
                 self.terminal = Some(terminal?);
                 return Ok(None);
             }
-            Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed }) => {
+            Arrival::Report(Report::Ended { status, user_us, system_us, max_rss_kib, killed, full }) => {
                 let max_rss_bytes = max_rss_kib * 1024;
                 let usage = Usage { user_us, system_us, max_rss_bytes, killed, ..Usage::default() };
-                return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage)));
+                return Ok(Some(running.outcome(ExitStatus::from_raw(status), usage, running.full(full))));
             }
             Arrival::Report(Report::Failed { section, index, errno }) => {
                 Err(running.failure(section, index, errno))
@@ -178,7 +183,7 @@ impl Child {
             }
             // Init was killed: by the last resort of ours, or by somebody else.
             Arrival::Closed if running.was_killed() => {
-                Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default())))
+                Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default(), None)))
             }
             Arrival::Closed => {
                 running.undo_unheard();

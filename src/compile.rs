@@ -21,6 +21,7 @@ mod pin;
 mod protect;
 mod renew;
 pub(crate) mod request;
+mod rooms;
 pub(crate) mod seccomp;
 mod secrets;
 mod section;
@@ -41,7 +42,8 @@ pub(crate) use self::{
 };
 
 use self::{
-    bridge::BridgePlan, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View,
+    bridge::BridgePlan, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, rooms::Room,
+    view::View,
 };
 use crate::{
     Enforcement, Error,
@@ -52,9 +54,6 @@ use crate::{
     proxy::Settings,
     watch::Watch,
 };
-
-/// Private places are that large where the policy does not say.
-const DEFAULT_TMPFS: u64 = 2 << 30;
 
 /// What the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,10 +101,6 @@ pub(crate) struct OwnProgram {
 }
 
 impl Parts<'_> {
-    fn tmpfs_size(&self) -> u64 {
-        self.policy.limits.tmp_size.map_or(DEFAULT_TMPFS, |size| size.bytes())
-    }
-
     /// HOME inside: the caller's, except where nothing of it may be known.
     fn home(&self) -> PathBuf {
         match self.policy.profile {
@@ -158,6 +153,8 @@ pub(crate) struct Compiled {
     pub(crate) grants: Grants,
     /// Paths to look at after a command.
     pub(crate) watches: Arc<[Watch]>,
+    /// Private file systems that are looked at after a command that failed, in the order of their steps.
+    pub(crate) rooms: Vec<Room>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
     /// Where what happens is written down; its path is absolute.
@@ -194,6 +191,7 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
+    limits::pid_max(&parts, &mut namespaces);
     Ok(Begun { namespaces, enforcement })
 }
 
@@ -263,7 +261,7 @@ fn finish_for(
     };
     let worker = order::worker_steps(&parts, &view, &mut enforcement);
     let files = order::file_steps(&parts, &view);
-    let walls = order::wall_steps(&parts, &view, &mut enforcement)?;
+    let (walls, rooms) = order::wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
     let payload = order::payload_steps(&parts, &mut enforcement)?;
     let view = Arc::new(view);
@@ -281,6 +279,7 @@ fn finish_for(
         overlay: environment::overlay(policy),
         directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
         watches: protected.watches.into(),
+        rooms,
         limits: policy.limits.clone(),
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,

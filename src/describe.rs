@@ -39,6 +39,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::MountAgain { target: at, .. } => {
             format!("mount {} again, which was replaced outside", target(at))
         }
+        Step::Room { path } => format!("look at what is free at {}", target(path)),
         Step::Forgo { path } => format!("go without {}", target(path)),
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),

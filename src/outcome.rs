@@ -24,27 +24,50 @@ pub enum Ended {
     Killed,
 }
 
-/// The limit that ended a command.
+/// The limit that ended a command, by the rule that stands beside it. A command that succeeded hit none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`Limits::memory`](crate::Limits::memory).
+    /// [`Limits::memory`](crate::Limits::memory), where the command has a cgroup, which says so. Without one a program is
+    /// told that there is no memory, and nobody else is.
     Memory,
-    /// [`Limits::pids`](crate::Limits::pids).
+    /// [`Limits::pids`](crate::Limits::pids), likewise.
     Pids,
-    /// [`Limits::timeout`](crate::Limits::timeout).
+    /// [`Limits::timeout`](crate::Limits::timeout): Kennel ended it.
     WallTime,
-    /// [`Limits::cpu_time`](crate::Limits::cpu_time).
+    /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: SIGXCPU ended the command, or SIGKILL after
+    /// so much was used, which comes to who does not heed the other. The status by which a shell tells that of a child
+    /// (152, 137) counts as well.
     CpuTime,
-    /// [`Limits::output`](crate::Limits::output).
+    /// [`Limits::output`](crate::Limits::output): Kennel ended it, because of
+    /// [`output_ends`](crate::Limits::output_ends). Otherwise output that is too much is cut, and ends nothing.
     Output,
-    /// [`Limits::tmp_size`](crate::Limits::tmp_size).
+    /// [`Limits::tmp_size`](crate::Limits::tmp_size) or [`tmp_inodes`](crate::Limits::tmp_inodes): nothing was left in a
+    /// private place or a tmpfs of the policy when the command failed.
     Tmpfs,
-    /// [`Limits::file_size`](crate::Limits::file_size).
+    /// [`Limits::file_size`](crate::Limits::file_size), where the policy has it: SIGXFSZ ended the command, or a child of
+    /// a shell (153). Who ignores that signal is told that the file is too large, and nobody else is.
     FileSize,
-    /// [`Limits::open_files`](crate::Limits::open_files).
+    /// [`Limits::open_files`](crate::Limits::open_files). No kernel tells it to anybody but the program, so that it is not
+    /// named yet; [`Policy::explain`](crate::Policy::explain) finds what the program says.
     OpenFiles,
+}
+
+impl Limit {
+    /// Its name for people.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "processes",
+            Self::WallTime => "wall time",
+            Self::CpuTime => "processor time",
+            Self::Output => "output",
+            Self::Tmpfs => "room in private places",
+            Self::FileSize => "size of a file",
+            Self::OpenFiles => "open files",
+        }
+    }
 }
 
 /// What a command and all its descendants used together.
@@ -194,6 +217,15 @@ impl Outcome {
         denials.chain(self.failure().map(|failure| format!("kennel: {}", failure.message))).collect()
     }
 
+    /// The limit that ended it, its value, and what was used of it where that says more.
+    fn limit_in_words(&self, limit: Limit) -> String {
+        let configured = self.configured.iter().map(|value| format!(", {value}"));
+        let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
+        let used = more.map(|used| format!(" (used {used})"));
+        let values: String = configured.chain(used).collect();
+        format!("a limit ended the command: {}{values}", limit.words())
+    }
+
     /// The failure class, when Kennel or a limit ended the command.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
@@ -210,9 +242,7 @@ impl Outcome {
             (Ended::Killed, _) => {
                 (Class::Cancelled, Boundary::Action, "the caller killed the command".to_owned())
             }
-            (_, Some(_)) => {
-                (Class::ResourceLimitExceeded, Boundary::Sandbox, "a limit ended the command".to_owned())
-            }
+            (_, Some(limit)) => (Class::ResourceLimitExceeded, Boundary::Sandbox, self.limit_in_words(limit)),
             _ => return None,
         };
         Some(Failure::new(class, boundary, message, details).recorded(self.audit_id.clone()))

@@ -4,24 +4,26 @@ use std::{
     ffi::OsString,
     future::pending,
     io,
-    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    os::fd::OwnedFd,
     path::PathBuf,
     process::ExitStatus,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use kennel_helper::control::{Order, Report, request, section};
+use kennel_helper::control::{self, Order, Report, request, section};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     time::{Instant as Deadline, sleep_until},
 };
 
 use crate::{
-    Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
+    Enforcement, Error, Limits, Outcome, Usage,
     audit::{Exec, Late},
     compile::Section,
+    ending::{Cause, Ending, Facts, Full, ending},
     explain::{self, Judge, Refusals},
+    flood::Flood,
     inside::{Arrival, Inside},
     prepared::Prepared,
     proxy::{Serving, Witness},
@@ -59,7 +61,9 @@ pub(crate) struct Running {
     enforcement: Enforcement,
     born: Instant,
     has_started: bool,
-    killed: Option<Ended>,
+    killed: Option<Cause>,
+    /// By what readers of its output tell that it wrote too much, where that ends it.
+    flood: Option<Arc<Flood>>,
     /// When init itself is killed because it did not end in time.
     last: Option<Deadline>,
     /// Counts the command as one of its session's.
@@ -89,6 +93,7 @@ impl Running {
         };
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
+        let flood = asked.limits.output_ends.then(Arc::default);
         Ok(Self {
             inside,
             asked,
@@ -97,6 +102,7 @@ impl Running {
             born,
             has_started: false,
             killed: None,
+            flood,
             last: None,
             witness: match &guard {
                 Some(guard) => guard.witness(),
@@ -139,6 +145,11 @@ impl Running {
         self.killed.is_some()
     }
 
+    /// By what readers of its output tell that it wrote too much, where that ends it.
+    pub(crate) fn flood(&self) -> Option<&Arc<Flood>> {
+        self.flood.as_ref()
+    }
+
     /// Bytes of stdout and stderr that are kept.
     pub(crate) fn output_caps(&self) -> [Option<u64>; 2] {
         self.asked.caps
@@ -173,7 +184,13 @@ impl Running {
                     return Ok(arrival);
                 }
                 () = until(self.deadline()), if self.killed.is_none() => {
-                    self.kill(Ended::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
+                    self.kill(Cause::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
+                }
+                () = flooded(self.flood.as_deref()), if self.killed.is_none() => {
+                    let cause = self.flood.as_ref().and_then(|flood| flood.cause());
+                    if let Some(cause) = cause {
+                        self.kill(cause).map_err(Error::io("order the end of the sandbox"))?;
+                    }
                 }
                 () = until(self.last), if self.killed.is_some() => {
                     self.inside.get_ref().kill();
@@ -187,9 +204,9 @@ impl Running {
         self.asked.timeout.and_then(|timeout| self.born.checked_add(timeout)).map(Deadline::from_std)
     }
 
-    pub(crate) fn kill(&mut self, reason: Ended) -> io::Result<()> {
+    pub(crate) fn kill(&mut self, cause: Cause) -> io::Result<()> {
         if self.killed.is_none() {
-            self.killed = Some(reason);
+            self.killed = Some(cause);
             self.last = Some(Deadline::now() + GRACE);
         }
         match self.inside.get_ref().order(&Order::Kill {}) {
@@ -268,55 +285,53 @@ impl Running {
         }
     }
 
-    pub(crate) fn outcome(&mut self, status: ExitStatus, usage: Usage) -> Outcome {
-        let limit = match (self.killed, status.signal()) {
-            (Some(Ended::TimedOut), _) => Some(Limit::WallTime),
-            (None, Some(libc::SIGXCPU)) => Some(Limit::CpuTime),
-            (None, Some(libc::SIGXFSZ)) => Some(Limit::FileSize),
-            _ => None,
-        };
+    /// What became of the command; `full` is a private file system of it in which nothing was left.
+    pub(crate) fn outcome(&mut self, status: ExitStatus, usage: Usage, full: Option<Full>) -> Outcome {
+        let duration = self.born.elapsed();
+        let Ending { ended, hit } = ending(&Facts {
+            status,
+            cause: self.killed,
+            duration,
+            usage: &usage,
+            limits: &self.asked.limits,
+            timeout: self.asked.timeout,
+            full,
+        });
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let mut denials = self.inside.get_mut().undo();
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
-        if let (Some(limit), Some(judge)) = (limit, &self.asked.judge) {
-            denials.extend(explain::of_end(&judge.limits, limit));
+        if let (Some(hit), Some(judge)) = (&hit, &self.asked.judge) {
+            denials.extend(explain::of_end(&judge.limits, hit.limit));
         }
-        let by_itself = if status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
         self.exec.denied(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));
+        let limit = hit.as_ref().map(|hit| hit.limit);
+        let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
         let outcome = Outcome {
             status,
-            ended: self.killed.unwrap_or(by_itself),
+            ended,
             limit,
-            duration: self.born.elapsed(),
+            duration,
             usage,
             stdout_bytes: None,
             stderr_bytes: None,
             truncated: false,
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
-            configured: limit.and_then(|limit| self.configured(limit)),
-            used: None,
+            configured,
+            used,
             audit_id: self.exec.id().map(str::to_owned),
         };
         self.exec.ended(&outcome);
         outcome
     }
 
-    /// The value of a limit, in the words of the policy.
-    fn configured(&self, limit: Limit) -> Option<String> {
-        let limits = &self.asked.limits;
-        match limit {
-            Limit::Memory => limits.memory.map(|size| size.to_string()),
-            Limit::Pids => limits.pids.map(|count| count.to_string()),
-            Limit::WallTime => self.asked.timeout.map(|timeout| format!("{}ms", timeout.as_millis())),
-            Limit::CpuTime => limits.cpu_time.map(|span| span.to_string()),
-            Limit::Output => limits.output.map(|size| size.to_string()),
-            Limit::Tmpfs => limits.tmp_size.map(|size| size.to_string()),
-            Limit::FileSize => limits.file_size.map(|size| size.to_string()),
-            Limit::OpenFiles => limits.open_files.map(|count| count.to_string()),
-        }
+    /// The private file system that init found full, as it says which.
+    pub(crate) fn full(&self, which: u32) -> Option<Full> {
+        let (room, lacks_inodes) = control::full::read(which)?;
+        let room = self.prepared.compiled.rooms.get(room)?;
+        Some(if lacks_inodes { Full::Inodes(room.inodes) } else { Full::Bytes(room.size) })
     }
 }
 
@@ -324,6 +339,14 @@ impl Running {
 async fn until(deadline: Option<Deadline>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
+        None => pending().await,
+    }
+}
+
+/// Waits until the command has written too much; forever where that does not end it.
+async fn flooded(flood: Option<&Flood>) {
+    match flood {
+        Some(flood) => flood.wait().await,
         None => pending().await,
     }
 }

@@ -6,6 +6,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -23,6 +24,7 @@ use crate::{
     Denial, Error,
     audit::Late,
     explain::{Judge, Tail},
+    flood::Flood,
 };
 
 /// What a standard descriptor of a command is.
@@ -131,8 +133,8 @@ const LARGEST_PIPE: u64 = 1 << 20;
 
 /// The reading end of a command's stdout or stderr.
 ///
-/// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed; at
-/// the end of the stream the line `[kennel: output truncated, N bytes dropped]` follows what was kept.
+/// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed, or is
+/// ended where [`Limits::output_ends`](crate::Limits::output_ends) says so; at the end of the stream the line `[kennel: output truncated, N bytes dropped]` follows what was kept.
 #[derive(Debug)]
 pub struct ChildOutput {
     pipe: pipe::Receiver,
@@ -142,17 +144,24 @@ pub struct ChildOutput {
     marker: Option<io::Cursor<Vec<u8>>>,
     /// The end of what was read, where errors in it shall be explained.
     tail: Option<Box<Tail>>,
+    /// Who ends the command when it writes more than the cap, which is beside it.
+    flood: Option<(Arc<Flood>, u64)>,
 }
 
 impl ChildOutput {
     pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
         let pipe = pipe::Receiver::from_owned_fd(fd)?;
-        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None })
+        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None, flood: None })
     }
 
     /// Has the errors in it explained.
     pub(crate) fn explain_by(&mut self, judge: Judge, late: Late) {
         self.tail = Some(Box::new(Tail::new(judge, late)));
+    }
+
+    /// Has what lies beyond the cap end the command.
+    pub(crate) fn ends_by(&mut self, flood: &Arc<Flood>) {
+        self.flood = self.room.map(|cap| (Arc::clone(flood), cap));
     }
 
     /// What the errors in what was read are about, as far as the sandbox is the reason.
@@ -248,6 +257,9 @@ impl ChildOutput {
             }
             self.seen += count;
             self.dropped += count;
+            if let Some((flood, cap)) = &self.flood {
+                flood.tell(self.seen, *cap);
+            }
         }
     }
 }

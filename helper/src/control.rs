@@ -66,6 +66,26 @@ pub mod request {
     pub const READ: u32 = 3;
 }
 
+/// [`Report::Ended`]'s word for a private file system ([`Step::Room`](crate::plan::Step::Room)) in which nothing was left
+/// when a command failed.
+pub mod full {
+    /// None of them was full.
+    pub const NONE: u32 = 0;
+
+    /// The room of that number; it lacked inodes, or bytes.
+    #[must_use]
+    pub fn word(room: u32, lacks_inodes: bool) -> u32 {
+        room.wrapping_mul(2).wrapping_add(1).wrapping_add(lacks_inodes as u32)
+    }
+
+    /// The number of the room, and whether it lacked inodes.
+    #[must_use]
+    pub fn read(word: u32) -> Option<(usize, bool)> {
+        let word = word.checked_sub(1)?;
+        Some(((word / 2) as usize, word % 2 == 1))
+    }
+}
+
 records! { 'w,
 /// The first message: what PID 1 shall be, and the steps to begin with, which are known before the plan is.
 enum Role<'w> {
@@ -148,6 +168,8 @@ enum Report {
         max_rss_kib: u64,
         /// Processes that were still alive when the command ended and were killed.
         killed: u32,
+        /// See [`full`].
+        full: u32,
     },
     /// A worker's init has begun; its pidfd comes with this message.
     6 = Born {},

@@ -15,6 +15,9 @@ const MAGIC: u32 = 0x4b4e_4c33;
 /// More places than that no command goes without ([`Step::Forgo`]).
 pub const MOST_FORGONE: usize = 32;
 
+/// More private file systems than that are not looked at after a command ([`Step::Room`]).
+pub const MOST_ROOMS: usize = 8;
+
 records! { 'w,
 /// One step of a plan.
 enum Step<'w> {
@@ -80,6 +83,8 @@ enum Step<'w> {
     29 = MountAgain { from: &'w CStr, target: &'w CStr, attributes: u64, device: u64, inode: u64 },
     /// Leaves out the Landlock rules for a place and all below it.
     30 = Forgo { path: &'w CStr },
+    /// statfs(2), when a command has failed: whether nothing is left in a private file system, which lies at `path`.
+    42 = Room { path: &'w CStr },
     /// prctl(PR_CAPBSET_DROP) for every capability: no program can give one back.
     28 = DropBoundingSet {},
     /// open(2), fchdir(2): the root, as the mount namespace has it that was made last.

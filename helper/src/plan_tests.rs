@@ -32,6 +32,7 @@ proptest! {
             Step::Bind { source: &path, device: a, inode: b, target: &other, within: Within::Granted, attributes: a },
             Step::Mount { kind: &path, target: &other, within: Within::Root, flags: b, options: &path },
             Step::PivotRoot {},
+            Step::Room { path: &path },
             Step::Limit { resource: c, soft: a, hard: b },
             Step::Seccomp { program: &bytes },
             Step::SeccompAsking { program: &bytes, flags: 40, plain: &bytes },
@@ -87,6 +88,20 @@ proptest! {
 
 #[test]
 fn the_longest_report_fits_a_message() {
-    let ended = Report::Ended { status: -1, user_us: 1, system_us: 2, max_rss_kib: 3, killed: 4 };
+    let ended = Report::Ended { status: -1, user_us: 1, system_us: 2, max_rss_kib: 3, killed: 4, full: 5 };
     assert!(encode(&ended).len() <= LONGEST);
+}
+
+proptest! {
+    #[test]
+    fn what_is_full_is_read_back(room in 0..u32::try_from(MOST_ROOMS).expect("few"), lacks_inodes: bool) {
+        let word = crate::control::full::word(room, lacks_inodes);
+        prop_assert_ne!(word, crate::control::full::NONE);
+        prop_assert_eq!(crate::control::full::read(word), Some((room as usize, lacks_inodes)));
+    }
+}
+
+#[test]
+fn nothing_full_is_no_room() {
+    assert_eq!(crate::control::full::read(crate::control::full::NONE), None);
 }

@@ -43,7 +43,12 @@ pub(crate) enum Record<'r> {
     /// Something was refused to a command, by a wall other than the proxy.
     Denial { protection: Protection, subject: &'r str, reason: &'r str },
     /// A limit ended a command.
-    Limit { limit: Limit, configured: Option<&'r str> },
+    Limit {
+        limit: Limit,
+        configured: Option<&'r str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used: Option<&'r str>,
+    },
     /// A decision of the proxy.
     Egress(Egress),
     /// A decision of the spawn broker.

@@ -17,7 +17,7 @@ use super::{
     record::{End, Record},
     verify::AuditError,
 };
-use crate::{Denial, Error, Limit, Outcome};
+use crate::{Denial, Error, Outcome};
 
 /// Sessions and one-shots of this process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -143,7 +143,8 @@ impl Exec {
             return;
         }
         if let Some(limit) = outcome.limit {
-            self.limit(limit, outcome.configured.as_deref());
+            let (configured, used) = (outcome.configured.as_deref(), outcome.used.as_deref());
+            self.write(Record::Limit { limit, configured, used });
         }
         self.write(Record::Exit {
             ended: End::Ended(outcome.ended),
@@ -171,10 +172,6 @@ impl Exec {
         if std::mem::take(&mut self.is_open) {
             self.unfinished("failed", Some(error.failure().class));
         }
-    }
-
-    fn limit(&self, limit: Limit, configured: Option<&str>) {
-        self.write(Record::Limit { limit, configured });
     }
 
     fn unfinished(&self, ended: &'static str, class: Option<crate::Class>) {

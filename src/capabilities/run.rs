@@ -20,7 +20,9 @@ use tokio::{
 };
 
 use crate::{
-    ChildOutput, Ended, Enforcement, Error, Limit, Limits, Outcome, Output, Size, Usage, stdio::Collected,
+    ChildOutput, Enforcement, Error, Limits, Outcome, Output, Size, Usage,
+    ending::{Cause, Ending, Facts, ending},
+    stdio::Collected,
     sys,
 };
 
@@ -71,20 +73,27 @@ pub(super) async fn run(mut command: Command, program: &OsStr, limits: &RunLimit
     let duration = begun.elapsed();
     let [stdout, stderr] = streams;
     let ((out, kept_out), (err, kept_err)) = (stdout.rest()?, stderr.rest()?);
-    let mut outcome = outcome(status, usage, duration);
-    if timed_out {
-        (outcome.ended, outcome.limit) = (Ended::TimedOut, Some(Limit::WallTime));
-        outcome.configured = limits.limits().timeout.map(|span| span.to_string());
-    }
+    let cause = timed_out.then_some(Cause::TimedOut);
+    let mut outcome = outcome(status, usage, (duration, cause), limits);
     outcome.count(out.as_ref(), err.as_ref());
     Ok(Output { outcome, stdout: kept_out, stderr: kept_err })
 }
 
-fn outcome(status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
+fn outcome(
+    status: ExitStatus,
+    usage: Usage,
+    (duration, cause): (Duration, Option<Cause>),
+    limits: &RunLimits,
+) -> Outcome {
+    let (limits, timeout) = (&limits.limits(), limits.timeout);
+    let Ending { ended, hit } =
+        ending(&Facts { status, cause, duration, usage: &usage, limits, timeout, full: None });
+    let limit = hit.as_ref().map(|hit| hit.limit);
+    let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
     Outcome {
         status,
-        ended: if status.code().is_some() { Ended::Exited } else { Ended::Signaled },
-        limit: None,
+        ended,
+        limit,
         duration,
         usage,
         stdout_bytes: None,
@@ -93,8 +102,8 @@ fn outcome(status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
         enforcement: Enforcement::default(),
         denials: Vec::new(),
         audit_id: None,
-        configured: None,
-        used: None,
+        configured,
+        used,
     }
 }
 

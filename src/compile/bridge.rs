@@ -19,11 +19,8 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape, Subject,
-    emit::{absolute, tmpfs_options},
-    home, identity, landlock, limits, seccomp,
-    section::Section,
-    source::Source,
+    Parts, Shape, Subject, emit::absolute, home, identity, landlock, limits, rooms::Room, seccomp,
+    section::Section, source::Source,
 };
 use crate::{Enforcement, Error, Policy, Protection, caller::Caller, host::Host};
 
@@ -147,7 +144,7 @@ fn setup(socket: &Source) -> Section {
     let mut setup = Section::default();
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
     let (device, inode) = socket.identity;
-    push(&Step::NewRoot { options: &tmpfs_options(0o755, ROOT_SIZE) });
+    push(&Step::NewRoot { options: &Room::of_size(ROOT_SIZE).options(0o755) });
     push(&Step::MakeMountPoint { path: PROXY });
     push(&Step::Bind {
         source: &absolute(&socket.path),

@@ -12,6 +12,7 @@ use kennel_helper::plan::{Step, Within};
 
 use super::{
     Parts, renew,
+    rooms::{self, Room},
     section::Section,
     source::Source,
     view::{Access, Node, Origin, Place, View},
@@ -28,9 +29,6 @@ const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
 const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
-
-/// Inodes of a tmpfs: one for each 4 KiB of it, so that neither runs out long before the other.
-const BYTES_PER_INODE: u64 = 4096;
 
 /// The sandbox's own empty directory, which covers are made from; the second where the policy puts something of
 /// its own at /run.
@@ -54,7 +52,8 @@ pub(super) struct OnHost {
 /// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
 /// themselves gets a mount point only. Answers what it mounts on the host's directories.
 pub(super) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<Vec<OnHost>, Error> {
-    setup.push(Protection::Root, &Step::NewRoot { options: &tmpfs_options(0o755, parts.tmpfs_size()) });
+    let options = &rooms::of_root(parts, view).options(0o755);
+    setup.push(Protection::Root, &Step::NewRoot { options });
     let empty = empty_directory(view);
     let by_worker = |target: &Path, node: &Node| renew::is_mounted_by_worker(parts, view, target, node);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
@@ -120,12 +119,6 @@ pub(super) fn empty_directory(view: &View) -> &'static Path {
 /// Makes a mount read-only, or also all below it.
 pub(super) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
     Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
-}
-
-/// Options of tmpfs(5).
-pub(super) fn tmpfs_options(mode: u32, size: u64) -> CString {
-    let inodes = (size / BYTES_PER_INODE).max(64);
-    CString::new(format!("mode={mode:o},size={size},nr_inodes={inodes}")).unwrap_or_default()
 }
 
 /// A path of the sandbox as steps want it: relative to the root.
@@ -263,10 +256,12 @@ impl Emitter<'_> {
             Node::Dir => {}
             Node::Proc => mount(c"proc", PROC_FLAGS, c""),
             Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
-            Node::Tmpfs { mode, size } => mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(*mode, *size)),
+            Node::Tmpfs { mode, room } => {
+                mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
+            }
             // Something is granted in what is covered: its mount point has to be made there first.
             Node::Cover if is_filled(self.view, target, place) => {
-                mount(c"tmpfs", TMPFS_FLAGS, &tmpfs_options(0o755, COVER_SIZE));
+                mount(c"tmpfs", TMPFS_FLAGS, &Room::of_size(COVER_SIZE).options(0o755));
             }
             Node::Cover => {
                 let empty = &relative(self.empty);

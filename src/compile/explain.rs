@@ -20,6 +20,7 @@ use super::{
     Parts,
     narrow::Narrowing,
     network,
+    rooms::Room,
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
@@ -32,8 +33,8 @@ use crate::{
 pub(crate) struct Terms {
     view: Arc<View>,
     read_only_workspace: bool,
-    /// Size of the private places together.
-    pub(crate) tmp_size: Size,
+    /// What the private places hold together.
+    pub(crate) private: Room,
     pub(crate) network: NetworkMode,
     /// Whether the profile goes together with a proxy.
     pub(crate) may_have_proxy: bool,
@@ -54,7 +55,7 @@ impl Terms {
         Self {
             view,
             read_only_workspace: parts.policy.profile == Profile::ReadOnly,
-            tmp_size: Size::from_bytes(parts.tmpfs_size()),
+            private: Room::of_policy(parts, None),
             network: parts.policy.effective_network(),
             may_have_proxy: parts.policy.profile != Profile::NoNetwork,
             ports: network::ports_of_host(parts),
@@ -184,13 +185,15 @@ impl Terms {
         let (at, place) = self.place(path)?;
         match &place.node {
             Node::Private { .. } => {
-                let reason = format!("private places hold {} together", self.tmp_size);
+                let Room { size, inodes, .. } = self.private;
+                let size = Size::from_bytes(size);
+                let reason = format!("private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some("--tmp-size SIZE".to_owned())))
             }
-            Node::Tmpfs { size, .. } => {
-                let (size, at) = (Size::from_bytes(*size), crate::explain::shown(&at));
+            Node::Tmpfs { room, .. } => {
+                let (size, at) = (Size::from_bytes(room.size), crate::explain::shown(&at));
                 let remedy = Some(format!("--tmpfs {at}:SIZE")).filter(|_| is_plain(at.as_ref()));
-                Some(possible(&format!("{at} holds {size}"), remedy))
+                Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))
             }
             _ => None,
         }

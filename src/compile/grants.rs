@@ -6,7 +6,9 @@ use std::{
 };
 
 use super::{
-    Parts, pin, secrets,
+    Parts, pin,
+    rooms::Room,
+    secrets,
     source::{Kind, Source},
     system,
     view::{Access, Node, Origin, Place, View},
@@ -99,8 +101,8 @@ fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), E
         }
         Mount::Device { path } => bind(view, parts, "device", (path, None), Access::Device),
         Mount::Tmpfs { target, size } => {
-            let size = size.map_or_else(|| parts.tmpfs_size(), |size| size.bytes());
-            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, size })
+            let room = Room::of_policy(parts, *size);
+            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
         Mount::Mask { path } => mask(view, path),
         Mount::File { target, contents, executable } => {

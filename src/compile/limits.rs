@@ -17,6 +17,25 @@ pub(super) const NO_CORE: u64 = 1;
 /// From here on RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
 
+/// From here on each pid namespace has a `kernel.pid_max` of its own. Before, there is one for the whole host, which
+/// real root could write from inside.
+const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
+
+/// Numbers that the kernel does not give out again (RESERVED_PIDS of kernel/pid.c): a namespace that has once used them up
+/// has so many fewer.
+const RESERVED_PIDS: u64 = 300;
+
+/// The most that `kernel.pid_max` can be.
+const PID_MAX_LIMIT: u64 = 1 << 22;
+
+/// Appends to the first steps of PID 1 what limits the processes of a sandbox where rlimits do not.
+pub(super) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
+    if let Some(Pids { by: By::PidMax(most), .. }) = pids_kept(parts) {
+        let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
+        namespaces.push_by(parts.policy, Protection::Pids, &Step::Write { path, bytes });
+    }
+}
+
 /// Appends the limits that the policy asks for, and those it always has.
 ///
 /// # Errors
@@ -33,17 +52,13 @@ pub(super) fn limits(
     limit.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")?;
     if let Some(memory) = wanted.memory {
         limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
-        let weaker = "RLIMIT_DATA: private writable memory of each process, not of all together";
-        limit.say(Protection::Memory, State::Degraded, weaker)?;
+        limit.say(Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT)?;
     }
-    if let Some(pids) = wanted.pids {
-        if parts.caller.is_root() {
-            limit.say(Protection::Pids, State::Off, "the kernel never applies RLIMIT_NPROC to real root")?;
-        } else {
-            let (own, state, how) = pids_kept(parts);
-            limit.set(Protection::Pids, libc::RLIMIT_NPROC, pids.saturating_add(own));
-            limit.say(Protection::Pids, state, &how)?;
+    if let Some(Pids { by, state, how }) = pids_kept(parts) {
+        if let By::Rlimit(most) = by {
+            limit.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
+        limit.say(Protection::Pids, state, &how)?;
     }
     if wanted.cpus.is_some() {
         limit.say(Protection::Cpus, State::Off, "needs a delegated cgroup v2")?;
@@ -63,21 +78,69 @@ pub(super) fn limits(
     Ok(())
 }
 
-/// How well RLIMIT_NPROC keeps the number of processes, and how many of ours it counts too.
-fn pids_kept(parts: &Parts<'_>) -> (u64, State, String) {
-    if parts.host.kernel < COUNTS_BY_NAMESPACE {
-        return (1, State::Degraded, "RLIMIT_NPROC, counted over all processes of the user".to_owned());
-    }
-    match parts.shape {
+/// What is not counted was tried: shared mappings, memfd_create(2), System V shared memory, tmpfs. RLIMIT_AS would count
+/// those that are mapped, but ends programs that reserve more than they use, such as node.
+const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
+                                files in private places are not counted";
+
+/// How the number of processes is kept, without a cgroup.
+struct Pids {
+    by: By,
+    state: State,
+    how: String,
+}
+
+enum By {
+    /// That many for the user in the namespace, ours among them.
+    Rlimit(u64),
+    /// That many numbers in the pid namespace of PID 1.
+    PidMax(u64),
+    Nothing,
+}
+
+/// How well the number of processes can be kept; `None` where nobody asks for it.
+fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
+    let pids = parts.policy.limits.pids?;
+    let (own, whose) = match parts.shape {
         // Init is a process of the same user in the same namespace.
-        Shape::OneShot => (1, State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned()),
+        Shape::OneShot => (1, String::new()),
         // The zygote, init and payload of each worker that waits or is just being made, and the command's own init.
         Shape::Session { ready } => {
             let own = 2 * (ready as u64 + 1) + 2;
-            let how = format!("RLIMIT_NPROC, counted over all commands of the session and {own} of its own");
-            (own, State::Degraded, how)
+            (own, format!(" over all commands of the session and {own} of its own"))
         }
+    };
+    let most = pids.saturating_add(own);
+    let (by, state, how) = if parts.caller.is_root() {
+        by_pid_max(parts.host.kernel, most, &whose)
+    } else if parts.host.kernel < COUNTS_BY_NAMESPACE {
+        (
+            By::Rlimit(pids.saturating_add(1)),
+            State::Degraded,
+            "RLIMIT_NPROC, counted over all processes of the user".to_owned(),
+        )
+    } else if whose.is_empty() {
+        (By::Rlimit(most), State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned())
+    } else {
+        (By::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
+    };
+    Some(Pids { by, state, how })
+}
+
+/// For real root, to whom the kernel never applies RLIMIT_NPROC.
+fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
+    const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
+    if kernel < PID_MAX_BY_NAMESPACE {
+        let how = format!(
+            "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
+        );
+        return (By::Nothing, State::Off, how);
     }
+    let numbers = most.saturating_add(RESERVED_PIDS).min(PID_MAX_LIMIT);
+    let how = format!(
+        "{NEVER}; instead kernel.pid_max of the pid namespace: as many{whose}, and up to {RESERVED_PIDS} more"
+    );
+    (By::PidMax(numbers), State::Degraded, how)
 }
 
 pub(super) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
@@ -138,11 +201,13 @@ pub(crate) struct Tightened {
 pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tightened, Error> {
     let none = Limits::default();
     let wanted = wanted.unwrap_or(&none);
-    wanted.check()?;
+    // Whether there is an output to end by is a matter of both.
+    Limits { output_ends: false, ..wanted.clone() }.check()?;
     let for_all = [
         ("pids", wanted.pids.is_some()),
         ("cpus", wanted.cpus.is_some()),
         ("tmp_size", wanted.tmp_size.is_some()),
+        ("tmp_inodes", wanted.tmp_inodes.is_some()),
     ];
     if let Some((name, _)) = for_all.into_iter().find(|(_, wanted)| *wanted) {
         return Err(refused(name, "is one of the policy, not of a single command"));
@@ -154,6 +219,8 @@ pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tig
     lower("file_size", wanted.file_size, &mut limits.file_size)?;
     lower("output", wanted.output, &mut limits.output)?;
     lower("timeout", wanted.timeout, &mut limits.timeout)?;
+    limits.output_ends |= wanted.output_ends;
+    limits.check()?;
     let mut steps = Section::default();
     let mut limit = |protection, resource, value: Option<u64>| {
         if let Some(value) = value {

@@ -6,7 +6,9 @@ use kennel_helper::plan::Step;
 use super::{
     Parts, Shape,
     emit::{self, OnHost},
-    identity, landlock, limits, renew, seccomp,
+    identity, landlock, limits, renew,
+    rooms::{self, Room},
+    seccomp,
     section::Section,
     view::View,
 };
@@ -59,18 +61,20 @@ pub(super) fn file_steps(parts: &Parts<'_>, view: &View) -> Section {
     files
 }
 
-/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left.
+/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left. Before them, what
+/// is looked at when its command has failed.
 pub(super) fn wall_steps(
     parts: &Parts<'_>,
     view: &View,
     enforcement: &mut Enforcement,
-) -> Result<Section, Error> {
+) -> Result<(Section, Vec<Room>), Error> {
     let mut walls = Section::default();
+    let rooms = rooms::look(parts, view, &mut walls);
     identity::keyring(parts, &mut walls, enforcement);
     landlock::ruleset(parts, view, &mut walls, enforcement)?;
     identity::privileges(parts, &mut walls, enforcement);
     filter(parts, &mut walls, enforcement)?;
-    Ok(walls)
+    Ok((walls, rooms))
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.

@@ -12,7 +12,8 @@ use kennel_helper::plan::{Step, Within};
 
 use super::{
     Parts,
-    emit::{self, empty_directory, relative, tmpfs_options},
+    emit::{self, empty_directory, relative},
+    rooms::{self, Room},
     section::Section,
     view::{Node, Place, View},
 };
@@ -33,7 +34,7 @@ pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
     let tmp = parts.policy.tmp;
     let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
-        renewal.mount_tmpfs(stage, 0o755, parts.tmpfs_size());
+        renewal.mount_tmpfs(stage, 0o755, rooms::of_worker(parts, view, places.keys().copied()));
         renewal.build();
         // Parents come first, so that what lies in another private place goes into the new one.
         for (target, at) in &places {
@@ -51,7 +52,7 @@ pub(super) fn close(parts: &Parts<'_>, view: &View, files: &mut Section) {
     }
 }
 
-fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
+pub(super) fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
     private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
@@ -83,8 +84,8 @@ impl Renewal<'_> {
         self.worker.push(Protection::Root, step);
     }
 
-    fn mount_tmpfs(&mut self, at: &Path, mode: u32, size: u64) {
-        let (target, options) = (&relative(at), &tmpfs_options(mode, size));
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: Room) {
+        let (target, options) = (&relative(at), &room.options(mode));
         let (within, flags) = (Within::Root, libc::MS_NOSUID | libc::MS_NODEV);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
@@ -93,9 +94,9 @@ impl Renewal<'_> {
     fn build(&mut self) {
         for (target, at) in self.places {
             match self.view.get(target).map(|place| &place.node) {
-                Some(&Node::Tmpfs { mode, size }) => {
+                Some(&Node::Tmpfs { mode, room }) => {
                     self.make_dir(at, mode);
-                    self.mount_tmpfs(at, mode, size);
+                    self.mount_tmpfs(at, mode, room.with_own(self.view, target));
                 }
                 Some(&Node::Private { mode }) => {
                     self.make_dir(at, mode);

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::source::Source;
+use super::{rooms::Room, source::Source};
 use crate::{Error, policy::Protection};
 
 /// What lies at a place.
@@ -20,7 +20,7 @@ pub(crate) enum Node {
     /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs of its own.
-    Tmpfs { mode: u32, size: u64 },
+    Tmpfs { mode: u32, room: Room },
     /// An empty read-only directory over one that must not be seen.
     Cover,
     /// A file of the sandbox's own.

@@ -111,14 +111,27 @@ fn env() -> impl Strategy<Value = Env> {
 
 fn limits() -> impl Strategy<Value = Limits> {
     let sizes = (option::of(size()), option::of(size()), option::of(size()), option::of(size()));
-    let counts = (option::of(any::<u64>()), option::of(any::<u64>()));
+    let counts =
+        (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), any::<bool>());
     // Quarters, because serde_json may round the last bit of other fractions.
     let cpus = option::of((-4_i32..20_000).prop_map(|quarters| f64::from(quarters) / 4.0));
     (sizes, counts, cpus, option::of(span()), option::of(span())).prop_map(
         |(sizes, counts, cpus, cpu_time, timeout)| {
             let (memory, output, tmp_size, file_size) = sizes;
-            let (pids, open_files) = counts;
-            Limits { memory, pids, cpus, cpu_time, timeout, output, tmp_size, open_files, file_size }
+            let (pids, open_files, tmp_inodes, output_ends) = counts;
+            Limits {
+                memory,
+                pids,
+                cpus,
+                cpu_time,
+                timeout,
+                output,
+                output_ends,
+                tmp_size,
+                tmp_inodes,
+                open_files,
+                file_size,
+            }
         },
     )
 }

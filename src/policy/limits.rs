@@ -17,20 +17,28 @@ use super::{PolicyError, Protection, Size, Span};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory, in bytes. Without a cgroup it is counted for each process; the enforcement report says so.
+    /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), which leaves out
+    /// what is shared and files in private places; the enforcement report says so.
     pub memory: Option<Size>,
-    /// Processes and threads at the same time.
+    /// Processes and threads at the same time, of all commands of a session together. How well it holds depends on the
+    /// kernel and on who asks; the enforcement report says so.
     pub pids: Option<u64>,
     /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
     pub cpus: Option<f64>,
-    /// Processor time.
+    /// Processor time; without a cgroup of each process, in whole seconds.
     pub cpu_time: Option<Span>,
     /// Time on the wall clock.
     pub timeout: Option<Span>,
-    /// Bytes kept of each output stream; what comes after is read and dropped.
+    /// Bytes kept of each output stream; what comes after is read and dropped. With a terminal nothing is counted.
     pub output: Option<Size>,
+    /// Whether a command that writes more than [`output`](Self::output) is ended, instead of going on unheard. Default:
+    /// false.
+    pub output_ends: bool,
     /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB.
     pub tmp_size: Option<Size>,
+    /// Files and directories in the private places together, and in each tmpfs of the policy; links count as well.
+    /// Default: one for each 4 KiB of their size.
+    pub tmp_inodes: Option<u64>,
     /// Open descriptors of a process.
     pub open_files: Option<u64>,
     /// Size of one written file, in bytes.
@@ -65,13 +73,20 @@ impl Limits {
         ] {
             check_size(key, size)?;
         }
-        for (key, count) in [("limits.pids", self.pids), ("limits.open_files", self.open_files)] {
+        for (key, count) in [
+            ("limits.pids", self.pids),
+            ("limits.tmp_inodes", self.tmp_inodes),
+            ("limits.open_files", self.open_files),
+        ] {
             if count == Some(0) {
                 return Err(PolicyError::value(key, 0, "must be at least 1"));
             }
         }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
             check_span(key, span)?;
+        }
+        if self.output_ends && self.output.is_none() {
+            return Err(PolicyError::value("limits.output_ends", true, "needs limits.output"));
         }
         match self.cpus {
             Some(cpus) if !(cpus > 0.0 && cpus <= CPUS_MAX) => {
@@ -131,6 +146,13 @@ mod tests {
     }
 
     #[test]
+    fn an_end_by_output_needs_a_limit_of_it() {
+        refused(&Limits { output_ends: true, ..Limits::default() }, "limits.output_ends `true`: needs");
+        let both = Limits { output_ends: true, output: Some(Size::from_bytes(1)), ..Limits::default() };
+        both.check().expect("both");
+    }
+
+    #[test]
     fn zeros_made_in_code_are_refused() {
         let none = Limits::default;
         let (zero, now) = (Some(Size::from_bytes(0)), Some(Span::from(Duration::ZERO)));
@@ -139,6 +161,7 @@ mod tests {
         refused(&Limits { tmp_size: zero, ..none() }, "limits.tmp_size `0`");
         refused(&Limits { file_size: zero, ..none() }, "limits.file_size `0`");
         refused(&Limits { pids: Some(0), ..none() }, "limits.pids `0`");
+        refused(&Limits { tmp_inodes: Some(0), ..none() }, "limits.tmp_inodes `0`");
         refused(&Limits { open_files: Some(0), ..none() }, "limits.open_files `0`");
         refused(&Limits { timeout: now, ..none() }, "limits.timeout `0s`");
         refused(&Limits { cpu_time: Some(Duration::MAX.into()), ..none() }, "limits.cpu_time `");

@@ -135,6 +135,7 @@ fn overlay_plan() -> (Compiled, u32) {
         overlay: Overlay::default(),
         directory: PathBuf::from("/"),
         watches: Arc::default(),
+        rooms: Vec::new(),
         limits: Limits::default(),
         audit: None,
         network: None,

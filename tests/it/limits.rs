@@ -1,4 +1,14 @@
 //! Limits hold, or the report says that they do not.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `attacks` | whoever takes all there is ends by a limit, and a session beside it goes on |
+//! | `memory` | what counts as memory without a cgroup, and what does not |
+//! | `outcomes` | which limit ended a command is said where it is certain |
+
+mod attacks;
+mod memory;
+mod outcomes;
 
 use std::{
     fs,
@@ -33,7 +43,8 @@ fn memory_limit_says_how_weak_it_is() {
     let dir = workspace();
     let (output, report) = report(dir.path(), &["--memory", "64M"], &["true"]);
     assert!(output.status.success(), "{output:?}");
-    let detail = "RLIMIT_DATA: private writable memory of each process, not of all together";
+    let detail = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and files in \
+                  private places are not counted";
     assert_eq!(protection(&report, "memory"), ("degraded", detail));
     assert_eq!(report["enforcement"]["level"], "partial");
     assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: memory degraded: {detail}")));
@@ -77,15 +88,63 @@ fn process_limit_holds_for_an_ordinary_user() {
     assert!(other.wait().unwrap().success());
 }
 
+/// Whether each pid namespace has a `kernel.pid_max` of its own.
+pub fn has_pid_max() -> bool {
+    kennel::Host::detect().kernel >= kennel::Version(6, 14)
+}
+
+/// What holds the number of processes of real root, as the report says, and what is left to it.
 #[test]
-fn process_limit_says_that_root_escapes_it() {
+fn process_limit_says_how_it_holds_for_root() {
     only_as_root!();
     let dir = workspace();
-    let (output, report) = report(dir.path(), &["--pids", "20"], &["true"]);
-    let detail = "the kernel never applies RLIMIT_NPROC to real root";
-    assert_eq!(protection(&report, "pids"), ("off", detail));
+    let of_host = || fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let before = of_host();
+    let (output, report) =
+        report(dir.path(), &["--pids", "20"], &["sh", "-c", "cat /proc/sys/kernel/pid_max"]);
+    let never = "the kernel never applies RLIMIT_NPROC to real root";
+    let (state, detail) = if has_pid_max() {
+        ("degraded", "; instead kernel.pid_max of the pid namespace: as many, and up to 300 more")
+    } else {
+        ("off", ", and before Linux 6.14 pid namespaces have no limit of their own")
+    };
+    let detail = &*format!("{never}{detail}");
+    assert_eq!(protection(&report, "pids"), (state, detail));
     assert_eq!(report["enforcement"]["level"], "partial");
-    assert!(stderr(&output).contains(&format!("kennel: pids off: {detail}")), "{output:?}");
+    assert!(stderr(&output).contains(&format!("kennel: pids {state}: {detail}")), "{output:?}");
+    let inside = if has_pid_max() { "321".to_owned() } else { before.trim().to_owned() };
+    assert_eq!((stdout(&output), of_host()), (inside, before), "the host's stays what it was");
+}
+
+#[test]
+fn process_limit_holds_for_root_where_the_kernel_can() {
+    only_as_root!();
+    require!(has_pid_max(), "kernel.pid_max of a pid namespace, Linux 6.14");
+    let dir = workspace();
+    let script = format!(
+        "i=0; while [ $i -lt 400 ]; do sleep {} & i=$((i+1)); done; wait; echo all",
+        patient(Duration::from_secs(2)).as_secs()
+    );
+    let output = kennel(dir.path(), &["-q", "--pids", "20"], &["sh", "-c", &script]).output().unwrap();
+    assert!(stderr(&output).contains("Cannot fork"), "{output:?}");
+    assert_eq!(succeeds(dir.path(), &["-q", "--pids", "600"], &script), "all");
+    // As many as it asks for, however many numbers were used up before.
+    let script = "i=0; while [ $i -lt 500 ]; do (exit 0); i=$((i+1)); done; \
+                  i=0; while [ $i -lt 19 ]; do sleep 1 & i=$((i+1)); done; wait; echo all";
+    assert_eq!(succeeds(dir.path(), &["-q", "--pids", "20"], script), "all");
+}
+
+/// What there is instead is weaker, and so refused.
+#[test]
+fn a_required_process_limit_is_refused_for_root() {
+    only_as_root!();
+    let (dir, beside) = (workspace(), workspace());
+    let file = beside.path().join("policy.toml");
+    let policy =
+        format!("workspace = '{}'\nlimits.pids = 20\nrequire.pids = 'required'", dir.path().display());
+    fs::write(&file, policy).unwrap();
+    let said = refused(dir.path(), &["--policy", file.to_str().unwrap()]);
+    assert!(said.contains("never applies RLIMIT_NPROC to real root"), "{said}");
 }
 
 #[test]
@@ -113,7 +172,9 @@ fn processor_time_ends_a_busy_loop() {
         (&failure["class"], &failure["boundary"]),
         (&"resource_limit_exceeded".into(), &"sandbox".into())
     );
-    assert_eq!(failure["details"], serde_json::json!({"limit": "cpu_time", "configured": "1s"}));
+    let details = &failure["details"];
+    assert_eq!((&details["limit"], &details["configured"]), (&"cpu_time".into(), &"1s".into()));
+    assert!(details["used"].as_str().is_some_and(|used| used.ends_with('s')), "{report}");
     assert!(report["usage"]["user_us"].as_u64().unwrap() > 500_000, "{report}");
     succeeds(dir.path(), &["--quiet", "--cpu-time", "1s"], "sleep 1.2");
 }
@@ -121,11 +182,10 @@ fn processor_time_ends_a_busy_loop() {
 #[test]
 fn processor_time_ends_a_loop_that_ignores_the_warning() {
     let dir = workspace();
-    let output =
-        kennel(dir.path(), &["--cpu-time", "1s"], &["sh", "-c", "trap '' XCPU; while :; do :; done"])
-            .output()
-            .unwrap();
+    let script = "trap '' XCPU; while :; do :; done";
+    let (output, report) = report(dir.path(), &["--cpu-time", "1s"], &["sh", "-c", script]);
     assert_eq!(output.status.code(), Some(128 + 9), "the hard limit a second later: {output:?}");
+    assert_eq!(report["limit"], "cpu_time");
 }
 
 #[test]
@@ -135,11 +195,10 @@ fn wall_time_limit_is_reported() {
     assert_eq!(output.status.code(), Some(124));
     assert_eq!((&report["limit"], &report["ended"]), (&"wall_time".into(), &"timed_out".into()));
     assert_eq!(report["failure"]["class"], "timeout");
-    assert_eq!(
-        report["failure"]["details"],
-        serde_json::json!({"limit": "wall_time", "configured": "100ms"})
-    );
     let duration = report["duration_ms"].as_u64().unwrap();
+    let details =
+        serde_json::json!({"limit": "wall_time", "configured": "100ms", "used": format!("{duration}ms")});
+    assert_eq!(report["failure"]["details"], details);
     assert!((100..5000).contains(&duration), "{duration}");
     assert_eq!(report["failure"]["message"], format!("command timed out after {duration}ms"));
 }

@@ -13,6 +13,7 @@ mod files;
 mod names;
 mod network;
 mod processes;
+mod resources;
 mod talk;
 
 /// One kind of attempt.
@@ -39,6 +40,14 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("stubborn", processes::stubborn),
     ("stop-self", processes::stop_self),
     ("stop-and-leave", processes::stop_and_leave),
+    ("hold", resources::hold),
+    ("open-all", resources::open_all),
+    ("files", resources::files),
+    ("depth", resources::depth),
+    ("threads", resources::threads),
+    ("zombies", resources::zombies),
+    ("fork-tree", resources::fork_tree),
+    ("stopped-tree", resources::stopped_tree),
     ("debug-child", processes::debug_child),
     ("connect", network::connect),
     ("detours", detours::detours),

@@ -12,7 +12,7 @@ use crate::{call::raw, say};
 
 const TICK: Duration = Duration::from_millis(5);
 
-fn fork() -> Result<i64, i32> {
+pub(crate) fn fork() -> Result<i64, i32> {
     raw(libc::SYS_fork, [0; 6])
 }
 

@@ -2,9 +2,10 @@
 
 use crate::{
     channel::Channel,
-    control::{Order, Report},
+    control::{Order, Report, full},
     kernel::{POLLERR, POLLHUP, POLLIN, PollFd, SIGCHLD, SIGCONT, SIGKILL, SIGSTOP},
     payload::Running,
+    steps::Rooms,
     sys::{self, Errno, Fd, Reaped},
 };
 
@@ -28,15 +29,15 @@ impl Usage {
         self.max_rss_kib = self.max_rss_kib.max(usage.max_rss_kib);
     }
 
-    fn report(&self, channel: &Channel, status: i32, killed: u32) -> Result<(), Errno> {
+    fn report(&self, channel: &Channel, (status, full): (i32, u32), killed: u32) -> Result<(), Errno> {
         let &Self { user_us, system_us, max_rss_kib } = self;
-        channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed })
+        channel.report(&Report::Ended { status, user_us, system_us, max_rss_kib, killed, full })
     }
 }
 
 /// Serves until the command and what it may leave behind have ended, or the outside is gone. Returning means exit,
 /// which kills whoever is left.
-pub(crate) fn serve(channel: &Channel, command: Running) -> Result<(), Errno> {
+pub(crate) fn serve(channel: &Channel, command: Running, rooms: &Rooms<'_>) -> Result<(), Errno> {
     let signals = sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))?;
     let mut usage = Usage::default();
     loop {
@@ -44,9 +45,10 @@ pub(crate) fn serve(channel: &Channel, command: Running) -> Result<(), Errno> {
         if ended {
             sys::take_signal(&signals)?;
             let Reaping { status, nobody_left } = reap(command.pid, &mut usage);
-            match status {
-                Some(status) if !command.background => return finish(channel, status, usage),
-                Some(status) => usage.report(channel, status, 0)?,
+            // What is unlinked and still open is there until the end of the last who has it open.
+            match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
+                Some(end) if !command.background => return finish(channel, end, usage),
+                Some(end) => usage.report(channel, end, 0)?,
                 None => {}
             }
             if nobody_left {
@@ -117,7 +119,7 @@ fn obey(order: &Order, pid: i32) {
 
 /// Ends every process that the command left behind, then reports: when the outside hears of the end, nothing
 /// of the sandbox can touch a file any more.
-fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno> {
+fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Errno> {
     let mut killed = 0u32;
     while sys::kill(EVERYONE, SIGKILL).is_ok() {
         let mut wait = true;
@@ -130,5 +132,17 @@ fn finish(channel: &Channel, status: i32, mut usage: Usage) -> Result<(), Errno>
             wait = false;
         }
     }
-    usage.report(channel, status, killed)
+    usage.report(channel, end, killed)
+}
+
+/// The first private file system in which nothing is left.
+fn full_room(rooms: &Rooms<'_>) -> u32 {
+    for (number, path) in (0u32..).zip(rooms.iter().flatten()) {
+        match sys::tmpfs_room(path) {
+            Ok(Some([0, _])) => return full::word(number, false),
+            Ok(Some([_, 0])) => return full::word(number, true),
+            _ => {}
+        }
+    }
+    full::NONE
 }

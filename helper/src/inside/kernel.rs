@@ -30,6 +30,7 @@ pub(crate) mod nr {
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
+    pub(crate) const STATFS: usize = 137;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
@@ -110,6 +111,9 @@ pub(crate) const MS_NODEV: u64 = 4;
 pub(crate) const MS_BIND: u64 = 4096;
 pub(crate) const MS_MOVE: u64 = 8192;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
+pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
+/// `struct statfs`, in words of 64 bits.
+pub(crate) const STATFS_WORDS: usize = 15;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
 pub(crate) const STATX_TYPE: usize = 1;

@@ -8,7 +8,7 @@ use crate::{
     control::Report,
     kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, RulesetAttr},
     mounts,
-    plan::{self, MOST_FORGONE, Step},
+    plan::{self, MOST_FORGONE, MOST_ROOMS, Step},
     sys::{self, Errno, Fd},
 };
 
@@ -19,13 +19,16 @@ pub(crate) struct State<'p> {
     ruleset: Option<Fd>,
     /// Places whose Landlock rules are left out.
     forgone: [Option<&'p CStr>; MOST_FORGONE],
+    /// Private file systems, to be looked at after the command.
+    pub(crate) rooms: Rooms<'p>,
 }
+
+/// Private file systems, by where they lie.
+pub(crate) type Rooms<'p> = [Option<&'p CStr>; MOST_ROOMS];
 
 impl<'p> State<'p> {
     fn forgo(&mut self, path: &'p CStr) -> Result<(), Errno> {
-        let free = self.forgone.iter_mut().find(|slot| slot.is_none()).ok_or(Errno(E2BIG))?;
-        *free = Some(path);
-        Ok(())
+        note(&mut self.forgone, path)
     }
 
     /// Whether `path` is a place that the command goes without, or lies below one.
@@ -44,6 +47,13 @@ impl<'p> State<'p> {
     fn ruleset(&self) -> Result<&Fd, Errno> {
         self.ruleset.as_ref().ok_or(Errno(EINVAL))
     }
+}
+
+/// Puts `path` into the first free slot.
+fn note<'p>(slots: &mut [Option<&'p CStr>], path: &'p CStr) -> Result<(), Errno> {
+    let free = slots.iter_mut().find(|slot| slot.is_none()).ok_or(Errno(E2BIG))?;
+    *free = Some(path);
+    Ok(())
 }
 
 /// Carries out every step of a section, in order. A failing step ends it, unless it is optional: then the
@@ -125,6 +135,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             mounts::mount_again(state.root()?, (from, target), attributes, (device, inode))
         }
         Step::Forgo { path } => state.forgo(path),
+        Step::Room { path } => note(&mut state.rooms, path),
         Step::EnterRoot {} => {
             state.root = Some(mounts::enter_root()?);
             Ok(())

@@ -366,9 +366,15 @@ pub(crate) struct PolicyFlags {
     /// Bytes kept of stdout and of stderr; the rest is read and dropped.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) max_output: Option<Size>,
+    /// End a command that writes more than --max-output, instead of dropping what it goes on to write.
+    #[arg(long, help_heading = "Limits")]
+    pub(crate) output_ends: bool,
     /// Size of the private places together: /tmp, /dev/shm, HOME [default: 2G].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
+    /// Files and directories in the private places together, and in each --tmpfs [default: one for each 4K of size].
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) tmp_inodes: Option<u64>,
     /// When a protection is not to be had: refuse, degrade [default: refuse].
     #[arg(long, value_name = "WHAT")]
     pub(crate) on_unavailable: Option<OnUnavailable>,

@@ -113,7 +113,9 @@ fn limits(policy: &mut Policy, flags: &PolicyFlags) {
     limits.cpu_time = flags.cpu_time.or(limits.cpu_time);
     limits.timeout = flags.timeout.or(limits.timeout);
     limits.output = flags.max_output.or(limits.output);
+    limits.output_ends |= flags.output_ends;
     limits.tmp_size = flags.tmp_size.or(limits.tmp_size);
+    limits.tmp_inodes = flags.tmp_inodes.or(limits.tmp_inodes);
 }
 
 fn set<T>(slot: &mut T, value: Option<T>) {

@@ -17,14 +17,15 @@ fn terms(host: &Path) -> Terms {
     view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
     view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
     view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
-    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, size: 4096 }).expect("granted");
+    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: Room::of_size(4096) })
+        .expect("granted");
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
     Terms {
         view: view.into(),
         read_only_workspace: false,
-        tmp_size: Size::from_bytes(2 << 20),
+        private: Room::of_size(2 << 20),
         network: NetworkMode::None,
         may_have_proxy: true,
         ports: None,
@@ -118,11 +119,11 @@ fn full_places_have_their_sizes() {
     let host = host();
     let terms = terms(host.path());
     let full = |path| terms.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
-    let private = "private places hold 2M together; --tmp-size SIZE would give more";
+    let private = "private places hold 2M and 512 inodes together; --tmp-size SIZE would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
         full("/scratch/x").as_deref(),
-        Some("/scratch holds 4K; --tmpfs /scratch:SIZE would give more")
+        Some("/scratch holds 4K and 64 inodes; --tmpfs /scratch:SIZE would give more")
     );
     assert_eq!(full("/rw/x"), None, "the host's disk");
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use kennel::{Level, Limits, Policy, Profile, Protection, Sandbox, Session, State};
 
 use super::{eventually, in_time, policy, ready, session, shell};
-use crate::support::{is_root, only_as_user, runs, workspace};
+use crate::{
+    limits::has_pid_max,
+    support::{is_root, only_as_user, runs, workspace},
+};
 
 #[tokio::test]
 async fn a_session_enforces_what_a_one_shot_enforces() {
@@ -89,10 +92,15 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
     let session = Session::prepare(&policy).await.unwrap();
     let entry = session.enforcement().get(Protection::Pids).unwrap().clone();
     if is_root() {
-        assert_eq!(
-            (entry.state, &*entry.detail),
-            (State::Off, "the kernel never applies RLIMIT_NPROC to real root")
-        );
+        let (state, rest) = if has_pid_max() {
+            let rest = "; instead kernel.pid_max of the pid namespace: as many over all commands of the session and 8 \
+                        of its own, and up to 300 more";
+            (State::Degraded, rest)
+        } else {
+            (State::Off, ", and before Linux 6.14 pid namespaces have no limit of their own")
+        };
+        let detail = format!("the kernel never applies RLIMIT_NPROC to real root{rest}");
+        assert_eq!((entry.state, &entry.detail), (state, &detail));
     } else {
         let detail = "RLIMIT_NPROC, counted over all commands of the session and 8 of its own";
         assert_eq!((entry.state, &*entry.detail), (State::Degraded, detail));

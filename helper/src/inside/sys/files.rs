@@ -54,6 +54,14 @@ pub(crate) fn open_for_writing(path: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, AT_FDCWD, path.as_ptr(), O_WRONLY | O_CLOEXEC, 0).map(fd)
 }
 
+/// statfs(2): how many blocks and inodes are free in the tmpfs at `path`; `None` where another file system is.
+pub(crate) fn tmpfs_room(path: &CStr) -> Result<Option<[u64; 2]>, Errno> {
+    let mut answer = [0u64; STATFS_WORDS];
+    call!(nr::STATFS, path.as_ptr(), answer.as_mut_ptr())?;
+    let [kind, _, _, blocks, _, _, inodes, ..] = answer;
+    Ok((kind == TMPFS_MAGIC).then_some([blocks, inodes]))
+}
+
 /// openat(2) of a file that must not exist yet.
 pub(crate) fn create(root: &Fd, path: &CStr, mode: u32) -> Result<Fd, Errno> {
     let flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;

@@ -1,0 +1,206 @@
+//! What ended a command, decided in one place for every way in which commands are run. Pure: facts in, a verdict out.
+//!
+//! A limit is named where the kernel or Kennel said so, or by a rule that [`Limit`] tells beside its name; never on a
+//! guess, and never for a command that succeeded.
+
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
+
+use crate::{Ended, Limit, Limits, Size, Span, Usage};
+
+/// Why Kennel ended a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its wall time was up.
+    TimedOut,
+    /// The caller wanted it.
+    Killed,
+    /// It wrote more than the policy lets it: how many bytes of one stream were seen by then, and how many are kept.
+    Flooded { seen: u64, cap: u64 },
+}
+
+/// A private file system in which nothing was left when a command ended: its size, and how many inodes it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// No bytes.
+    Bytes(u64),
+    /// No inodes.
+    Inodes(u64),
+}
+
+/// What is known of an end.
+pub(crate) struct Facts<'f> {
+    pub(crate) status: ExitStatus,
+    /// Why Kennel ended it, if it did.
+    pub(crate) cause: Option<Cause>,
+    pub(crate) duration: Duration,
+    pub(crate) usage: &'f Usage,
+    /// What held for it.
+    pub(crate) limits: &'f Limits,
+    /// The wall time that held for it.
+    pub(crate) timeout: Option<Duration>,
+    /// A private file system that was full at its end.
+    pub(crate) full: Option<Full>,
+}
+
+/// What it comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ending {
+    pub(crate) ended: Ended,
+    pub(crate) hit: Option<Hit>,
+}
+
+/// The limit that ended a command, its value and what was used of it, in the words of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hit {
+    pub(crate) limit: Limit,
+    pub(crate) configured: Option<String>,
+    pub(crate) used: Option<String>,
+}
+
+/// Decides.
+pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
+    let by_itself = if facts.status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
+    let (ended, hit) = match facts.cause {
+        Some(Cause::TimedOut) => (Ended::TimedOut, Some(timed_out(facts))),
+        Some(Cause::Killed) => (Ended::Killed, None),
+        // It may have come to its end before the kill did.
+        _ if facts.status.success() => (by_itself, None),
+        Some(Cause::Flooded { seen, cap }) => (by_itself, Some(flooded(seen, cap))),
+        None => (by_itself, by_signal(facts).or_else(|| facts.full.map(full))),
+    };
+    Ending { ended, hit }
+}
+
+fn timed_out(facts: &Facts<'_>) -> Hit {
+    let words = |span: Duration| format!("{}ms", span.as_millis());
+    Hit { limit: Limit::WallTime, configured: facts.timeout.map(words), used: Some(words(facts.duration)) }
+}
+
+fn flooded(seen: u64, cap: u64) -> Hit {
+    let words = |bytes| Some(Size::from_bytes(bytes).to_string());
+    Hit { limit: Limit::Output, configured: words(cap), used: words(seen) }
+}
+
+fn full(full: Full) -> Hit {
+    let words = match full {
+        Full::Bytes(bytes) => Size::from_bytes(bytes).to_string(),
+        Full::Inodes(count) => format!("{count} inodes"),
+    };
+    Hit { limit: Limit::Tmpfs, configured: Some(words.clone()), used: Some(words) }
+}
+
+/// Limits that end a process by a signal of their own. A shell tells of a child that ended so by a status of its own.
+fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
+    let by_shell = facts.status.code().map(|code| code - 128);
+    let is = |signal| facts.status.signal() == Some(signal) || by_shell == Some(signal);
+    let used = Duration::from_micros(facts.usage.user_us.saturating_add(facts.usage.system_us));
+    if let Some(span) = facts.limits.cpu_time {
+        // SIGKILL comes a second later, to who does not heed SIGXCPU; others send it as well.
+        if is(libc::SIGXCPU) || is(libc::SIGKILL) && used >= span.duration() {
+            let millis = Duration::from_millis(u64::try_from(used.as_millis()).unwrap_or(u64::MAX));
+            return Some(Hit {
+                limit: Limit::CpuTime,
+                configured: Some(span.to_string()),
+                used: Some(Span::from(millis).to_string()),
+            });
+        }
+    }
+    let size = facts.limits.file_size.filter(|_| is(libc::SIGXFSZ))?;
+    Some(Hit { limit: Limit::FileSize, configured: Some(size.to_string()), used: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits {
+            cpu_time: Some(Duration::from_secs(2).into()),
+            file_size: Some(Size::from_bytes(4096)),
+            ..Limits::default()
+        }
+    }
+
+    fn judged(raw: i32, cause: Option<Cause>, user_us: u64, limits: &Limits, full: Option<Full>) -> Ending {
+        ending(&Facts {
+            status: ExitStatus::from_raw(raw),
+            cause,
+            duration: Duration::from_millis(250),
+            usage: &Usage { user_us, ..Usage::default() },
+            limits,
+            timeout: Some(Duration::from_millis(200)),
+            full,
+        })
+    }
+
+    fn hit(limit: Limit, configured: &str, used: Option<&str>) -> Option<Hit> {
+        Some(Hit { limit, configured: Some(configured.to_owned()), used: used.map(str::to_owned) })
+    }
+
+    const fn exit(code: i32) -> i32 {
+        code << 8
+    }
+
+    #[test]
+    fn signals_of_limits_name_them_where_there_is_one() {
+        let of = |raw| judged(raw, None, 2_100_000, &limits(), None).hit;
+        let cpu = hit(Limit::CpuTime, "2s", Some("2100ms"));
+        assert_eq!(of(libc::SIGXCPU), cpu);
+        assert_eq!(of(exit(128 + libc::SIGXCPU)), cpu, "as a shell tells of its child");
+        assert_eq!(of(libc::SIGKILL), cpu, "the hard limit");
+        let size = hit(Limit::FileSize, "4K", None);
+        assert_eq!(of(libc::SIGXFSZ), size);
+        assert_eq!(of(exit(128 + libc::SIGXFSZ)), size);
+        for raw in [libc::SIGXCPU, libc::SIGXFSZ, libc::SIGKILL, exit(152), exit(153), exit(137)] {
+            assert_eq!(judged(raw, None, 9_000_000, &Limits::default(), None).hit, None, "no limit: {raw}");
+        }
+    }
+
+    /// An out-of-memory killer of the host's, or anybody else.
+    #[test]
+    fn a_kill_before_the_time_is_up_is_no_limit_s() {
+        for raw in [libc::SIGKILL, exit(128 + libc::SIGKILL)] {
+            assert_eq!(judged(raw, None, 1_999_999, &limits(), None).hit, None);
+        }
+    }
+
+    #[test]
+    fn what_kennel_ended_it_for_comes_first() {
+        let room = Some(Full::Bytes(1 << 20));
+        let wall = judged(libc::SIGKILL, Some(Cause::TimedOut), 9_000_000, &limits(), room);
+        let expected = hit(Limit::WallTime, "200ms", Some("250ms"));
+        assert_eq!(wall, Ending { ended: Ended::TimedOut, hit: expected });
+        let killed = judged(libc::SIGKILL, Some(Cause::Killed), 9_000_000, &limits(), room);
+        assert_eq!(killed, Ending { ended: Ended::Killed, hit: None });
+        let flood = Some(Cause::Flooded { seen: 1500, cap: 1024 });
+        let flooded = judged(libc::SIGKILL, flood, 0, &limits(), room);
+        assert_eq!(flooded.hit, hit(Limit::Output, "1K", Some("1500")));
+        assert_eq!(judged(0, flood, 0, &limits(), room).hit, None, "it was over before");
+    }
+
+    #[test]
+    fn full_places_count_for_who_failed() {
+        let of = |raw, full| judged(raw, None, 0, &limits(), Some(full)).hit;
+        assert_eq!(of(exit(1), Full::Bytes(4 << 20)), hit(Limit::Tmpfs, "4M", Some("4M")));
+        assert_eq!(of(libc::SIGBUS, Full::Bytes(4 << 20)), hit(Limit::Tmpfs, "4M", Some("4M")));
+        assert_eq!(of(exit(1), Full::Inodes(64)), hit(Limit::Tmpfs, "64 inodes", Some("64 inodes")));
+        assert_eq!(of(0, Full::Bytes(4 << 20)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn who_succeeds_by_itself_hit_no_limit(used: u64, seen: u64, cap: u64, room: u64, floods: bool) {
+            let cause = floods.then_some(Cause::Flooded { seen, cap });
+            let ending = judged(0, cause, used, &limits(), Some(Full::Bytes(room)));
+            prop_assert_eq!(ending, Ending { ended: Ended::Exited, hit: None });
+        }
+
+        #[test]
+        fn what_the_policy_does_not_limit_is_never_named(raw in 0..0x8000_i32, used: u64) {
+            let ending = judged(raw, None, used, &Limits::default(), None);
+            prop_assert_eq!(ending.hit, None);
+        }
+    }
+}
