@@ -48,8 +48,9 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Audit, Limits, Policy, Profile, Protection, TmpLife},
+    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
     proxy::Settings,
+    sys::Users,
     watch::Watch,
 };
 
@@ -101,7 +102,17 @@ pub(crate) struct OwnProgram {
     pub(crate) contents: Vec<u8>,
 }
 
+/// Whose users a sandbox has: a user namespace is gone without only where the policy may, by root.
+pub(crate) fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
+    let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
+    if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
+}
+
 impl Parts<'_> {
+    fn users(&self) -> Users {
+        users(self.policy, self.host, self.caller)
+    }
+
     fn tmpfs_size(&self) -> u64 {
         self.policy.limits.tmp_size.map_or(DEFAULT_TMPFS, |size| size.bytes())
     }

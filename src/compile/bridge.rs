@@ -21,7 +21,7 @@ use nix::{
 use super::{
     Parts, Shape, Subject,
     emit::{absolute, tmpfs_options},
-    home, identity, landlock, limits, seccomp,
+    home, identity, landlock, limits, order, seccomp,
     section::Section,
     source::Source,
 };
@@ -137,7 +137,7 @@ fn namespaces(parts: &Parts<'_>) -> Section {
         (CgroupNamespace, libc::CLONE_NEWCGROUP),
         (NetworkNamespace, libc::CLONE_NEWNET),
     ] {
-        namespaces.push_by(parts.policy, protection, &Step::Unshare { flags: flag.cast_unsigned() });
+        identity::unshare(parts, &mut namespaces, protection, flag);
     }
     namespaces
 }
@@ -174,7 +174,7 @@ fn walls(parts: &Parts<'_>, files: u64) -> Section {
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
     if parts.host.seccomp {
         let program = &seccomp::bytes(&seccomp::of_bridge());
-        walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program });
+        order::push_filter(parts, &mut walls, &Step::Seccomp { program });
     }
     walls
 }

@@ -16,7 +16,7 @@ use crate::{
 };
 
 fn host() -> Host {
-    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, cgroup2: false }
+    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, user_namespaces: true, cgroup2: false }
 }
 
 fn caller(home: &Path) -> Caller {

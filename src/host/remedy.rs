@@ -12,9 +12,14 @@ pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
         setting: &sysctl,
         container: in_container(),
         powerless_root: root_cannot_map_itself(),
+        sufficient_root: super::root_suffices(),
     };
     surroundings.remedy(protection, errno)
 }
+
+/// What root can do besides.
+const GO_WITHOUT: &str = "or let root's commands go without one: --on-unavailable degrade, or [require] \
+                          user_namespace = \"if_available\"";
 
 /// What the sentence depends on besides the errno.
 struct Surroundings<'s> {
@@ -23,12 +28,17 @@ struct Surroundings<'s> {
     container: bool,
     /// Whether the caller is root without the capability that mapping root asks for.
     powerless_root: bool,
+    /// Whether the caller is root who could go without a user namespace.
+    sufficient_root: bool,
 }
 
 impl Surroundings<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
         use Protection::*;
         let sentence = match (protection, errno) {
+            (UserNamespace, _) if self.sufficient_root => {
+                format!("{}; {GO_WITHOUT}", self.user_namespaces(errno))
+            }
             (UserNamespace, _) => self.user_namespaces(errno),
             (_, libc::ENOSPC) if sysctl_of(protection).is_some() => self.raise(sysctl_of(protection)?),
             (_, libc::EPERM | libc::EACCES) if sysctl_of(protection).is_some() => self.user_namespaces(errno),
@@ -185,7 +195,8 @@ mod tests {
             let found = settings.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let surroundings = Surroundings { setting: &setting, container, powerless_root: false };
+        let surroundings =
+            Surroundings { setting: &setting, container, powerless_root: false, sufficient_root: false };
         let remedy = surroundings.remedy(protection, errno);
         remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
     }

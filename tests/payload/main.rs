@@ -13,6 +13,7 @@ mod files;
 mod names;
 mod network;
 mod processes;
+mod surroundings;
 mod talk;
 
 /// One kind of attempt.
@@ -49,6 +50,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("query", network::query),
     ("talk", talk::talk),
     ("crowd", talk::crowd),
+    ("refuse", surroundings::refuse),
 ];
 
 fn main() {
