@@ -305,7 +305,7 @@ fn finish_for(
 /// all that the policy does not name.
 fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    system::show(&mut view, parts);
+    system::show(&mut view, parts)?;
     if let Some(workspace) = workspace {
         grants::show_workspace(&mut view, parts, workspace)?;
     }

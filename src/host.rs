@@ -77,7 +77,13 @@ impl Host {
 
 fn kernel_version() -> Version {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    parse_version(&release.unwrap_or_default())
+    let version = parse_version(&release.unwrap_or_default());
+    if version >= OLDEST {
+        return version;
+    }
+    // personality(2) can have uname say 2.6, as setarch --uname-2.6 does; this file says what is so.
+    let truth = fs::read_to_string("/proc/sys/kernel/osrelease");
+    truth.map_or(version, |release| parse_version(&release))
 }
 
 /// `6.18.44-cloud` is 6.18; what cannot be read is 0.0, which is older than everything.

@@ -19,7 +19,7 @@ use nix::{
 use crate::{
     Error, Protection,
     compile::{Section, Shape},
-    host::remedy::remedy,
+    host::remedy,
     image::Image,
     inside::Inside,
     prepared::{Bytes, Prepared},
@@ -67,31 +67,37 @@ impl Images {
 }
 
 fn birth_error(error: BirthError, users: Users) -> Error {
-    match error {
+    let (step, protection, source) = match error {
         BirthError::Clone(source) => {
-            let errno = source.raw_os_error().unwrap_or_default();
-            let exhausted = matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE);
-            // One call makes both; asked for alone, the user namespace says whether it is to blame.
-            let (step, protection) = match users {
-                Users::Own if exhausted || sys::try_namespaces(libc::CLONE_NEWUSER).is_err() => {
-                    ("new user and pid namespace", Protection::UserNamespace)
-                }
-                _ => ("new pid namespace", Protection::PidNamespace),
-            };
-            let remedy = if exhausted { None } else { remedy(protection, errno) };
-            Error::Step { step: step.to_owned(), protection, source, remedy }
+            let (step, protection) = refused_namespace(&source, users);
+            (step, protection, source)
         }
-        BirthError::Exec(source) => Error::Step {
-            step: "execute the program of the inside".to_owned(),
-            protection: Protection::UserNamespace,
-            source,
-            remedy: Some(
-                "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a \
-                 file system that is not mounted noexec"
-                    .to_owned(),
-            ),
-        },
+        BirthError::Keep(source) => ("keep what the inside needs to set up", Protection::Capabilities, source),
+        BirthError::Exec(source) => return not_executed(source),
+    };
+    let remedy = remedy::of_birth(protection, &source);
+    Error::Step { step: step.to_owned(), protection, source, remedy }
+}
+
+/// One clone(2) makes two namespaces; asked for alone, the user namespace says whether it is to blame.
+fn refused_namespace(error: &io::Error, users: Users) -> (&'static str, Protection) {
+    let may_be_user = users == Users::Own;
+    let shortage = error.raw_os_error().is_some_and(remedy::is_shortage);
+    if may_be_user && (shortage || sys::try_namespaces(libc::CLONE_NEWUSER).is_err()) {
+        return ("new user and pid namespace", Protection::UserNamespace);
     }
+    ("new pid namespace", Protection::PidNamespace)
+}
+
+fn not_executed(source: io::Error) -> Error {
+    let noexec = "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a file system \
+                  that is not mounted noexec";
+    let remedy = match source.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS) => remedy::of_birth(Protection::Capabilities, &source),
+        _ => Some(noexec.to_owned()),
+    };
+    let step = "execute the program of the inside".to_owned();
+    Error::Step { step, protection: Protection::Root, source, remedy }
 }
 
 /// Starts PID 1 with its first steps. It waits for the plan then.

@@ -44,6 +44,8 @@ const STACK: usize = 32 * 1024;
 pub(crate) enum BirthError {
     /// clone(2) refused: no process was made.
     Clone(io::Error),
+    /// The capabilities that the inside needs could not be kept; the process is gone.
+    Keep(io::Error),
     /// The image could not be executed; the process is gone.
     Exec(io::Error),
 }
@@ -53,6 +55,7 @@ struct Birth {
     image: RawFd,
     control: RawFd,
     users: Users,
+    kept: bool,
     errno: c_int,
 }
 
@@ -67,7 +70,7 @@ pub(crate) fn give_birth(
     users: Users,
 ) -> Result<OwnedFd, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, errno: 0 };
+    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
     // No handler of the embedding program may run in the child, which shares its memory.
     let before = SigSet::all()
@@ -81,7 +84,8 @@ pub(crate) fn give_birth(
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
         bury(&pidfd);
-        return Err(BirthError::Exec(io::Error::from_raw_os_error(birth.errno)));
+        let why = if birth.kept { BirthError::Exec } else { BirthError::Keep };
+        return Err(why(io::Error::from_raw_os_error(birth.errno)));
     }
     Ok(pidfd)
 }
@@ -108,11 +112,9 @@ fn clone_vfork(
 extern "C" fn be_born(argument: *mut c_void) -> c_int {
     // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth>() };
-    let born = without_root(birth.users).and_then(|()| keep_capabilities()).and_then(|()| execute(birth));
-    birth.errno = match born {
-        Ok(()) => 0,
-        Err(errno) => errno,
-    };
+    let kept = without_root(birth.users).and_then(|()| keep_capabilities());
+    birth.kept = kept.is_ok();
+    birth.errno = kept.and_then(|()| execute(birth)).err().unwrap_or_default();
     1
 }
 

@@ -89,7 +89,7 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
         if parts.users() == Users::Callers {
             return Err(without_users());
         }
-        lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement)?;
+        lacking(parts, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
         return landlock::without_filter(parts, enforcement);
     }
     let program = match parts.shape {
@@ -127,7 +127,7 @@ fn listener_flags(kernel: Version) -> u64 {
 fn without_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
-        reason: "this kernel has no seccomp filters, without which nothing runs that has no user namespace"
+        reason: "seccomp filters cannot be installed here, without which nothing runs that has no user namespace"
             .to_owned(),
         remedy: Some(
             "use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".to_owned(),

@@ -61,7 +61,7 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
-        Err(BirthError::Clone(_)) => Execution::Unknown,
+        Err(BirthError::Clone(_) | BirthError::Keep(_)) => Execution::Unknown,
     }
 }
 
