@@ -94,7 +94,8 @@ fn parse_version(release: &str) -> Version {
 }
 
 fn has_user_namespaces() -> bool {
-    crate::sys::try_namespaces(libc::CLONE_NEWUSER).is_ok()
+    let refused = |error: std::io::Error| !error.raw_os_error().is_some_and(remedy::is_shortage);
+    !crate::sys::try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
 }
 
 /// Whether the caller is root with all that the inside needs, so that its sandboxes could go without a user namespace.

@@ -75,9 +75,7 @@ fn memory_and_directories_that_are_not_executed() {
 #[test]
 fn a_home_that_is_no_home() {
     let dir = place();
-    let file = dir.path().join("file");
-    fs::write(&file, "kept").unwrap();
-    for home in ["/nonexistent", "/", "relative", "", "/etc/passwd", "/root", file.to_str().unwrap()] {
+    for home in ["/nonexistent", "/", "relative", "", "/etc/passwd", "/root"] {
         let mut command = kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
         assert!(ran(&command.env("HOME", home).output().unwrap()), "{home}");
         let mut probe = kennel(&Vec::new(), dir.path(), &["probe"]);
@@ -85,7 +83,6 @@ fn a_home_that_is_no_home() {
     }
     let mut command = kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
     assert!(ran(&command.env_remove("HOME").output().unwrap()), "unset");
-    assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
     assert!(!fs::exists("/nonexistent").unwrap() && !fs::exists(dir.path().join("relative")).unwrap());
 }
 
@@ -148,7 +145,7 @@ fn an_empty_root() {
 #[test]
 fn a_root_that_is_read_only() {
     let dir = place();
-    let before = script(&CONTAINER, "mount --bind / /; mount -o remount,bind,ro /");
+    let before = script(&CONTAINER, "mount -o remount,bind,ro /");
     assert!(ran(&run(&before, dir.path(), &["-q"])));
 }
 
