@@ -306,6 +306,58 @@ mod tests {
     }
 
     #[test]
+    fn a_sandbox_in_a_sandbox_is_told_so() {
+        let surroundings = Surroundings {
+            setting: &|_| None,
+            container: true,
+            confined: Confined { filtered: true, sandboxed: true },
+            powerless_root: false,
+            sufficient_root: false,
+        };
+        for protection in [Protection::UserNamespace, Protection::Root, Protection::Keyring] {
+            let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
+            assert!(remedy.starts_with("this runs in a sandbox already"), "{protection}: {remedy}");
+        }
+        let hidden = Surroundings { confined: Confined { filtered: true, sandboxed: false }, ..surroundings };
+        let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
+        assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
+    }
+
+    #[test]
+    fn root_who_could_go_without_is_told_how() {
+        let root = |sufficient_root| Surroundings {
+            setting: &|_| Some("0".to_owned()),
+            container: false,
+            confined: Confined::default(),
+            powerless_root: false,
+            sufficient_root,
+        };
+        let remedy = |sufficient| {
+            root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy")
+        };
+        let flag = "; or let root's commands go without one: --on-unavailable degrade";
+        assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
+        // With a way to go without or not, the pid namespace has none.
+        let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy");
+        assert!(pid.contains("user.max_pid_namespaces") && !pid.contains(flag), "{pid}");
+    }
+
+    #[test]
+    fn a_shortage_is_told_as_one_whatever_ran_short() {
+        for protection in Protection::ALL {
+            for (errno, words) in
+                [(libc::EMFILE, "ulimit -n"), (libc::EAGAIN, "ulimit -u"), (libc::ENOMEM, "ulimit -v")]
+            {
+                assert!(on(&[("user.max_user_namespaces", "0")], true, protection, errno).contains(words));
+            }
+        }
+        let of = |errno| of_call(&io::Error::from_raw_os_error(errno));
+        assert!(of(libc::ENOSPC).is_some_and(|remedy| remedy.contains("room")));
+        assert!(of(libc::EPERM).is_some_and(|remedy| remedy.contains("seccomp filter")));
+        assert_eq!((of(libc::EPIPE), of_call(&io::ErrorKind::InvalidData.into())), (None, None));
+    }
+
+    #[test]
     fn limits_of_each_namespace_are_named() {
         let remedy =
             on(&[("user.max_net_namespaces", "0")], false, Protection::NetworkNamespace, libc::ENOSPC);
