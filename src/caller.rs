@@ -21,6 +21,7 @@ pub(crate) struct Caller {
     /// Every directory that may hold the caller's secrets: HOME and that of the password database, each also by
     /// its canonical path.
     pub(crate) homes: Vec<PathBuf>,
+    /// Empty where it was removed: what is relative to it is not there then.
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<OsString, OsString>,
     /// How many descriptors this process may have open.
@@ -41,7 +42,7 @@ impl Caller {
             gid: nix::unistd::getegid().as_raw(),
             user: account.as_ref().map_or_else(|| "user".to_owned(), |account| account.name.clone()),
             home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
-            directory: env::current_dir().unwrap_or_else(|_| "/".into()),
+            directory: env::current_dir().unwrap_or_default(),
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft),
         }

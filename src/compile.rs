@@ -50,8 +50,9 @@ use crate::{
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Audit, Limits, Policy, Profile, Protection, TmpLife},
+    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
     proxy::Settings,
+    sys::Users,
     watch::Watch,
 };
 
@@ -100,7 +101,17 @@ pub(crate) struct OwnProgram {
     pub(crate) contents: Vec<u8>,
 }
 
+/// Whose users a sandbox has: a user namespace is gone without only where the policy may, by root.
+pub(crate) fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
+    let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
+    if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
+}
+
 impl Parts<'_> {
+    fn users(&self) -> Users {
+        users(self.policy, self.host, self.caller)
+    }
+
     /// HOME inside: the caller's, except where nothing of it may be known.
     fn home(&self) -> PathBuf {
         match self.policy.profile {
@@ -294,7 +305,7 @@ fn finish_for(
 /// all that the policy does not name.
 fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    system::show(&mut view, parts);
+    system::show(&mut view, parts)?;
     if let Some(workspace) = workspace {
         grants::show_workspace(&mut view, parts, workspace)?;
     }

@@ -9,6 +9,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
     match *step {
         Step::Write { path, .. } => format!("write {}", text(path)),
         Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
+        Step::Separate {} => "keep mounts from the host".to_owned(),
         Step::Hostname { .. } => "set the host name".to_owned(),
         Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
         Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),

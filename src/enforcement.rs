@@ -65,6 +65,36 @@ impl Enforcement {
         &self.entries
     }
 
+    /// What is worth telling a person who runs a command: everything that was asked for and is not in force, but for what
+    /// other walls keep all the same. Kernels that people run today lack it, and it would be said of every command.
+    ///
+    /// - Landlock's scopes (Linux 6.12) keep signals and abstract sockets inside. So do a pid namespace and a network
+    ///   namespace of the sandbox's own.
+    /// - A session keyring of its own (refused by the lists of many container engines) keeps the caller's keys out of
+    ///   reach. So does the filter of system calls.
+    ///
+    /// ```no_run
+    /// # async fn example(outcome: kennel::Outcome) {
+    /// for entry in outcome.enforcement.remarkable() {
+    ///     eprintln!("{}: {}", entry.name, entry.detail);
+    /// }
+    /// # }
+    /// ```
+    pub fn remarkable(&self) -> impl Iterator<Item = &Entry> {
+        let weak = self.entries.iter().filter(|entry| entry.asked && entry.state != State::Enforced);
+        weak.filter(|entry| !self.is_kept_otherwise(entry.name))
+    }
+
+    fn is_kept_otherwise(&self, name: Protection) -> bool {
+        use Protection::{Keyring, LandlockScope, NetworkNamespace, PidNamespace, Seccomp};
+        let others = match name {
+            LandlockScope => &[NetworkNamespace, PidNamespace][..],
+            Keyring => &[Seccomp],
+            _ => return false,
+        };
+        others.iter().all(|other| self.get(*other).is_some_and(|entry| entry.state == State::Enforced))
+    }
+
     /// The entry of one protection.
     #[must_use]
     pub fn get(&self, name: Protection) -> Option<&Entry> {
@@ -103,5 +133,44 @@ impl Serialize for Enforcement {
         object.serialize_field("level", &self.level())?;
         object.serialize_field("protections", &self.entries)?;
         object.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remarks(of: &[(Protection, State)]) -> Vec<Protection> {
+        let mut enforcement = Enforcement::default();
+        of.iter().for_each(|&(name, state)| enforcement.set(name, state, ""));
+        enforcement.remarkable().map(|entry| entry.name).collect()
+    }
+
+    #[test]
+    fn what_other_walls_keep_is_no_remark() {
+        use {Protection::*, State::*};
+        let walls = [(PidNamespace, Enforced), (NetworkNamespace, Enforced), (Seccomp, Enforced)];
+        for missing in [LandlockScope, Keyring] {
+            assert_eq!(remarks(&[&walls[..], &[(missing, Off)]].concat()), []);
+        }
+        for (missing, down) in
+            [(LandlockScope, NetworkNamespace), (LandlockScope, PidNamespace), (Keyring, Seccomp)]
+        {
+            let others = walls.map(|(name, state)| (name, if name == down { Degraded } else { state }));
+            assert_eq!(remarks(&[&others[..], &[(missing, Off)]].concat()), [down, missing]);
+        }
+        // With the host's network there is no entry that could be in force.
+        assert_eq!(remarks(&[(PidNamespace, Enforced), (LandlockScope, Off)]), [LandlockScope]);
+    }
+
+    #[test]
+    fn whatever_else_is_weaker_is_a_remark() {
+        for name in Protection::ALL {
+            assert_eq!(remarks(&[(name, State::Degraded)]), [name]);
+            assert_eq!(remarks(&[(name, State::Enforced)]), []);
+        }
+        let mut enforcement = Enforcement::default();
+        enforcement.not_asked(Protection::NetworkNamespace, "granted");
+        assert_eq!(enforcement.remarkable().count(), 0);
     }
 }

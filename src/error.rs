@@ -6,6 +6,7 @@ use std::{io, path::PathBuf};
 use crate::{
     AuditError, ListenError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
+    host::remedy::of_call,
     policy::{PolicyError, Protection},
 };
 
@@ -174,6 +175,7 @@ impl Error {
             Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
+            Self::Io { source, .. } => of_call(source),
             _ => None,
         }
     }

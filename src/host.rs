@@ -8,9 +8,12 @@ use std::{
     path::Path,
 };
 
+use caps::CapSet;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 use serde::Serialize;
+
+use crate::policy::{Policy, Protection, Requirement};
 
 /// Facts of the kernel that the compiler decides by. Plain data, so that kernels we do not have can be written
 /// down in a test.
@@ -22,6 +25,8 @@ pub struct Host {
     pub landlock_abi: u32,
     /// Whether seccomp filters can be installed.
     pub seccomp: bool,
+    /// Whether a user namespace can be made, which is tried.
+    pub user_namespaces: bool,
     /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted.
     pub cgroup2: bool,
 }
@@ -48,10 +53,23 @@ impl Host {
     /// ```
     #[must_use]
     pub fn detect() -> Self {
+        Self { user_namespaces: has_user_namespaces(), ..Self::read() }
+    }
+
+    /// The facts that compiling `policy` takes. Trying a user namespace costs some 50 µs, and only matters where the
+    /// sandbox could go without: it is taken for granted elsewhere, and the start says otherwise.
+    pub(crate) fn detect_for(policy: &Policy) -> Self {
+        let matters = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable
+            && root_suffices();
+        Self { user_namespaces: !matters || has_user_namespaces(), ..Self::read() }
+    }
+
+    fn read() -> Self {
         Self {
             kernel: kernel_version(),
             landlock_abi: crate::sys::landlock_abi(),
             seccomp: crate::sys::seccomp_available(),
+            user_namespaces: true,
             cgroup2: has_cgroup2(),
         }
     }
@@ -59,7 +77,13 @@ impl Host {
 
 fn kernel_version() -> Version {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
-    parse_version(&release.unwrap_or_default())
+    let version = parse_version(&release.unwrap_or_default());
+    if version >= OLDEST {
+        return version;
+    }
+    // personality(2) can have uname say 2.6, as setarch --uname-2.6 does; this file says what is so.
+    let truth = fs::read_to_string("/proc/sys/kernel/osrelease");
+    truth.map_or(version, |release| parse_version(&release))
 }
 
 /// `6.18.44-cloud` is 6.18; what cannot be read is 0.0, which is older than everything.
@@ -67,6 +91,19 @@ fn parse_version(release: &str) -> Version {
     let mut numbers =
         release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or_default());
     Version(numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
+}
+
+fn has_user_namespaces() -> bool {
+    let refused = |error: std::io::Error| !error.raw_os_error().is_some_and(remedy::is_shortage);
+    !crate::sys::try_namespaces(libc::CLONE_NEWUSER).is_err_and(refused)
+}
+
+/// Whether the caller is root with all that the inside needs, so that its sandboxes could go without a user namespace.
+pub(crate) fn root_suffices() -> bool {
+    let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
+    let needed = crate::sys::INSIDE_CAPABILITIES;
+    let holds = |number: &u32| held.iter().any(|capability| u32::from(capability.index()) == *number);
+    nix::unistd::geteuid().is_root() && needed.iter().all(holds)
 }
 
 fn has_cgroup2() -> bool {

@@ -67,7 +67,7 @@ impl Image {
         let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let flags = nix::sys::statvfs::fstatvfs(&readable)?.flags();
         if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
-            return Err(io::ErrorKind::PermissionDenied.into());
+            return Err(Errno::EACCES.into());
         }
         Ok(Self(readable.into()))
     }

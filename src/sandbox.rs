@@ -36,8 +36,10 @@ impl Sandbox {
     /// A policy that contradicts itself, a path that cannot be granted, a required protection that this host
     /// does not have.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
-        let compiled = compile::compile(policy, &Host::detect(), &Caller::current(), Shape::OneShot)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?, None)?) })
+        let (host, caller) = (Host::detect_for(policy), Caller::current());
+        let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
+        let images = Images::new(compile::users(policy, &host, &caller))?;
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, None)?) })
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
@@ -46,9 +48,9 @@ impl Sandbox {
     /// # Errors
     /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::OneShot);
+        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images = Images::new()?;
+        let images = Images::new(compile::users(policy, &host, &caller))?;
         let started = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })

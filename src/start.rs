@@ -19,71 +19,85 @@ use nix::{
 use crate::{
     Error, Protection,
     compile::{Section, Shape},
-    host::remedy::remedy,
+    host::remedy,
     image::Image,
     inside::Inside,
     prepared::{Bytes, Prepared},
-    sys::{self, BirthError},
+    sys::{self, BirthError, Users},
 };
 
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
 #[derive(Debug)]
 pub(crate) struct Images {
+    users: Users,
     sealed: Option<Image>,
     on_disk: OnceLock<Image>,
 }
 
 impl Images {
-    pub(crate) fn new() -> Result<Self, Error> {
+    pub(crate) fn new(users: Users) -> Result<Self, Error> {
         let sealed = match Image::sealed() {
             // vm.memfd_noexec=2 refuses to make one at all.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
         };
-        Ok(Self { sealed, on_disk: OnceLock::new() })
+        Ok(Self { users, sealed, on_disk: OnceLock::new() })
     }
 
     /// Starts the inside; answers its pidfd.
     fn give_birth(&self, control: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match sys::give_birth(sealed.as_fd(), control) {
+            match sys::give_birth(sealed.as_fd(), control, self.users) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
                 Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                born => return born.map_err(birth_error),
+                born => return born.map_err(|error| birth_error(error, self.users)),
             }
         }
         let image = match self.on_disk.get() {
             Some(image) => image,
             None => {
-                let image = Image::on_disk().map_err(|error| birth_error(BirthError::Exec(error)))?;
+                let image =
+                    Image::on_disk().map_err(|error| birth_error(BirthError::Exec(error), self.users))?;
                 // Another thread may have been faster; its image is as good.
                 self.on_disk.get_or_init(|| image)
             }
         };
-        sys::give_birth(image.as_fd(), control).map_err(birth_error)
+        sys::give_birth(image.as_fd(), control, self.users).map_err(|error| birth_error(error, self.users))
     }
 }
 
-fn birth_error(error: BirthError) -> Error {
-    match error {
+fn birth_error(error: BirthError, users: Users) -> Error {
+    let (step, protection, source) = match error {
         BirthError::Clone(source) => {
-            let errno = source.raw_os_error().unwrap_or_default();
-            let exhausted = matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE);
-            let remedy = if exhausted { None } else { remedy(Protection::UserNamespace, errno) };
-            let step = "new user and pid namespace".to_owned();
-            Error::Step { step, protection: Protection::UserNamespace, source, remedy }
+            let (step, protection) = refused_namespace(&source, users);
+            (step, protection, source)
         }
-        BirthError::Exec(source) => Error::Step {
-            step: "execute the program of the inside".to_owned(),
-            protection: Protection::UserNamespace,
-            source,
-            remedy: Some(
-                "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a \
-                 file system that is not mounted noexec"
-                    .to_owned(),
-            ),
-        },
+        BirthError::Keep(source) => ("keep what the inside needs to set up", Protection::Capabilities, source),
+        BirthError::Exec(source) => return not_executed(source),
+    };
+    let remedy = remedy::of_birth(protection, &source);
+    Error::Step { step: step.to_owned(), protection, source, remedy }
+}
+
+/// One clone(2) makes two namespaces; asked for alone, the user namespace says whether it is to blame.
+fn refused_namespace(error: &io::Error, users: Users) -> (&'static str, Protection) {
+    let may_be_user = users == Users::Own;
+    let shortage = error.raw_os_error().is_some_and(remedy::is_shortage);
+    if may_be_user && (shortage || sys::try_namespaces(libc::CLONE_NEWUSER).is_err()) {
+        return ("new user and pid namespace", Protection::UserNamespace);
     }
+    ("new pid namespace", Protection::PidNamespace)
+}
+
+fn not_executed(source: io::Error) -> Error {
+    let noexec = "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a file system \
+                  that is not mounted noexec";
+    let remedy = match source.raw_os_error() {
+        Some(libc::EPERM | libc::ENOSYS) => remedy::of_birth(Protection::Capabilities, &source),
+        _ => Some(noexec.to_owned()),
+    };
+    let step = "execute the program of the inside".to_owned();
+    Error::Step { step, protection: Protection::Root, source, remedy }
 }
 
 /// Starts PID 1 with its first steps. It waits for the plan then.

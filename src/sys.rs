@@ -13,6 +13,7 @@ use std::{
 use tokio::io::{Interest, unix::AsyncFd};
 
 use nix::{
+    errno::Errno,
     sys::{
         signal::{SigSet, SigmaskHow},
         wait::{Id, WaitPidFlag, waitid},
@@ -24,7 +25,16 @@ use crate::Usage;
 
 /// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
 /// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
-const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
+pub(crate) const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
+
+/// Whose user namespace the inside is born in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// One of its own.
+    Own,
+    /// The caller's, who holds [`INSIDE_CAPABILITIES`] there: real root where the host has no other.
+    Callers,
+}
 
 /// The child has a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;
@@ -34,6 +44,8 @@ const STACK: usize = 32 * 1024;
 pub(crate) enum BirthError {
     /// clone(2) refused: no process was made.
     Clone(io::Error),
+    /// The capabilities that the inside needs could not be kept; the process is gone.
+    Keep(io::Error),
     /// The image could not be executed; the process is gone.
     Exec(io::Error),
 }
@@ -42,16 +54,23 @@ pub(crate) enum BirthError {
 struct Birth {
     image: RawFd,
     control: RawFd,
+    users: Users,
+    kept: bool,
     errno: c_int,
 }
 
-/// Starts the image as PID 1 of new user and pid namespaces, its descriptor 0 being `control`. Answers its pidfd.
+/// Starts the image as PID 1 of a new pid namespace, and a new user namespace unless `users` says otherwise, its
+/// descriptor 0 being `control`. Answers its pidfd.
 ///
 /// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
 /// (CLONE_VFORK), so the cost does not depend on the program's size.
-pub(crate) fn give_birth(image: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<OwnedFd, BirthError> {
+pub(crate) fn give_birth(
+    image: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    users: Users,
+) -> Result<OwnedFd, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), errno: 0 };
+    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
     // No handler of the embedding program may run in the child, which shares its memory.
     let before = SigSet::all()
@@ -64,8 +83,9 @@ pub(crate) fn give_birth(image: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Resu
     // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, owned by nobody else.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
-        reap(&pidfd);
-        return Err(BirthError::Exec(io::Error::from_raw_os_error(birth.errno)));
+        bury(&pidfd);
+        let why = if birth.kept { BirthError::Exec } else { BirthError::Keep };
+        return Err(why(io::Error::from_raw_os_error(birth.errno)));
     }
     Ok(pidfd)
 }
@@ -78,9 +98,9 @@ fn clone_vfork(
     let flags = libc::CLONE_VM
         | libc::CLONE_VFORK
         | libc::CLONE_PIDFD
-        | libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
-        | libc::SIGCHLD;
+        | libc::SIGCHLD
+        | if birth.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
     // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
     // asleep until the child has executed or ended; `be_born` never returns into Rust code of the parent.
@@ -92,14 +112,27 @@ fn clone_vfork(
 extern "C" fn be_born(argument: *mut c_void) -> c_int {
     // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth>() };
-    birth.errno = match keep_capabilities().and_then(|()| execute(birth)) {
-        Ok(()) => 0,
-        Err(errno) => errno,
-    };
+    let kept = without_root(birth.users).and_then(|()| keep_capabilities());
+    birth.kept = kept.is_ok();
+    birth.errno = kept.and_then(|()| execute(birth)).err().unwrap_or_default();
     1
 }
 
-/// Makes the capabilities survive execveat(2) of an ordinary file by an unmapped user: the ambient set.
+/// prctl(PR_SET_SECUREBITS): uid 0 of the caller's user namespace would get every capability by execveat(2), and not
+/// only those that are kept. In one of its own the uid is not mapped yet.
+fn without_root(users: Users) -> Result<(), c_int> {
+    const NOROOT: libc::c_long = 1;
+    if users == Users::Own {
+        return Ok(());
+    }
+    // SAFETY: prctl(2) with integer arguments only.
+    let bits = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECUREBITS, 0, 0, 0, 0) };
+    errno_of(bits)?;
+    // SAFETY: as above.
+    errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_SECUREBITS, bits | NOROOT, 0, 0, 0) })
+}
+
+/// Makes the capabilities survive execveat(2) of an ordinary file by who is not root: the ambient set.
 fn keep_capabilities() -> Result<(), c_int> {
     let header = [0x2008_0522u32, 0];
     let kept = INSIDE_CAPABILITIES.iter().fold(0u32, |set, capability| set | 1 << capability);
@@ -143,6 +176,39 @@ fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     Err(unsafe { *errno })
+}
+
+/// clone(2) of a child that ends at once: whether `namespaces`, flags of clone(2), are to be had. It sends no signal when
+/// it ends, and nobody else waits for it.
+pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
+    let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
+    let mut pidfd: c_int = -1;
+    // No handler of the embedding program may run in the child, which shares its memory.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
+    let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: stack and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until it has
+    // ended; `end_at_once` takes no argument.
+    let pid = unsafe { libc::clone(end_at_once, top, flags, ptr::null_mut(), ptr::from_mut(&mut pidfd)) };
+    let error = io::Error::last_os_error();
+    // Restoring what was there before cannot fail; there would be nobody to tell.
+    let _ = before.thread_set_mask();
+    if pid < 0 {
+        return Err(error);
+    }
+    bury(&received(pidfd));
+    Ok(())
+}
+
+/// A child, in borrowed memory: clone(2) ends it with what this answers.
+extern "C" fn end_at_once(_: *mut c_void) -> c_int {
+    0
+}
+
+/// waitid(P_PIDFD) for a child that is about to end: memory that was borrowed is given back a moment before that.
+fn bury(pidfd: &OwnedFd) {
+    // ECHILD: as in `reap`.
+    while waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) == Err(Errno::EINTR) {}
 }
 
 /// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.
@@ -285,8 +351,8 @@ pub(crate) fn is_mount_root(directory: BorrowedFd<'_>, name: &CStr) -> io::Resul
 pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
     // SAFETY: a system call with integer arguments only.
     let answer = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let number = RawFd::try_from(answer).map_err(|_| nix::errno::Errno::EBADF)?;
-    nix::errno::Errno::result(number)?;
+    let number = RawFd::try_from(answer).map_err(|_| Errno::EBADF)?;
+    Errno::result(number)?;
     Ok(received(number))
 }
 
@@ -300,7 +366,7 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
     let (kind, number) = (libc::P_PID, child.as_raw());
     // SAFETY: the kernel writes one rusage at the address, and nothing where siginfo would be.
     let answer = unsafe { libc::syscall(libc::SYS_waitid, kind, number, none, flags, &raw mut used) };
-    nix::errno::Errno::result(answer)?;
+    Errno::result(answer)?;
     let micros = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
     Ok(Usage {
         user_us: micros(used.ru_utime),

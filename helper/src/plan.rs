@@ -25,6 +25,9 @@ enum Step<'w> {
     1 = Write { path: &'w CStr, bytes: &'w [u8] },
     /// unshare(2): a new namespace of each kind in `flags`.
     2 = Unshare { flags: u32 },
+    /// mount(MS_SLAVE | MS_REC): what is mounted from here on is not seen where the mounts were copied from. A copy in a
+    /// new user namespace is like this from its birth.
+    51 = Separate {},
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
     /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.

@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape, Subject, emit::absolute, home, identity, landlock, limits, rooms::Room, seccomp,
+    Parts, Shape, Subject, emit::absolute, home, identity, landlock, limits, order, rooms::Room, seccomp,
     section::Section, source::Source,
 };
 use crate::{Enforcement, Error, Policy, Protection, caller::Caller, host::Host};
@@ -134,7 +134,7 @@ fn namespaces(parts: &Parts<'_>) -> Section {
         (CgroupNamespace, libc::CLONE_NEWCGROUP),
         (NetworkNamespace, libc::CLONE_NEWNET),
     ] {
-        namespaces.push_by(parts.policy, protection, &Step::Unshare { flags: flag.cast_unsigned() });
+        identity::unshare(parts, &mut namespaces, protection, flag);
     }
     namespaces
 }
@@ -171,7 +171,7 @@ fn walls(parts: &Parts<'_>, files: u64) -> Section {
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
     if parts.host.seccomp {
         let program = &seccomp::bytes(&seccomp::of_bridge());
-        walls.push_by(parts.policy, Protection::Seccomp, &Step::Seccomp { program });
+        order::push_filter(parts, &mut walls, &Step::Seccomp { program });
     }
     walls
 }

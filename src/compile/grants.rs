@@ -33,7 +33,12 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         source,
         remedy: Some(remedy.to_owned()),
     };
-    let source = Source::resolve(&given).map_err(|error| match error.raw_os_error() {
+    let found = match given.is_absolute() {
+        true => Source::resolve(&given),
+        // The caller's own directory was removed. The kernel would still find it by `.`.
+        false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+    };
+    let source = found.map_err(|error| match error.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
             Error::Grant { what: "workspace", path: given.clone(), source: error, remedy: None }
         }

@@ -8,23 +8,25 @@ use super::{Parts, Shape, section::Section};
 use crate::{
     Enforcement,
     enforcement::State,
-    policy::{NetworkMode, Policy, Protection},
+    policy::{NetworkMode, Protection},
+    sys::Users,
 };
 
 /// Securebits that take real root's privileges from uid 0, locked: SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP,
 /// SECBIT_NO_CAP_AMBIENT_RAISE and their locks, of capabilities(7).
 const SECUREBITS: u64 = 0b1100_1111;
 
+/// What is said where there is no user namespace.
+const WITHOUT_USERS: &str = "this host refuses them: commands are root of the host, without its capabilities";
+
 /// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
 /// names the one that is refused.
 pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
     use Protection::*;
-    id_maps(parts, setup);
-    enforcement.set(UserNamespace, State::Enforced, "own user namespace, the caller's uid and gid only");
+    users(parts, setup, enforcement);
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
-    let mut unshare = |protection, flag: libc::c_int, detail| {
-        let flags = flag.cast_unsigned();
-        setup.push_by(parts.policy, protection, &Step::Unshare { flags });
+    let mut unshare = |protection, flag, detail| {
+        self::unshare(parts, setup, protection, flag);
         enforcement.set(protection, State::Enforced, detail);
     };
     unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
@@ -37,7 +39,7 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
     } else {
         enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
-        own_network(parts.policy, setup);
+        own_network(parts, setup);
     }
     setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
 }
@@ -45,22 +47,33 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
 /// What each worker has for itself. Its pid namespace is there when it starts.
 pub(super) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforcement: &mut Enforcement) {
     use Protection::*;
-    let flags = |flag: libc::c_int| Step::Unshare { flags: flag.cast_unsigned() };
-    worker.push_by(parts.policy, MountNamespace, &flags(libc::CLONE_NEWNS));
+    worker.push(MountNamespace, &Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
     worker.push(MountNamespace, &Step::EnterRoot {});
-    worker.push_by(parts.policy, IpcNamespace, &flags(libc::CLONE_NEWIPC));
+    unshare(parts, worker, IpcNamespace, libc::CLONE_NEWIPC);
     enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
 }
 
 /// A network namespace. Nothing replaces it where a proxy is to be the only way out: without it the proxy would be open
 /// to the whole host, and the host's network to the command.
-fn own_network(policy: &Policy, setup: &mut Section) {
-    if policy.effective_network() == NetworkMode::Proxy {
+fn own_network(parts: &Parts<'_>, setup: &mut Section) {
+    if parts.policy.effective_network() == NetworkMode::Proxy {
         return new_network(setup);
     }
-    let flags = libc::CLONE_NEWNET.cast_unsigned();
-    setup.push_by(policy, Protection::NetworkNamespace, &Step::Unshare { flags });
-    setup.push_by(policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
+    unshare(parts, setup, Protection::NetworkNamespace, libc::CLONE_NEWNET);
+    setup.push_by(parts.policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
+}
+
+/// A new namespace of one kind. Where the capabilities of the inside are those of the host's root, none may be missing:
+/// what comes next would be done to the host. Nor may mounts be seen there, which takes a step of its own then.
+pub(super) fn unshare(parts: &Parts<'_>, section: &mut Section, protection: Protection, flag: libc::c_int) {
+    let step = Step::Unshare { flags: flag.cast_unsigned() };
+    if parts.users() == Users::Own {
+        return section.push_by(parts.policy, protection, &step);
+    }
+    section.push(protection, &step);
+    if flag == libc::CLONE_NEWNS {
+        section.push(protection, &Step::Separate {});
+    }
 }
 
 /// A network namespace that nothing goes without, such as that of one worker of a session.
@@ -70,8 +83,23 @@ pub(super) fn new_network(steps: &mut Section) {
     steps.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
+/// Who there is inside. The user namespace is there when PID 1 starts, if there is one.
+fn users(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    id_maps(parts, setup);
+    match parts.users() {
+        Users::Own => {
+            let detail = "own user namespace, the caller's uid and gid only";
+            enforcement.set(Protection::UserNamespace, State::Enforced, detail);
+        }
+        Users::Callers => enforcement.set(Protection::UserNamespace, State::Off, WITHOUT_USERS),
+    }
+}
+
 /// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
 pub(super) fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
+    if parts.users() == Users::Callers {
+        return;
+    }
     let uids = format!("{0} {0} 1\n", parts.caller.uid);
     let gids = format!("{0} {0} 1\n", parts.caller.gid);
     let mut write = |path: &CStr, bytes: &[u8]| {

@@ -16,6 +16,7 @@ use crate::{
     Enforcement, Error, Version,
     enforcement::State,
     policy::{Protection, Requirement},
+    sys::Users,
 };
 
 /// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
@@ -89,7 +90,10 @@ pub(super) fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) ->
 /// The seccomp filter: installed by init for itself and, by inheritance, for the command.
 fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
     if !parts.host.seccomp {
-        lacking(parts, Protection::Seccomp, "this kernel has no seccomp filters", enforcement)?;
+        if parts.users() == Users::Callers {
+            return Err(without_users());
+        }
+        lacking(parts, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
         return landlock::without_filter(parts, enforcement);
     }
     let program = match parts.shape {
@@ -107,9 +111,10 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
     Ok(())
 }
 
-/// A part of the filter, which may be missing where nothing that must hold rests on it.
-fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
-    match landlock::rests_on_filter(parts) {
+/// A part of the filter, which may be missing where nothing that must hold rests on it. Without a user namespace it keeps
+/// commands from keys of the host's root, and from making namespaces.
+pub(super) fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
+    match landlock::rests_on_filter(parts) || parts.users() == Users::Callers {
         true => section.push(Protection::Seccomp, step),
         false => section.push_by(parts.policy, Protection::Seccomp, step),
     }
@@ -120,6 +125,18 @@ fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
 fn listener_flags(kernel: Version) -> u64 {
     let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
+}
+
+/// Neither a user namespace nor a filter: too little is left.
+fn without_users() -> Error {
+    Error::Unavailable {
+        protection: Protection::Seccomp,
+        reason: "seccomp filters cannot be installed here, without which nothing runs that has no user namespace"
+            .to_owned(),
+        remedy: Some(
+            "use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".to_owned(),
+        ),
+    }
 }
 
 /// A protection that the host lacks altogether: an error where it is required, an entry where it is not.

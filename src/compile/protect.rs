@@ -260,7 +260,13 @@ mod tests {
         let base = source.path.clone();
         let mut policy = Policy::profile(Profile::RepoWrite, &base);
         policy.protect = paths.iter().map(PathBuf::from).collect();
-        let host = Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, cgroup2: false };
+        let host = Host {
+            kernel: Version(6, 18),
+            landlock_abi: 7,
+            seccomp: true,
+            user_namespaces: true,
+            cgroup2: false,
+        };
         let caller = Caller {
             uid: 1000,
             gid: 1000,

@@ -8,7 +8,10 @@ use super::{
     source::{Kind, Source},
     view::{Access, Node, View},
 };
-use crate::policy::{NetworkMode, Profile};
+use crate::{
+    Error,
+    policy::{NetworkMode, Profile, Protection},
+};
 
 /// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -83,12 +86,22 @@ pub(crate) fn is_of_system(path: &Path) -> bool {
 }
 
 /// Adds the system to the view.
-pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
+///
+/// # Errors
+/// A host without `/dev/null`, which covers of files are made from.
+pub(super) fn show(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
     devices(view, parts);
+    if view.get(Path::new("/dev/null")).is_none() {
+        return Err(Error::Unavailable {
+            protection: Protection::Root,
+            reason: "the host has no device /dev/null, which files are covered with".to_owned(),
+            remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".to_owned()),
+        });
+    }
     private(view);
     if parts.policy.profile == Profile::FullDev {
         whole_tree(view, parts);
-        return;
+        return Ok(());
     }
     for path in SYSTEM {
         show_root_entry(view, Path::new(path));
@@ -97,6 +110,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     view.offer("directory", "/var", Node::Dir);
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
     view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
+    Ok(())
 }
 
 /// An entry of the host's root directory as it is there: a link as the same link, a directory read-only.

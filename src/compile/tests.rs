@@ -12,11 +12,11 @@ use proptest::prelude::*;
 use super::{Compiled, Shape, begin, compile};
 use crate::{
     Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
-    TmpLife, Version, caller::Caller,
+    TmpLife, Version, caller::Caller, sys::Users,
 };
 
 fn host() -> Host {
-    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, cgroup2: false }
+    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, user_namespaces: true, cgroup2: false }
 }
 
 fn caller(home: &Path) -> Caller {
@@ -118,6 +118,61 @@ fn an_old_kernel_is_refused_in_one_sentence() {
     let error = compiled(&policy, &old, home.path()).expect_err("refused");
     assert_eq!(error.chain(), "root: Linux 5.10 cannot make mounts read-only as a tree");
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("5.12")));
+}
+
+#[test]
+fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
+    let home = home();
+    let refusing = Host { user_namespaces: false, ..host() };
+    let degrade =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let refuse = degrade.clone().on_unavailable(OnUnavailable::Refuse);
+    let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
+    let user = caller(home.path());
+    for (policy, host, caller, without) in [
+        (&degrade, &refusing, &root, true),
+        (&degrade, &refusing, &user, false),
+        (&degrade, &host(), &root, false),
+        (&refuse, &refusing, &root, false),
+    ] {
+        for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+            let compiled = compile(policy, host, caller, shape).expect("compiles");
+            assert_eq!(super::users(policy, host, caller) == Users::Callers, without);
+            let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
+            let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
+            assert_eq!((maps, separate), (!without, without));
+            let state = compiled.enforcement.get(Protection::UserNamespace).expect("told").state;
+            assert_eq!(state, if without { State::Off } else { State::Enforced });
+        }
+    }
+}
+
+#[test]
+fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
+    let home = home();
+    let refusing = Host { user_namespaces: false, ..host() };
+    let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
+    let policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
+        let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
+        for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
+            let firm = matches!(entry.step, Step::Unshare { .. } | Step::Separate {} | Step::Seccomp { .. });
+            assert!(!firm || !entry.optional, "{:?}", entry.step);
+        }
+        // Mounts are separate before there is one.
+        let steps = steps(&compiled);
+        let at = |wanted: fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("there");
+        let separate = at(|step| matches!(step, Step::Separate {}));
+        let mounts = libc::CLONE_NEWNS.cast_unsigned();
+        assert!(matches!(steps[separate - 1], Step::Unshare { flags } if flags == mounts));
+        assert!(separate < at(|step| matches!(step, Step::NewRoot { .. })));
+    }
+    let bare = Host { seccomp: false, ..refusing };
+    let error = compile(&policy, &bare, &root, Shape::OneShot).expect_err("no filter");
+    assert!(matches!(error, Error::Unavailable { protection: Protection::Seccomp, .. }), "{error:?}");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("user namespaces")));
 }
 
 #[test]

@@ -1,34 +1,106 @@
 //! What a person can do when the kernel refuses a protection: the errno and the host's own settings say which.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use caps::{CapSet, Capability};
+use procfs::process::Process;
 
 use crate::policy::Protection;
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
-    let surroundings = Surroundings {
-        setting: &sysctl,
-        container: in_container(),
-        powerless_root: root_cannot_map_itself(),
-    };
-    surroundings.remedy(protection, errno)
+    Surroundings::here().remedy(protection, errno)
 }
+
+/// The same for a process that could not even be made: nobody has mapped ids by then.
+pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<String> {
+    let errno = error.raw_os_error().unwrap_or_default();
+    Surroundings { powerless_root: false, ..Surroundings::here() }.remedy(protection, errno)
+}
+
+/// What can be done about a call of the outside's own.
+pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EPERM | libc::EACCES | libc::ENOSYS => Some(
+            "look for what refuses it around this program: a seccomp filter of a container engine or service manager \
+             (SystemCallFilter=), a security module (journalctl -k | grep -i denied)",
+        ),
+        errno => shortage(errno),
+    }
+}
+
+/// Whether there is not enough of something, which may be otherwise in a moment.
+pub(crate) fn is_shortage(errno: i32) -> bool {
+    matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
+}
+
+fn shortage(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        libc::EMFILE => "raise the limit of open files: ulimit -n",
+        libc::ENFILE => "raise the limit of open files of the whole machine: fs.file-max",
+        libc::EAGAIN => "end some processes, or raise their limit: ulimit -u, and pids.max of the cgroup",
+        libc::ENOMEM => "free some memory, or raise its limits: ulimit -v, and memory.max of the cgroup",
+        libc::ENOSPC | libc::EDQUOT => "make room: on the file system, or in memory for what lies there",
+        _ => return None,
+    })
+}
+
+/// What root can do besides.
+const GO_WITHOUT: &str = "or let root's commands go without one: --on-unavailable degrade, or [require] \
+                          user_namespace = \"if_available\"";
 
 /// What the sentence depends on besides the errno.
 struct Surroundings<'s> {
     /// The value of a sysctl, if it exists.
     setting: &'s dyn Fn(&str) -> Option<String>,
     container: bool,
+    confined: Confined,
     /// Whether the caller is root without the capability that mapping root asks for.
     powerless_root: bool,
+    /// Whether the caller is root who could go without a user namespace.
+    sufficient_root: bool,
+}
+
+/// What this process was confined by when it was started.
+#[derive(Clone, Copy, Debug, Default)]
+struct Confined {
+    /// A seccomp filter.
+    filtered: bool,
+    /// That, no new privileges and an empty bounding set, as in a sandbox of ours.
+    sandboxed: bool,
+}
+
+impl Confined {
+    fn here() -> Self {
+        let Ok(status) = Process::myself().and_then(|process| process.status()) else {
+            return Self::default();
+        };
+        let filtered = status.seccomp == Some(2);
+        let sandboxed = filtered && status.nonewprivs == Some(1) && status.capbnd == Some(0);
+        Self { filtered, sandboxed }
+    }
+}
+
+impl Surroundings<'static> {
+    fn here() -> Self {
+        Self {
+            setting: &sysctl,
+            container: in_container(),
+            confined: Confined::here(),
+            powerless_root: root_cannot_map_itself(),
+            sufficient_root: super::root_suffices(),
+        }
+    }
 }
 
 impl Surroundings<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
         use Protection::*;
         let sentence = match (protection, errno) {
+            (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
+            (UserNamespace, _) if self.sufficient_root => {
+                format!("{}; {GO_WITHOUT}", self.user_namespaces(errno))
+            }
             (UserNamespace, _) => self.user_namespaces(errno),
             (_, libc::ENOSPC) if sysctl_of(protection).is_some() => self.raise(sysctl_of(protection)?),
             (_, libc::EPERM | libc::EACCES) if sysctl_of(protection).is_some() => self.user_namespaces(errno),
@@ -51,17 +123,18 @@ impl Surroundings<'_> {
                 "run again: the path was exchanged for another file while the sandbox started".to_owned()
             }
             (Root, libc::ENOSPC) => self.raise("fs.mount-max"),
-            (Landlock, _) => {
-                "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later), \
-                              or set [require] landlock = \"if_available\""
-                    .to_owned()
-            }
+            (Landlock, _) => format!(
+                "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, or set \
+                 [require] landlock = \"if_available\"",
+                self.filter_too("landlock_create_ruleset"),
+            ),
             (LandlockScope, _) => "use Linux 6.12 or later with landlock in the lsm= list, or set [require] \
                                    landlock_scope = \"if_available\""
                 .to_owned(),
-            (Seccomp, _) => "use a kernel with CONFIG_SECCOMP_FILTER=y, or set [require] seccomp = \
-                             \"if_available\""
-                .to_owned(),
+            (Seccomp, _) => format!(
+                "use a kernel with CONFIG_SECCOMP_FILTER=y{}, or set [require] seccomp = \"if_available\"",
+                self.filter_too("seccomp"),
+            ),
             (Keyring, libc::ENOSYS) => "use a kernel with CONFIG_KEYS=y, or set [require] keyring = \
                                         \"if_available\""
                 .to_owned(),
@@ -70,7 +143,7 @@ impl Surroundings<'_> {
                 "ask for no more than the caller's own hard limit (ulimit -H -a)".to_owned()
             }
             (_, libc::EPERM | libc::EACCES | libc::ENOSYS) => self.refused(),
-            _ => return None,
+            _ => shortage(errno)?.to_owned(),
         };
         Some(sentence)
     }
@@ -96,7 +169,9 @@ impl Surroundings<'_> {
                 .into();
         }
         match errno {
-            libc::ENOSPC => self.raise("user.max_user_namespaces"),
+            libc::ENOSPC => {
+                format!("{}, or start it in fewer nested ones: 32 are the most", self.raise("user.max_user_namespaces"))
+            }
             libc::EUSERS => "start it in fewer nested user namespaces: 32 are the most".into(),
             libc::ENOSYS | libc::EINVAL => "use a kernel with CONFIG_USER_NS=y and CONFIG_PID_NS=y".into(),
             _ => self.refused(),
@@ -108,8 +183,8 @@ impl Surroundings<'_> {
         if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
             return self.user_namespaces(libc::EPERM);
         }
-        if self.container {
-            return container();
+        if self.container || self.confined.sandboxed {
+            return self.refused();
         }
         "look for a security module that refuses mounts in user namespaces, and for masked paths below /proc \
          (findmnt -R /proc): a fresh procfs needs one that is fully visible"
@@ -118,12 +193,25 @@ impl Surroundings<'_> {
 
     /// Refused by something that does not say its name.
     fn refused(&self) -> String {
+        if self.confined.sandboxed {
+            return "this runs in a sandbox already, and they do not nest: run the command in that one without \
+                    kennel, or start kennel outside of it"
+                .into();
+        }
         if self.container {
             return container();
         }
         "look for a security module (AppArmor, SELinux: journalctl -k | grep -i denied), a chroot, or a seccomp filter of the \
          service manager (RestrictNamespaces=, SystemCallFilter=) that refuses it"
             .into()
+    }
+
+    /// For a call that the kernel may have, and a filter around this process hide.
+    fn filter_too(&self, call: &str) -> String {
+        match self.confined.filtered {
+            true => format!(", have the seccomp filter that this runs under allow {call}(2)"),
+            false => String::new(),
+        }
     }
 
     fn raise(&self, name: &str) -> String {
@@ -185,7 +273,13 @@ mod tests {
             let found = settings.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let surroundings = Surroundings { setting: &setting, container, powerless_root: false };
+        let surroundings = Surroundings {
+            setting: &setting,
+            container,
+            confined: Confined::default(),
+            powerless_root: false,
+            sufficient_root: false,
+        };
         let remedy = surroundings.remedy(protection, errno);
         remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
     }
@@ -209,6 +303,58 @@ mod tests {
             let remedy = on(settings, false, User, errno);
             assert!(remedy.contains(words), "{settings:?} {errno}: {remedy}");
         }
+    }
+
+    #[test]
+    fn a_sandbox_in_a_sandbox_is_told_so() {
+        let surroundings = Surroundings {
+            setting: &|_| None,
+            container: true,
+            confined: Confined { filtered: true, sandboxed: true },
+            powerless_root: false,
+            sufficient_root: false,
+        };
+        for protection in [Protection::UserNamespace, Protection::Root, Protection::Keyring] {
+            let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
+            assert!(remedy.starts_with("this runs in a sandbox already"), "{protection}: {remedy}");
+        }
+        let hidden = Surroundings { confined: Confined { filtered: true, sandboxed: false }, ..surroundings };
+        let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
+        assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
+    }
+
+    #[test]
+    fn root_who_could_go_without_is_told_how() {
+        let root = |sufficient_root| Surroundings {
+            setting: &|_| Some("0".to_owned()),
+            container: false,
+            confined: Confined::default(),
+            powerless_root: false,
+            sufficient_root,
+        };
+        let remedy = |sufficient| {
+            root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy")
+        };
+        let flag = "; or let root's commands go without one: --on-unavailable degrade";
+        assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
+        // With a way to go without or not, the pid namespace has none.
+        let pid = root(true).remedy(Protection::PidNamespace, libc::ENOSPC).expect("a remedy");
+        assert!(pid.contains("user.max_pid_namespaces") && !pid.contains(flag), "{pid}");
+    }
+
+    #[test]
+    fn a_shortage_is_told_as_one_whatever_ran_short() {
+        for protection in Protection::ALL {
+            for (errno, words) in
+                [(libc::EMFILE, "ulimit -n"), (libc::EAGAIN, "ulimit -u"), (libc::ENOMEM, "ulimit -v")]
+            {
+                assert!(on(&[("user.max_user_namespaces", "0")], true, protection, errno).contains(words));
+            }
+        }
+        let of = |errno| of_call(&io::Error::from_raw_os_error(errno));
+        assert!(of(libc::ENOSPC).is_some_and(|remedy| remedy.contains("room")));
+        assert!(of(libc::EPERM).is_some_and(|remedy| remedy.contains("seccomp filter")));
+        assert_eq!((of(libc::EPIPE), of_call(&io::ErrorKind::InvalidData.into())), (None, None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection: a process of our own user, in our own user namespace. What runs in a sandbox
-//! is in another one, however it came by the path of the socket. Sessions look at their clients, and clients at who
+//! is in another one, however it came by the path of the socket. Root's sandboxes may have none of their own, so root's
+//! processes must be of our pid namespace as well, which no sandbox goes without. Sessions look at their clients, and clients at who
 //! listens: he is about to get descriptors and environment.
 
 use std::{
@@ -20,14 +21,14 @@ use nix::{
     unistd::geteuid,
 };
 
-/// Device and inode of a namespace.
-type Namespace = (u64, u64);
+/// Device and inode of a user namespace, and of root's pid namespace.
+type Namespaces = [Option<(u64, u64)>; 2];
 
 /// Whom a session serves.
 #[derive(Debug)]
 pub(crate) struct Welcome {
     user: u32,
-    namespace: Namespace,
+    namespaces: Namespaces,
 }
 
 /// Why a connection is not served.
@@ -51,7 +52,8 @@ impl fmt::Display for Refused {
 impl Welcome {
     /// Processes like this one.
     pub(crate) fn ours() -> io::Result<Self> {
-        Ok(Self { user: geteuid().as_raw(), namespace: namespace("self")? })
+        let user = geteuid().as_raw();
+        Ok(Self { user, namespaces: namespaces("self", user)? })
     }
 
     /// Whether whoever connected is welcome.
@@ -63,12 +65,12 @@ impl Welcome {
         // A process of a foreign pid namespace has no number here.
         let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(Refused::Unknown)?;
         let process = process(&connection, pid).map_err(|_| Refused::Unknown)?;
-        let there = namespace(&pid.to_string()).map_err(|_| Refused::Namespace)?;
+        let there = namespaces(&pid.to_string(), self.user).map_err(|_| Refused::Namespace)?;
         // Only while it lives is the number its own, and what was read with it about it.
         if !is_alive(&process) {
             return Err(Refused::Unknown);
         }
-        if there == self.namespace { Ok(()) } else { Err(Refused::Namespace) }
+        if there == self.namespaces { Ok(()) } else { Err(Refused::Namespace) }
     }
 }
 
@@ -86,7 +88,11 @@ fn is_alive(process: &OwnedFd) -> bool {
     poll(&mut ended, PollTimeout::ZERO) == Ok(0)
 }
 
-fn namespace(process: &str) -> io::Result<Namespace> {
-    let namespace = fs::metadata(format!("/proc/{process}/ns/user"))?;
-    Ok((namespace.dev(), namespace.ino()))
+fn namespaces(process: &str, user: u32) -> io::Result<Namespaces> {
+    let of = |kind: &str| {
+        let namespace = fs::metadata(format!("/proc/{process}/ns/{kind}"))?;
+        io::Result::Ok((namespace.dev(), namespace.ino()))
+    };
+    let pid = if user == 0 { Some(of("pid")?) } else { None };
+    Ok([Some(of("user")?), pid])
 }

@@ -82,9 +82,12 @@ words! {
 
 impl Protection {
     /// Whether there is no sandbox at all without it. These are required whatever a policy says.
+    ///
+    /// Nor is there without [`UserNamespace`](Self::UserNamespace) for anybody but real root, whose sandboxes need every
+    /// other namespace and the filter of system calls then.
     pub const fn is_indispensable(self) -> bool {
-        use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root, UserNamespace};
-        matches!(self, UserNamespace | MountNamespace | Root | NoNewPrivs | Capabilities)
+        use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root};
+        matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
     }
 
     /// Whether it holds commands to one of the [`Limits`](crate::Limits).

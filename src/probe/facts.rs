@@ -68,7 +68,7 @@ fn seccomp(host: &Host) -> Finding {
         return fact("seccomp_filter", "filters can be installed");
     }
     let remedy = remedy(Protection::Seccomp, libc::ENOSYS).unwrap_or_default();
-    fact("seccomp_filter", "this kernel has no seccomp filters").negative(Found::Missing, remedy)
+    fact("seccomp_filter", "seccomp filters cannot be installed here").negative(Found::Missing, remedy)
 }
 
 fn memfd(execution: Execution) -> Finding {

@@ -32,7 +32,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError},
+    sys::{self, BirthError, Users},
 };
 
 /// Whether a memfd could be executed.
@@ -46,7 +46,7 @@ pub(super) enum Execution {
 }
 
 /// Starts the inside from a memfd, and ends it at once.
-pub(super) fn execute_memfd() -> Execution {
+pub(super) fn execute_memfd(users: Users) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
@@ -55,13 +55,13 @@ pub(super) fn execute_memfd() -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::give_birth(image.as_fd(), theirs.as_fd()) {
+    match sys::give_birth(image.as_fd(), theirs.as_fd(), users) {
         Ok(pidfd) => {
             drop(Inside::child(ours, pidfd));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
-        Err(BirthError::Clone(_)) => Execution::Unknown,
+        Err(BirthError::Clone(_) | BirthError::Keep(_)) => Execution::Unknown,
     }
 }
 
@@ -86,7 +86,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start_alone(&Prepared::new(compiled, Images::new()?, None)?, None)?;
+    let inside = start::start_alone(&Prepared::new(compiled, Images::new(Users::Own)?, None)?, None)?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;

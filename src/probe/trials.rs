@@ -8,7 +8,8 @@ use super::{
     stage::{PAYLOAD_AT, Stage},
 };
 use crate::{
-    Enforcement, Error, Outcome, Policy, Protection, Requirement, Sandbox, State, Stdio, outcome::Ended,
+    Enforcement, Error, Host, Outcome, Policy, Protection, Requirement, Sandbox, State, Stdio,
+    caller::Caller, compile, outcome::Ended,
 };
 
 /// How long an attempt may take. It takes a millisecond, and in an emulated machine some dozens.
@@ -87,7 +88,7 @@ impl Trials {
             }
         };
         Self {
-            memfd: host::execute_memfd(),
+            memfd: host::execute_memfd(compile::users(policy, &Host::detect_for(policy), &Caller::current())),
             overlay: host::mount_overlay().await,
             cgroup: Cgroup::look(),
             covered: host::covered_below_proc(),

@@ -76,9 +76,9 @@ impl fmt::Debug for Live {
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::Session { ready });
+        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images = Images::new()?;
+        let images = Images::new(compile::users(policy, &host, &caller))?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let mut zygote = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;

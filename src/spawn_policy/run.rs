@@ -48,9 +48,11 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 /// A command that only lacks its credentials.
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
     let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
-    let compiled = compile::compile_program(&policy, &Host::detect(), &Caller::current(), own.as_ref())?;
+    let (host, caller) = (Host::detect_for(&policy), Caller::current());
+    let compiled = compile::compile_program(&policy, &host, &caller, own.as_ref())?;
+    let images = Images::new(compile::users(&policy, &host, &caller))?;
     let program = own.map_or_else(|| spawn.program.clone(), |own| own.at);
-    let prepared = Arc::new(Prepared::new(compiled, Images::new()?, None)?);
+    let prepared = Arc::new(Prepared::new(compiled, images, None)?);
     let mut command = Command::new(Source::Alone(prepared), program.as_os_str());
     command.called(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
     for (name, value) in &spawn.environment {

@@ -75,6 +75,11 @@ fn lines(output: &Output) -> Vec<String> {
     support::stdout(output).lines().map(str::to_owned).collect()
 }
 
+/// What calls answer that name ids of others: there are none inside, unless root goes without a user namespace.
+fn of_other_ids() -> &'static str {
+    if support::is_without_user_namespace() { "EPERM" } else { "EINVAL" }
+}
+
 /// Which Landlock there is here.
 fn landlock_abi() -> u32 {
     kennel::Host::detect().landlock_abi

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `filesystem` | only what is granted is visible; what is read-only cannot be written |
 //! | `process` | signals, exit statuses, terminals, timeouts; nothing outlives the command |
+//! | `hosts` | hosts that refuse something: refused or degraded as the policy says, with the remedy |
 //! | `limits` | limits hold, or the report says that they do not |
 //! | `errors` | every refusal names the thing, the cause and the remedy, and leaves nothing behind |
 //! | `identity` | who the command is inside |
@@ -44,6 +45,7 @@ mod escape;
 mod explain;
 mod files;
 mod filesystem;
+mod hosts;
 mod identity;
 mod kernels;
 mod limits;

@@ -14,6 +14,7 @@ mod names;
 mod network;
 mod processes;
 mod resources;
+mod surroundings;
 mod talk;
 
 /// One kind of attempt.
@@ -58,6 +59,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("query", network::query),
     ("talk", talk::talk),
     ("crowd", talk::crowd),
+    ("refuse", surroundings::refuse),
 ];
 
 fn main() {

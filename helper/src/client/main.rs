@@ -106,17 +106,17 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
     // Whoever listens is about to get this process's descriptors and environment.
     let (process, user) = sys::peer(&socket).map_err(Trouble::Own)?;
-    if user != sys::effective_user() || !is_in_our_user_namespace(process) {
+    let is_ours = |kind| is_in_our_namespace(process, kind);
+    // Root's sandboxes may have no user namespace of their own, but none is without a pid namespace.
+    if user != sys::effective_user() || !is_ours(c"/ns/user") || (user == 0 && !is_ours(c"/ns/pid")) {
         return Err(Trouble::Stranger);
     }
     Ok(socket)
 }
 
-/// Whoever is in a sandbox is in another one.
-fn is_in_our_user_namespace(process: u32) -> bool {
-    let namespace = |path: &CStr| sys::open_for_reading(path).and_then(|opened| sys::identity(&opened));
-    // "/proc/", a number, "/ns/user", NUL
-    let mut path = [0u8; 32];
+/// Whoever is in a sandbox is in another one. `kind` is `/ns/user` or `/ns/pid`.
+fn is_in_our_namespace(process: u32, kind: &CStr) -> bool {
+    let ours = namespace(b"self", kind);
     let mut digits = [0u8; 10];
     let mut rest = process;
     let mut used = 0usize;
@@ -129,12 +129,18 @@ fn is_in_our_user_namespace(process: u32) -> bool {
         }
     }
     let number = digits.get(digits.len().wrapping_sub(used)..).unwrap_or_default();
-    let text = b"/proc/".iter().chain(number).chain(b"/ns/user");
+    matches!((ours, namespace(number, kind)), (Some(ours), Some(theirs)) if ours == theirs)
+}
+
+/// Device and inode of a namespace; `process` is its number, or `self`.
+fn namespace(process: &[u8], kind: &CStr) -> Option<(u64, u64)> {
+    let mut path = [0u8; 32];
+    let text = b"/proc/".iter().chain(process).chain(kind.to_bytes());
     for (to, &from) in path.iter_mut().zip(text) {
         *to = from;
     }
-    let theirs = CStr::from_bytes_until_nul(&path).ok().map(namespace);
-    matches!((namespace(c"/proc/self/ns/user"), theirs), (Ok(ours), Some(Ok(theirs))) if ours == theirs)
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    sys::open_for_reading(path).and_then(|opened| sys::identity(&opened)).ok()
 }
 
 /// Passes signals on until the command has ended.

@@ -110,10 +110,12 @@ pub(crate) const MS_NOSUID: u64 = 2;
 pub(crate) const MS_NODEV: u64 = 4;
 pub(crate) const MS_BIND: u64 = 4096;
 pub(crate) const MS_MOVE: u64 = 8192;
+pub(crate) const MS_REC: u64 = 16384;
 pub(crate) const MS_PRIVATE: u64 = 1 << 18;
 pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// `struct statfs`, in words of 64 bits.
 pub(crate) const STATFS_WORDS: usize = 15;
+pub(crate) const MS_SLAVE: u64 = 1 << 19;
 pub(crate) const S_IFREG: usize = 0o100_000;
 pub(crate) const STATX_INO: usize = 0x100;
 pub(crate) const STATX_TYPE: usize = 1;

@@ -44,8 +44,14 @@ extern "C" fn run(stack: *const usize) -> ! {
     if arguments.count() > 1 {
         attempts::run(&arguments)
     }
-    let Ok(channel) = Channel::adopt(Fd::INHERITED) else { sys::exit(1) };
-    live(&channel, confine)
+    match Channel::adopt(Fd::INHERITED) {
+        Ok(channel) => live(&channel, confine),
+        Err(errno) => {
+            // Nobody is left to tell when this fails too.
+            let _ = Channel::report_on(Fd::INHERITED, &Fault::init(errno).report(), None);
+            sys::exit(1)
+        }
+    }
 }
 
 /// Does `what` and ends; a fault is told to the outside.

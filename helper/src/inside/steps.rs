@@ -6,7 +6,7 @@ use crate::{
     Fault,
     channel::Channel,
     control::Report,
-    kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, RulesetAttr},
+    kernel::{E2BIG, EINVAL, EPROTO, MS_BIND, MS_REC, MS_SLAVE, RulesetAttr},
     mounts,
     plan::{self, MOST_FORGONE, MOST_ROOMS, Step},
     sys::{self, Errno, Fd},
@@ -83,6 +83,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
     match *step {
         Step::Write { path, bytes } => sys::write_all(&sys::open_for_writing(path)?, bytes),
         Step::Unshare { flags } => sys::unshare(flags),
+        Step::Separate {} => sys::mount(None, c"/", None, MS_REC | MS_SLAVE, None),
         Step::Hostname { name } => sys::set_hostname(name),
         Step::LoopbackUp {} => sys::loopback_up(),
         Step::LoopbackAddress { address } => sys::loopback_address(address),

@@ -21,10 +21,9 @@ pub(crate) fn remarks(outcome: &Outcome) {
     outcome.remarks().iter().for_each(|line| eprintln!("{line}"));
 }
 
-/// What was not enforced as asked.
+/// What was not enforced as asked, and nothing else keeps.
 pub(crate) fn weak(enforcement: &Enforcement) {
-    let weak = enforcement.protections().iter();
-    for entry in weak.filter(|entry| entry.asked && entry.state != State::Enforced) {
+    for entry in enforcement.remarkable() {
         eprintln!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail);
     }
 }

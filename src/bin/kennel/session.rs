@@ -41,11 +41,13 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     let arguments = arguments.map(|(at, argument)| if at + 1 == ACTION { "host".into() } else { argument });
     let mut host = Command::new("/proc/self/exe")
         .args(arguments)
-        .stdin(Stdio::null())
+        // At its end from the first. Not /dev/null: a host without it is the sandbox's to tell of.
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|source| Error::Io { what: "start a process for the session", source })?;
+    drop(host.stdin.take());
     let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
     let told = io::stderr().write_all(&said).and_then(|()| io::stdout().write_all(&socket));
     told.map_err(|source| Error::Io { what: "write the path of the socket", source })?;

@@ -168,7 +168,9 @@ fn current_directory_that_was_removed_is_refused() {
     let output =
         std::process::Command::new("sh").current_dir(dir.path()).args(["-c", &script]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(crate::support::stderr(&output).contains("workspace"), "{output:?}");
+    let said = crate::support::stderr(&output);
+    assert!(said.contains("kennel: workspace .: No such file or directory"), "{said}");
+    assert!(said.contains("kennel: to mend it: name an existing directory with --workspace"), "{said}");
 }
 
 #[test]

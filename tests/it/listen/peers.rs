@@ -137,3 +137,25 @@ fn who_asks_from_another_user_namespace_is_turned_away() {
     assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }
+
+/// Root's sandboxes may have no user namespace of their own (`hosts::root`), but each has a pid namespace.
+#[test]
+fn who_asks_as_root_from_another_pid_namespace_is_turned_away() {
+    if let Ok(socket) = env::var("KENNEL_ASK_FROM_PIDS") {
+        return eprintln!("{}", ask(&socket));
+    }
+    only_as_root!();
+    require!(has("unshare"), "unshare of util-linux");
+    let session = Hosted::start(&[]);
+    let mut ask = Command::new("unshare");
+    ask.args(["--pid", "--fork"]).arg(env::current_exe().unwrap());
+    ask.args([
+        "--exact",
+        "listen::peers::who_asks_as_root_from_another_pid_namespace_is_turned_away",
+        "--nocapture",
+    ]);
+    let output = ask.env("KENNEL_ASK_FROM_PIDS", &session.socket).output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(session.is_well());
+}

@@ -1,0 +1,1 @@
+//! Settings of a whole machine, which only a virtual one is asked to change.
