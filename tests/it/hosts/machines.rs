@@ -101,7 +101,10 @@ fn namespaces_of_one_kind_that_a_machine_has_not() {
         let output = run(&before, dir.path(), &[]);
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
-        assert!(said.starts_with(&format!("kennel: new {word} namespace: No space left on device")), "{said}");
+        assert!(
+            said.starts_with(&format!("kennel: new {word} namespace: No space left on device")),
+            "{said}"
+        );
         assert!(said.contains(&format!("user.max_{kind}_namespaces=15000 (it is 0)")), "{said}");
         runs(&before, &dir, &DEGRADE);
     }
