@@ -72,7 +72,9 @@ fn birth_error(error: BirthError, users: Users) -> Error {
             let (step, protection) = refused_namespace(&source, users);
             (step, protection, source)
         }
-        BirthError::Keep(source) => ("keep what the inside needs to set up", Protection::Capabilities, source),
+        BirthError::Keep(source) => {
+            ("keep what the inside needs to set up", Protection::Capabilities, source)
+        }
         BirthError::Exec(source) => return not_executed(source),
     };
     let remedy = remedy::of_birth(protection, &source);

@@ -70,7 +70,8 @@ pub(crate) fn give_birth(
     users: Users,
 ) -> Result<OwnedFd, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, kept: false, errno: 0 };
+    let mut birth =
+        Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
     // No handler of the embedding program may run in the child, which shares its memory.
     let before = SigSet::all()

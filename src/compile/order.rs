@@ -131,8 +131,9 @@ fn listener_flags(kernel: Version) -> u64 {
 fn without_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
-        reason: "seccomp filters cannot be installed here, without which nothing runs that has no user namespace"
-            .to_owned(),
+        reason:
+            "seccomp filters cannot be installed here, without which nothing runs that has no user namespace"
+                .to_owned(),
         remedy: Some(
             "use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".to_owned(),
         ),

@@ -170,7 +170,10 @@ impl Surroundings<'_> {
         }
         match errno {
             libc::ENOSPC => {
-                format!("{}, or start it in fewer nested ones: 32 are the most", self.raise("user.max_user_namespaces"))
+                format!(
+                    "{}, or start it in fewer nested ones: 32 are the most",
+                    self.raise("user.max_user_namespaces")
+                )
             }
             libc::EUSERS => "start it in fewer nested user namespaces: 32 are the most".into(),
             libc::ENOSYS | libc::EINVAL => "use a kernel with CONFIG_USER_NS=y and CONFIG_PID_NS=y".into(),
@@ -332,9 +335,8 @@ mod tests {
             powerless_root: false,
             sufficient_root,
         };
-        let remedy = |sufficient| {
-            root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy")
-        };
+        let remedy =
+            |sufficient| root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy");
         let flag = "; or let root's commands go without one: --on-unavailable degrade";
         assert!(remedy(true).contains(flag) && !remedy(false).contains(flag));
         // With a way to go without or not, the pid namespace has none.

@@ -110,7 +110,11 @@ fn requirement_may_be_relaxed_but_not_for_what_is_indispensable() {
     if Host::detect().landlock_abi > 0 {
         assert_eq!(state(&report, "landlock"), "enforced", "available is used");
     }
-    for name in ["root", "user_namespace", "mount_namespace", "capabilities", "no_new_privs"] {
+    // Of use to root alone, and only where there is none.
+    let (_, report) =
+        crate::support::report(dir.path(), &with("require.user_namespace = 'if_available'"), &["true"]);
+    assert_eq!(state(&report, "user_namespace"), "enforced", "available is used");
+    for name in ["root", "mount_namespace", "capabilities", "no_new_privs"] {
         let said = refused(dir.path(), &with(&format!("require.{name} = 'if_available'")));
         assert!(said.contains(&format!("require.{name}")), "{said}");
     }

@@ -131,7 +131,8 @@ impl Row<'_> {
             Degraded::Off(protections) => self.runs_without(&degraded, protections, dir.path()),
         }
         self.probe(dir.path());
-        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert!(left.is_empty(), "{}: {left:?} are left", self.says);
         fs::remove_dir_all(runtime_directory(dir.path())).unwrap();
     }

@@ -2,7 +2,10 @@
 
 use std::process::Command;
 
-use crate::support::{fails, has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, stdout, succeeds, workspace};
+use crate::support::{
+    fails, has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, stdout, succeeds,
+    workspace,
+};
 
 /// The value of a line of /proc/self/status, as the command sees it.
 fn status(line: &str) -> String {

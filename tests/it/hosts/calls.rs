@@ -22,7 +22,9 @@ fn user_namespaces_that_are_refused() {
     ] {
         let remedy = match (errno, is_root()) {
             ("ENOSPC", _) => "raise the limit: sysctl -w user.max_user_namespaces=15000",
-            (_, true) => "; or let root's commands go without one: --on-unavailable degrade, or [require] user_namespace",
+            (_, true) => {
+                "; or let root's commands go without one: --on-unavailable degrade, or [require] user_namespace"
+            }
             (_, false) => "security",
         };
         Row {
@@ -46,7 +48,10 @@ fn namespaces_and_mounts_that_an_engine_refuses() {
         let output = run(&before, dir.path(), flags);
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let first = if flags.is_empty() || !is_root() { "new user and pid" } else { "new mount" };
-        assert!(stderr(&output).starts_with(&format!("kennel: {first} namespace: Operation not")), "{output:?}");
+        assert!(
+            stderr(&output).starts_with(&format!("kennel: {first} namespace: Operation not")),
+            "{output:?}"
+        );
         assert!(stderr(&output).contains("kennel: to mend it: "), "{output:?}");
     }
 }
@@ -61,7 +66,8 @@ fn mounts_that_are_refused() {
         ("mount_setattr=ENOSYS", "bind /dev/full at /dev/full: Function not implemented"),
     ] {
         let remedy = if rule.ends_with("ENOSYS") { "use Linux 5.12 or later" } else { "security" };
-        Row { before: refusing(&[rule]), protection: "root", says, remedy, degraded: Degraded::Refused }.holds();
+        Row { before: refusing(&[rule]), protection: "root", says, remedy, degraded: Degraded::Refused }
+            .holds();
     }
 }
 
@@ -100,7 +106,11 @@ fn calls_that_start_the_inside() {
     let dir = place();
     for (rule, says, remedy) in [
         ("memfd_create=EPERM", "hand over the plan: Operation not permitted", "seccomp filter"),
-        ("memfd_create=ENOSYS", "create a memfd for the program of the inside: Function not", "seccomp filter"),
+        (
+            "memfd_create=ENOSYS",
+            "create a memfd for the program of the inside: Function not",
+            "seccomp filter",
+        ),
         ("execveat=EPERM", "execute the program of the inside: Operation not permitted", "se"),
         ("execveat=EACCES", "execute the program of the inside: Permission denied", "vm.memfd_noexec=0"),
         ("capset=EPERM", "keep what the inside needs to set up: Operation not permitted", "se"),
@@ -120,7 +130,6 @@ fn calls_that_start_the_inside() {
         }
     }
 }
-
 
 #[test]
 fn a_personality_is_no_old_kernel() {

@@ -1,1 +1,120 @@
-//! Settings of a whole machine, which only a virtual one is asked to change.
+//! Settings of a whole machine. `scripts/kernels` runs these alone, as root, in virtual ones; nobody else does.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::PathBuf,
+};
+
+use tempfile::TempDir;
+
+use super::{Before, DEGRADE, kennel, report, run, state};
+use crate::support::{stderr, stdout};
+
+/// A setting that is put back at the end.
+struct Setting {
+    path: PathBuf,
+    before: String,
+}
+
+impl Setting {
+    /// None where this kernel has no such setting.
+    fn set(name: &str, value: &str) -> Option<Self> {
+        let path = PathBuf::from(format!("/proc/sys/{}", name.replace('.', "/")));
+        let before = fs::read_to_string(&path).ok()?;
+        fs::write(&path, value).unwrap();
+        Some(Self { path, before })
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        fs::write(&self.path, &self.before).unwrap();
+    }
+}
+
+/// An ordinary user, and a workspace of his.
+fn user() -> (Before, TempDir) {
+    let dir = crate::support::workspace();
+    chown(dir.path(), Some(1000), Some(1000)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let words = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "env", "HOME=/home/user"];
+    (words.map(str::to_owned).to_vec(), dir)
+}
+
+/// Refused, whatever may be missing, with the remedy; the probe says the same.
+fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
+    for flags in [&["-q"][..], &DEGRADE] {
+        let output = run(before, dir.path(), flags);
+        assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.starts_with(&format!("kennel: {says}")), "{said}");
+        assert!(said.contains("kennel: to mend it: ") && said.contains(remedy), "{said}");
+    }
+    let output = kennel(before, dir.path(), &["probe"]).output().unwrap();
+    assert!(output.status.code() == Some(125) && stdout(&output).contains(remedy), "{output:?}");
+}
+
+fn runs(before: &Before, dir: &TempDir, flags: &[&str]) {
+    let output = run(before, dir.path(), flags);
+    assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
+}
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn unprivileged_user_namespaces_that_a_sysctl_refuses() {
+    let Some(_setting) = Setting::set("kernel.unprivileged_userns_clone", "0") else { return };
+    let (before, dir) = user();
+    let remedy = "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1";
+    is_refused(&before, &dir, "new user and pid namespace: Operation not permitted", remedy);
+    runs(&Vec::new(), &crate::support::workspace(), &["-q"]);
+}
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn user_namespaces_of_a_machine_that_has_none() {
+    let _setting = Setting::set("user.max_user_namespaces", "0").unwrap();
+    let (before, dir) = user();
+    let remedy = "raise the limit: sysctl -w user.max_user_namespaces=15000 (it is 0)";
+    is_refused(&before, &dir, "new user and pid namespace: No space left on device", remedy);
+    // Root goes without, and nothing else is missing.
+    let dir = crate::support::workspace();
+    let output = run(&Vec::new(), dir.path(), &[]);
+    assert!(output.status.code() == Some(125) && stderr(&output).contains(remedy), "{output:?}");
+    assert!(stderr(&output).contains("or let root's commands go without one"), "{output:?}");
+    runs(&Vec::new(), &dir, &DEGRADE);
+    let report = report(&Vec::new(), dir.path(), &DEGRADE);
+    assert_eq!(state(&report, "user_namespace"), "off");
+    for name in ["mount_namespace", "pid_namespace", "network_namespace", "root", "capabilities", "seccomp"] {
+        assert_eq!(state(&report, name), "enforced", "{report}");
+    }
+    let output = kennel(&Vec::new(), dir.path(), &["probe"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && stdout(&output).contains(remedy), "{output:?}");
+}
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn namespaces_of_one_kind_that_a_machine_has_not() {
+    for (kind, word) in [("net", "network"), ("uts", "uts"), ("cgroup", "cgroup")] {
+        let _setting = Setting::set(&format!("user.max_{kind}_namespaces"), "0").unwrap();
+        let (before, dir) = user();
+        let output = run(&before, dir.path(), &[]);
+        assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
+        let said = stderr(&output);
+        assert!(
+            said.starts_with(&format!("kennel: new {word} namespace: No space left on device")),
+            "{said}"
+        );
+        assert!(said.contains(&format!("user.max_{kind}_namespaces=15000 (it is 0)")), "{said}");
+        runs(&before, &dir, &DEGRADE);
+    }
+}
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn memory_that_is_executed_nowhere() {
+    let Some(_setting) = Setting::set("vm.memfd_noexec", "2") else { return };
+    let (before, dir) = user();
+    runs(&before, &dir, &["-q"]);
+    runs(&Vec::new(), &crate::support::workspace(), &["-q"]);
+}

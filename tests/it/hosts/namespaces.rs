@@ -43,7 +43,10 @@ fn no_user_namespaces_for_root_of_one() {
         before: without("user"),
         protection: "user_namespace",
         says: "new user and pid namespace: No space left on device",
-        remedy: &format!("{}; or let root's commands go without one: --on-unavailable degrade", raise("user")),
+        remedy: &format!(
+            "{}; or let root's commands go without one: --on-unavailable degrade",
+            raise("user")
+        ),
         degraded: Degraded::Off(&["user_namespace"]),
     }
     .holds();
@@ -101,7 +104,8 @@ fn namespaces_that_may_be_missing() {
 #[test]
 fn a_session_without_ipc_namespaces_runs_no_command() {
     let (dir, kennel) = (place(), kennel_path());
-    let steps = "k=$1; $k session start --name hosts; $k exec hosts -- echo ran; echo $?; $k session stop hosts";
+    let steps =
+        "k=$1; $k session start --name hosts; $k exec hosts -- echo ran; echo $?; $k session stop hosts";
     let mut words = user_without("ipc");
     words.extend(["sh", "-c", steps, "sh", kennel.to_str().unwrap()].map(str::to_owned));
     let mut command = Command::new(&words[0]);

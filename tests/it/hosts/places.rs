@@ -19,8 +19,13 @@ fn ran(output: &Output) -> bool {
 #[test]
 fn covered_parts_of_proc() {
     let engine = fs::exists("/.dockerenv").unwrap() || fs::exists("/run/.containerenv").unwrap();
-    let remedy = if engine { "systempaths=unconfined" } else { "masked paths below /proc (findmnt -R /proc)" };
-    for cover in ["mount -t tmpfs none /proc/irq", "mount --bind /dev/null /proc/cmdline", "mount --bind -o ro /proc/sys /proc/sys"] {
+    let remedy =
+        if engine { "systempaths=unconfined" } else { "masked paths below /proc (findmnt -R /proc)" };
+    for cover in [
+        "mount -t tmpfs none /proc/irq",
+        "mount --bind /dev/null /proc/cmdline",
+        "mount --bind -o ro /proc/sys /proc/sys",
+    ] {
         Row {
             before: script(&CONTAINER, cover),
             protection: "root",
@@ -76,12 +81,14 @@ fn memory_and_directories_that_are_not_executed() {
 fn a_home_that_is_no_home() {
     let dir = place();
     for home in ["/nonexistent", "/", "relative", "", "/etc/passwd", "/root"] {
-        let mut command = kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
+        let mut command =
+            kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
         assert!(ran(&command.env("HOME", home).output().unwrap()), "{home}");
         let mut probe = kennel(&Vec::new(), dir.path(), &["probe"]);
         assert_ne!(probe.env("HOME", home).output().unwrap().status.code(), Some(125), "{home}");
     }
-    let mut command = kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
+    let mut command =
+        kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", "cd \"$HOME\"; echo ran"]);
     assert!(ran(&command.env_remove("HOME").output().unwrap()), "unset");
     assert!(!fs::exists("/nonexistent").unwrap() && !fs::exists(dir.path().join("relative")).unwrap());
 }

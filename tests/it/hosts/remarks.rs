@@ -10,7 +10,10 @@ fn a_default_run_says_nothing() {
     assert!(stdout(&output) == "ran" && output.stderr.is_empty(), "{output:?}");
     let report = report(&Vec::new(), dir.path(), &[]);
     let scope = if has_scopes() { ("enforced", "full") } else { ("off", "partial") };
-    assert_eq!((state(&report, "landlock_scope").as_str(), &report["enforcement"]["level"]), (scope.0, &scope.1.into()));
+    assert_eq!(
+        (state(&report, "landlock_scope").as_str(), &report["enforcement"]["level"]),
+        (scope.0, &scope.1.into())
+    );
 }
 
 /// Engines' default lists refuse keyctl(2). The keys are out of reach all the same: the filter refuses it too.
@@ -20,7 +23,10 @@ fn a_keyring_that_nobody_could_reach_is_no_remark() {
     let output = run(&before, dir.path(), &[]);
     assert!(stdout(&output) == "ran" && output.stderr.is_empty(), "{output:?}");
     let report = report(&before, dir.path(), &[]);
-    assert_eq!((state(&report, "keyring"), &report["enforcement"]["level"]), ("off".into(), &"partial".into()));
+    assert_eq!(
+        (state(&report, "keyring"), &report["enforcement"]["level"]),
+        ("off".into(), &"partial".into())
+    );
     // Without the filter there is something to say.
     let before = refusing(&["keyctl=EPERM", "seccomp=EPERM"]);
     let output = run(&before, dir.path(), &super::DEGRADE);

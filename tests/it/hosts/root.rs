@@ -285,6 +285,7 @@ fn pass(tests: &mut Command, log: &Path, least: usize) {
         status = child.try_wait().unwrap();
     }
     child.kill().unwrap();
+    child.wait().unwrap();
     let said = String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned();
     let (passed, rest): (Vec<&str>, Vec<&str>) = said.lines().partition(|line| line.ends_with(" ... ok"));
     assert_eq!(status.and_then(|status| status.code()), Some(0), "{}", rest.join("\n"));
