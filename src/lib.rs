@@ -62,6 +62,7 @@ mod inside;
 mod listen;
 mod macos;
 mod outcome;
+mod overlay;
 mod packet;
 mod policy;
 mod pool;
@@ -95,9 +96,11 @@ pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
+pub use overlay::{Change, ChangeKind, Committed, OverlayError, Refusal, Refused};
 pub use policy::{
     Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Overlay, Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
+    Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};

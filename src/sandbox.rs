@@ -37,7 +37,8 @@ impl Sandbox {
     /// does not have.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let compiled = compile::compile(policy, &Host::detect(), &Caller::current(), Shape::OneShot)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, Images::new()?, None)?) })
+        let images = Images::new()?.overlaying(policy.overlay.is_some());
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, None)?) })
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
@@ -48,7 +49,7 @@ impl Sandbox {
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images = Images::new()?;
+        let images = Images::new()?.overlaying(policy.overlay.is_some());
         let started = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })

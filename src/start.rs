@@ -17,7 +17,7 @@ use nix::{
 };
 
 use crate::{
-    Error, Protection,
+    Error, OverlayError, Protection,
     compile::{Section, Shape},
     host::remedy::remedy,
     image::Image,
@@ -31,6 +31,8 @@ use crate::{
 pub(crate) struct Images {
     sealed: Option<Image>,
     on_disk: OnceLock<Image>,
+    /// Whether what is started mounts an overlay.
+    overlays: bool,
 }
 
 impl Images {
@@ -40,13 +42,19 @@ impl Images {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
         };
-        Ok(Self { sealed, on_disk: OnceLock::new() })
+        Ok(Self { sealed, on_disk: OnceLock::new(), overlays: false })
+    }
+
+    /// For what mounts an overlay, if it `overlays`.
+    pub(crate) fn overlaying(mut self, overlays: bool) -> Self {
+        self.overlays = overlays;
+        self
     }
 
     /// Starts the inside; answers its pidfd.
     fn give_birth(&self, control: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match sys::give_birth(sealed.as_fd(), control) {
+            match sys::give_birth(sealed.as_fd(), control, self.overlays) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
                 Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 born => return born.map_err(birth_error),
@@ -60,7 +68,7 @@ impl Images {
                 self.on_disk.get_or_init(|| image)
             }
         };
-        sys::give_birth(image.as_fd(), control).map_err(birth_error)
+        sys::give_birth(image.as_fd(), control, self.overlays).map_err(birth_error)
     }
 }
 
@@ -141,6 +149,9 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 
 /// Starts a one-shot, which then waits for its request.
 pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
+    if prepared.compiled.merged.as_ref().is_some_and(|merged| merged.upper.is_some()) {
+        return Err(OverlayError::NeedsSession.into());
+    }
     let mut inside = match prepared.take_begun() {
         Some(inside) => inside,
         None => start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?,

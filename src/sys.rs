@@ -26,6 +26,10 @@ use crate::Usage;
 /// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
 const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
 
+/// CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted it. Dropped
+/// as soon as it is mounted.
+const OVERLAY_CAPABILITY: u32 = 1;
+
 /// The child has a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;
 
@@ -42,6 +46,7 @@ pub(crate) enum BirthError {
 struct Birth {
     image: RawFd,
     control: RawFd,
+    overlays: bool,
     errno: c_int,
 }
 
@@ -49,9 +54,15 @@ struct Birth {
 ///
 /// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
 /// (CLONE_VFORK), so the cost does not depend on the program's size.
-pub(crate) fn give_birth(image: BorrowedFd<'_>, control: BorrowedFd<'_>) -> Result<OwnedFd, BirthError> {
+///
+/// What `overlays` has one capability more, which mounting an overlay takes.
+pub(crate) fn give_birth(
+    image: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    overlays: bool,
+) -> Result<OwnedFd, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), errno: 0 };
+    let mut birth = Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), overlays, errno: 0 };
     let mut pidfd: c_int = -1;
     // No handler of the embedding program may run in the child, which shares its memory.
     let before = SigSet::all()
@@ -92,7 +103,7 @@ fn clone_vfork(
 extern "C" fn be_born(argument: *mut c_void) -> c_int {
     // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth>() };
-    birth.errno = match keep_capabilities().and_then(|()| execute(birth)) {
+    birth.errno = match keep_capabilities(birth.overlays).and_then(|()| execute(birth)) {
         Ok(()) => 0,
         Err(errno) => errno,
     };
@@ -100,14 +111,15 @@ extern "C" fn be_born(argument: *mut c_void) -> c_int {
 }
 
 /// Makes the capabilities survive execveat(2) of an ordinary file by an unmapped user: the ambient set.
-fn keep_capabilities() -> Result<(), c_int> {
+fn keep_capabilities(overlays: bool) -> Result<(), c_int> {
     let header = [0x2008_0522u32, 0];
-    let kept = INSIDE_CAPABILITIES.iter().fold(0u32, |set, capability| set | 1 << capability);
+    let wanted = || INSIDE_CAPABILITIES.into_iter().chain(overlays.then_some(OVERLAY_CAPABILITY));
+    let kept = wanted().fold(0u32, |set, capability| set | 1 << capability);
     // effective, permitted, inheritable, of the low 32 capabilities and then of the high ones
     let data = [kept, kept, kept, 0, 0, 0];
     // SAFETY: header and data have the layout of capset(2), version 3.
     errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
-    for capability in INSIDE_CAPABILITIES {
+    for capability in wanted() {
         let raise = libc::PR_CAP_AMBIENT_RAISE;
         // SAFETY: prctl(2) with integer arguments only.
         errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, capability, 0, 0) })?;

@@ -55,7 +55,7 @@ pub(super) fn execute_memfd() -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::give_birth(image.as_fd(), theirs.as_fd()) {
+    match sys::give_birth(image.as_fd(), theirs.as_fd(), false) {
         Ok(pidfd) => {
             drop(Inside::child(ours, pidfd));
             Execution::Works
@@ -130,6 +130,7 @@ fn overlay_plan() -> (Compiled, u32) {
         again: Section::default(),
         files: Section::default(),
         grants: Grants::default(),
+        merged: None,
         enforcement: Enforcement::default(),
         environment: Variables::default(),
         overlay: Overlay::default(),
