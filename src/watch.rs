@@ -87,7 +87,7 @@ pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
 
 /// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-    remove::entry(parent, name, 0)
+    remove::tree(parent, name)
 }
 
 /// Tells of denials where there is no outcome to carry them.

@@ -10,11 +10,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, OFlag, readlinkat},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, readlinkat},
     sys::{
-        stat::{FchmodatFlags, FileStat, Mode, UtimensatFlags, fchmod, fchmodat, futimens, utimensat},
+        stat::{FchmodatFlags, FileStat, Mode, UtimensatFlags, fchmod, fchmodat, fstat, futimens, utimensat},
         time::TimeSpec,
     },
+    unistd::{AccessFlags, faccessat},
 };
 use xattr::FileExt;
 
@@ -88,13 +89,13 @@ impl Commit<'_> {
             return Err(Refusal::Conflict);
         }
         let name = path.file_name().ok_or(Errno::EINVAL)?;
-        let parent = self.workspace.parent(path)?;
+        let parent = self.parent(path)?;
         let lower = found.lower.as_ref();
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
             }
-            state.record(path, None, false);
+            state.record(path, None, (None, false));
             return Ok(());
         };
         let mut made = false;
@@ -110,8 +111,21 @@ impl Commit<'_> {
             }
             FileKind::Other => return Err(Refusal::Unsupported),
         }
-        state.record(path, self.workspace.stat(path)?, made);
+        state.record(path, self.workspace.stat(path)?, (Some(upper), made));
         Ok(())
+    }
+
+    /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
+    /// is it here.
+    fn parent(&mut self, path: &Path) -> Result<OwnedFd, Refusal> {
+        let parent = self.workspace.parent(path)?;
+        let closed = Err(Errno::EACCES);
+        if faccessat(&parent, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS) == closed {
+            let mode = Mode::from_bits_truncate(fstat(&parent)?.st_mode & 0o7777);
+            change_mode(&parent, mode | Mode::S_IRWXU)?;
+            self.modes.push((path.parent().unwrap_or(Path::new("")).to_owned(), mode));
+        }
+        Ok(parent)
     }
 
     /// Whether nobody has changed the workspace there since it was looked at.
@@ -199,7 +213,7 @@ impl Commit<'_> {
             let Ok(held) = self.workspace.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY) else { continue };
             let _ = change_mode(&held, mode);
             if let Ok(Some(stat)) = self.workspace.stat(&path) {
-                state.record(&path, Some(stat), false);
+                state.record(&path, Some(stat), (None, false));
             }
         }
     }

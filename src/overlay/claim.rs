@@ -1,16 +1,21 @@
 //! The directory of the host that changes are kept in: taken by one session at a time, empty before and after.
 
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, File},
     io,
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     },
-    path::{Path, PathBuf},
+    path::Path,
+    time::Duration,
 };
 
-use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg, OFlag},
+};
 use xattr::FileExt;
 
 use super::OverlayError;
@@ -23,11 +28,14 @@ use crate::{
 /// An attribute of ours, set and removed again to see whether there are any.
 const PROBE: &str = "user.kennel.probe";
 
+/// How often, and how long apart, it is tried to empty the directory.
+const MOST_TRIES: u32 = 100;
+const MOMENT: Duration = Duration::from_millis(2);
+
 /// A directory that is in use. Dropping it empties it.
 #[derive(Debug)]
 pub(crate) struct Claim {
     directory: Flock<File>,
-    _path: PathBuf,
 }
 
 impl Claim {
@@ -46,7 +54,7 @@ impl Claim {
         }
         let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
         check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
-        let claim = Self { directory, _path: path.to_owned() };
+        let claim = Self { directory };
         let mode = fs::metadata(workspace).map_err(failed)?.mode() & 0o1777;
         for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
             let path = path.join(name);
@@ -60,12 +68,24 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         for name in [UPPER, WORK] {
-            if let Err(error) = watch::remove_tree(self.directory.as_fd(), name.as_ref())
-                && error.kind() != io::ErrorKind::NotFound
-            {
+            if let Err(error) = self.remove(name.as_ref()) {
                 tracing::warn!(%error, "what an overlay left in its directory could not be removed");
             }
         }
+    }
+}
+
+impl Claim {
+    /// Whoever wrote there was killed, which may take a moment.
+    fn remove(&self, name: &OsStr) -> io::Result<()> {
+        for _ in 0..MOST_TRIES {
+            match watch::remove_tree(self.directory.as_fd(), name) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                removed => return removed,
+            }
+        }
+        Err(Errno::ENOTEMPTY.into())
     }
 }
 

@@ -62,6 +62,8 @@ struct Applied {
     changed: Stamp,
     /// Whether it is a directory that was not there.
     made: bool,
+    /// What of the changes it was made from, and when that was changed.
+    from: Option<(u64, Stamp)>,
 }
 
 impl Ledger {
@@ -148,13 +150,28 @@ impl State {
         self.applied.get(path).is_some_and(is_it)
     }
 
-    /// Takes down what a commit left at `path`.
-    pub(super) fn record(&mut self, path: &Path, stat: Option<FileStat>, made: bool) {
+    /// Whether it was committed, and no command has changed it since.
+    pub(super) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
+        let from = Some((upper.st_ino, changed(upper)));
+        self.applied.get(path).is_some_and(|applied| applied.from == from)
+    }
+
+    /// Takes down what a commit left at `path`, made from `upper`; without that one, of what it made before.
+    pub(super) fn record(
+        &mut self,
+        path: &Path,
+        stat: Option<FileStat>,
+        (upper, made): (Option<&FileStat>, bool),
+    ) {
         match stat {
             Some(stat) => {
-                let made = made || self.made(path);
+                let before = self.applied.get(path);
+                let made = made || before.is_some_and(|before| before.made);
+                let from = upper.map(|upper| (upper.st_ino, changed(upper)));
+                let from = from.or(before.and_then(|before| before.from));
                 let identity = (stat.st_dev, stat.st_ino);
-                self.applied.insert(path.to_owned(), Applied { identity, changed: changed(&stat), made });
+                let applied = Applied { identity, changed: changed(&stat), made, from };
+                self.applied.insert(path.to_owned(), applied);
             }
             None => {
                 self.applied.remove(path);

@@ -164,7 +164,7 @@ pub(super) fn remove(
 /// Whether nothing below a directory was changed.
 fn judge_tree(parent: &OwnedFd, name: &OsStr, path: &Path, state: &State, depth: u32) -> Result<(), Refusal> {
     if depth == DEEPEST {
-        return Err(Errno::ELOOP.into());
+        return Err(Errno::ENAMETOOLONG.into());
     }
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let directory = openat(parent, name, flags, Mode::empty())?;

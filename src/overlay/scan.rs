@@ -95,6 +95,9 @@ impl Scan<'_> {
         let names = tree::names(&directory)?;
         for name in &names {
             let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
+            if kind(&upper) != FileKind::Directory && self.state.is_applied(&level.path.join(name), &upper) {
+                continue;
+            }
             let there = lower.as_ref().map(|lower| tree::stat(lower.as_fd(), name)).transpose()?.flatten();
             let path = level.path.join(name);
             self.entry(path, upper, there, level)?;
