@@ -25,6 +25,7 @@
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |

@@ -59,14 +59,14 @@ pub(super) fn commit(
     for found in found {
         let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
         let applied = match above {
-            Some((_, refusal)) => Err(refusal.clone()),
+            Some((_, refusal)) => Err(*refusal),
             None => commit.one(&found, state),
         };
         match applied {
             Ok(()) => done.applied.push(found.change()),
             Err(refusal) => {
                 if above.is_none() && found.file == FileKind::Directory && found.upper.is_some() {
-                    without = Some((found.path.clone(), refusal.clone()));
+                    without = Some((found.path.clone(), refusal));
                 }
                 done.refused.push(Refused { change: found.change(), refusal });
             }

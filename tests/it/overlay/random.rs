@@ -55,7 +55,7 @@ fn tree(base: &Path) -> BTreeMap<String, String> {
                 attributes.retain(|(name, _)| name.to_string_lossy().starts_with("user."));
                 attributes.sort();
                 let contents = if metadata.is_dir() { None } else { Some(fs::read(&path).unwrap()) };
-                let size = metadata.is_file().then(|| metadata.len());
+                let size = metadata.is_file().then_some(metadata.len());
                 let hash = contents.map(|contents| {
                     contents.iter().fold(0_u64, |hash, byte| hash.rotate_left(5) ^ u64::from(*byte))
                 });
