@@ -174,7 +174,11 @@ impl Child {
                 running.follow(listener)?;
                 return Ok(None);
             }
-            Arrival::Born(_) | Arrival::Listening(_) | Arrival::Root(_) | Arrival::Mounts(_) => {
+            Arrival::Born(_)
+            | Arrival::Listening(_)
+            | Arrival::Root(_)
+            | Arrival::Mounts(_)
+            | Arrival::Upper(_) => {
                 return Ok(None);
             }
             Arrival::Report(report) => {

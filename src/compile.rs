@@ -17,6 +17,7 @@ pub(crate) mod limits;
 pub(crate) mod narrow;
 pub(crate) mod network;
 mod order;
+pub(crate) mod overlay;
 mod pin;
 mod protect;
 mod renew;
@@ -162,6 +163,8 @@ pub(crate) struct Compiled {
     pub(crate) files: Section,
     /// What a command can go without.
     pub(crate) grants: Grants,
+    /// The workspace, where changes are kept apart from it.
+    pub(crate) merged: Option<overlay::Merged>,
     /// Paths to look at after a command.
     pub(crate) watches: Arc<[Watch]>,
     /// Private file systems that are looked at after a command that failed, in the order of their steps.
@@ -259,7 +262,8 @@ fn finish_for(
         Subject::Workspace => Some(grants::workspace(&parts)?),
         Subject::Program(_) => None,
     };
-    let (view, protected) = view_of(&parts, workspace.as_ref())?;
+    let (view, mut protected) = view_of(&parts, workspace.as_ref())?;
+    let merged = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     network::check_reach(&view, &parts)?;
     let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
     // A one-shot is over before it could matter.
@@ -286,6 +290,7 @@ fn finish_for(
         again,
         files,
         grants: Grants::of(&view),
+        merged,
         environment: Variables(environment::environment(&parts, &view)),
         overlay: environment::overlay(policy),
         directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
@@ -316,6 +321,9 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     if let Subject::Program(Some(program)) = parts.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
         view.grant("program", program.at.clone(), node)?;
+    }
+    if let Some(workspace) = workspace {
+        view.overlay = overlay::overlaid(parts, &view, workspace)?;
     }
     grants::show_home(&mut view, parts);
     grants::show_identity(&mut view, parts);

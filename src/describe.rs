@@ -45,6 +45,9 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
         Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
+        Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
+        Step::Pin { target: at, .. } => format!("keep {} in its place", target(at)),
+        Step::DropCapability { capability } => format!("drop capability {capability}"),
         Step::HandOut {} => "hand out the view".to_owned(),
         Step::NewSession {} => "start a session".to_owned(),
     }

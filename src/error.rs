@@ -4,7 +4,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    AuditError, ListenError, SpawnError,
+    AuditError, ListenError, OverlayError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
     host::remedy::of_call,
     policy::{PolicyError, Protection},
@@ -119,6 +119,9 @@ pub enum Error {
     /// A program was not spawned.
     #[error(transparent)]
     Spawn(Box<SpawnError>),
+    /// The changes of an overlay cannot be listed, committed or discarded.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
     /// What is to happen cannot be written down, and the policy says that it must be.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -169,6 +172,7 @@ impl Error {
             Self::Listen(error) => error.remedy(),
             Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),
+            Self::Overlay(error) => error.remedy(),
             Self::NotFound { .. } => {
                 Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
             }
@@ -219,6 +223,7 @@ impl Error {
             Self::Listen(error) => return error.failure(),
             Self::Spawn(error) => return error.failure(),
             Self::Audit(error) => return error.failure(),
+            Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
             Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {

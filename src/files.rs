@@ -8,7 +8,7 @@ mod calls;
 mod info;
 mod kind;
 mod replace;
-mod rights;
+pub(crate) mod rights;
 mod stream;
 mod walk;
 
@@ -21,6 +21,7 @@ pub use self::{
     info::{FileEntry, FileInfo, FileKind},
     stream::{FileReader, FileWriter},
 };
+pub(crate) use self::{kind::kind, replace::temporary_name};
 use crate::{Error, Session, session::Visit};
 
 /// Larger files are not read into memory, in bytes.
@@ -195,7 +196,9 @@ impl Session {
 }
 
 /// Does `act` on a thread that may block.
-async fn blocking<T: Send + 'static>(act: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(
+    act: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     match tokio::task::spawn_blocking(act).await {
         Ok(done) => done,
         Err(error) => Err(io::Error::other(error)),

@@ -61,6 +61,8 @@ pub(crate) enum Arrival {
     Root(OwnedFd),
     /// The mount namespace of a worker.
     Mounts(OwnedFd),
+    /// Where an overlay keeps what is written to it.
+    Upper(OwnedFd),
     /// What the filter of system calls tells its refusals by.
     Refusing(OwnedFd),
     /// Init is gone; nothing more will come.
@@ -171,6 +173,7 @@ impl Inside {
             }
             (Some(Report::Root {}), Some(root)) => Ok(Arrival::Root(root)),
             (Some(Report::Mounts {}), Some(mounts)) => Ok(Arrival::Mounts(mounts)),
+            (Some(Report::Upper {}), Some(upper)) => Ok(Arrival::Upper(upper)),
             (Some(Report::Refusing {}), Some(listener)) => Ok(Arrival::Refusing(listener)),
             (Some(report), _) => Ok(Arrival::Report(report)),
             (None, _) => Err(io::ErrorKind::InvalidData.into()),

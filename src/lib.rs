@@ -25,6 +25,7 @@
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
+//! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
 //! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
@@ -64,6 +65,7 @@ mod inside;
 mod listen;
 mod macos;
 mod outcome;
+mod overlay;
 mod packet;
 mod policy;
 mod pool;
@@ -97,9 +99,11 @@ pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
+pub use overlay::{Change, ChangeKind, Committed, OverlayError, Refusal, Refused};
 pub use policy::{
     Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Overlay, Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
+    Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};

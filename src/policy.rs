@@ -18,6 +18,7 @@ mod limits;
 mod mount;
 mod mount_text;
 mod network;
+mod overlay;
 mod profile;
 mod require;
 pub(crate) mod text;
@@ -33,6 +34,7 @@ pub(crate) use error::{shown, told};
 pub use limits::Limits;
 pub use mount::Mount;
 pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
+pub use overlay::Overlay;
 pub use profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 pub use require::{Protection, Requirement, Requirements};
 pub use units::{Size, Span};
@@ -88,6 +90,8 @@ pub struct Policy {
     pub hostname: String,
     /// Where commands start; must be visible inside. `None`: in the workspace.
     pub cwd: Option<PathBuf>,
+    /// Whether changes of the workspace are kept apart from it until they are committed. `None`: they are made at once.
+    pub overlay: Option<Overlay>,
     /// Where what happens is written down. `None`: nowhere.
     pub audit: Option<Audit>,
     /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Default: false.
@@ -125,6 +129,7 @@ impl Policy {
             on_unavailable: OnUnavailable::default(),
             hostname: "kennel".to_owned(),
             cwd: None,
+            overlay: None,
             audit: None,
             explain: false,
         }
@@ -172,6 +177,13 @@ impl Policy {
     #[must_use]
     pub fn deny(mut self, rule: impl Into<String>) -> Self {
         self.network.deny.push(rule.into());
+        self
+    }
+
+    /// Keeps changes of the workspace apart from it until they are committed.
+    #[must_use]
+    pub fn overlay(mut self, overlay: Overlay) -> Self {
+        self.overlay = Some(overlay);
         self
     }
 
@@ -319,6 +331,7 @@ mod tests {
             .allow("a:1")
             .deny("b:2")
             .audit("/log")
+            .overlay(Overlay::default())
             .explain(true)
             .env(Env { base: EnvBase::Inherit, ..Env::default() })
             .pass_env("CI")
@@ -340,6 +353,7 @@ mod tests {
             (&["a:1".into()][..], &["b:2".into()][..])
         );
         assert_eq!(policy.audit, Some(Audit::new("/log")));
+        assert_eq!(policy.overlay, Some(Overlay::default()));
         assert!(policy.explain);
         assert_eq!(policy.env.base, EnvBase::Inherit);
         assert_eq!(policy.env.pass, ["CI"]);

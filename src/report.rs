@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
 
-use crate::{Denial, Ended, Enforcement, Error, Failure, Limit, Outcome, Usage};
+use crate::{Change, Denial, Ended, Enforcement, Error, Failure, Limit, Outcome, Refused, Usage};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
 ///
@@ -40,6 +40,12 @@ pub struct Report {
     pub enforcement: Option<Enforcement>,
     /// What was refused.
     pub denials: Vec<Denial>,
+    /// What it changed in an overlay: what was committed, where it was to be. Only with an overlay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Change>>,
+    /// What it changed and could not be committed. Only where it was to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_changes: Option<Vec<Refused>>,
     /// What went wrong, where Kennel or a limit ended it or it could not be started.
     pub failure: Option<Failure>,
 }
@@ -69,6 +75,8 @@ impl Report {
             truncated: outcome.truncated,
             enforcement: Some(outcome.enforcement.clone()),
             denials: outcome.denials.clone(),
+            changes: None,
+            refused_changes: None,
             failure: outcome.failure(),
         }
     }
@@ -88,6 +96,8 @@ impl Report {
             truncated: false,
             enforcement: None,
             denials: Vec::new(),
+            changes: None,
+            refused_changes: None,
             failure: Some(error.failure()),
         }
     }

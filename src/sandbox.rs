@@ -38,7 +38,8 @@ impl Sandbox {
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
-        let images = Images::new(compile::users(policy, &host, &caller))?;
+        let images =
+            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, None)?) })
     }
 
@@ -50,7 +51,8 @@ impl Sandbox {
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images = Images::new(compile::users(policy, &host, &caller))?;
+        let images =
+            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
         let started = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })

@@ -17,19 +17,19 @@ use nix::{
 };
 
 use crate::{
-    Error, Protection,
+    Error, OverlayError, Protection,
     compile::{Section, Shape},
     host::remedy,
     image::Image,
     inside::Inside,
     prepared::{Bytes, Prepared},
-    sys::{self, BirthError, Users},
+    sys::{self, BirthError, Birthright, Users},
 };
 
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
 #[derive(Debug)]
 pub(crate) struct Images {
-    users: Users,
+    birthright: Birthright,
     sealed: Option<Image>,
     on_disk: OnceLock<Image>,
 }
@@ -41,28 +41,36 @@ impl Images {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
         };
-        Ok(Self { users, sealed, on_disk: OnceLock::new() })
+        let birthright = Birthright { users, overlays: false };
+        Ok(Self { birthright, sealed, on_disk: OnceLock::new() })
+    }
+
+    /// For what mounts an overlay, if it `overlays`.
+    pub(crate) fn overlaying(mut self, overlays: bool) -> Self {
+        self.birthright.overlays = overlays;
+        self
     }
 
     /// Starts the inside; answers its pidfd.
     fn give_birth(&self, control: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match sys::give_birth(sealed.as_fd(), control, self.users) {
+            match sys::give_birth(sealed.as_fd(), control, self.birthright) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
                 Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                born => return born.map_err(|error| birth_error(error, self.users)),
+                born => return born.map_err(|error| birth_error(error, self.birthright.users)),
             }
         }
         let image = match self.on_disk.get() {
             Some(image) => image,
             None => {
-                let image =
-                    Image::on_disk().map_err(|error| birth_error(BirthError::Exec(error), self.users))?;
+                let image = Image::on_disk()
+                    .map_err(|error| birth_error(BirthError::Exec(error), self.birthright.users))?;
                 // Another thread may have been faster; its image is as good.
                 self.on_disk.get_or_init(|| image)
             }
         };
-        sys::give_birth(image.as_fd(), control, self.users).map_err(|error| birth_error(error, self.users))
+        sys::give_birth(image.as_fd(), control, self.birthright)
+            .map_err(|error| birth_error(error, self.birthright.users))
     }
 }
 
@@ -157,6 +165,9 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 
 /// Starts a one-shot, which then waits for its request.
 pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
+    if prepared.compiled.merged.as_ref().is_some_and(|merged| merged.upper.is_some()) {
+        return Err(OverlayError::NeedsSession.into());
+    }
     let mut inside = match prepared.take_begun() {
         Some(inside) => inside,
         None => start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?,

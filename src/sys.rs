@@ -36,6 +36,18 @@ pub(crate) enum Users {
     Callers,
 }
 
+/// What the inside is born with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birthright {
+    pub(crate) users: Users,
+    /// Whether it mounts an overlay, which takes one capability more.
+    pub(crate) overlays: bool,
+}
+
+/// CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted it. Dropped
+/// as soon as it is mounted.
+const OVERLAY_CAPABILITY: u32 = 1;
+
 /// The child has a few small frames before execveat(2).
 const STACK: usize = 32 * 1024;
 
@@ -54,12 +66,12 @@ pub(crate) enum BirthError {
 struct Birth {
     image: RawFd,
     control: RawFd,
-    users: Users,
+    birthright: Birthright,
     kept: bool,
     errno: c_int,
 }
 
-/// Starts the image as PID 1 of a new pid namespace, and a new user namespace unless `users` says otherwise, its
+/// Starts the image as PID 1 of a new pid namespace, and a new user namespace unless `birthright` says otherwise, its
 /// descriptor 0 being `control`. Answers its pidfd.
 ///
 /// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
@@ -67,11 +79,11 @@ struct Birth {
 pub(crate) fn give_birth(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
-    users: Users,
+    birthright: Birthright,
 ) -> Result<OwnedFd, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let mut birth =
-        Birth { image: image.as_raw_fd(), control: control.as_raw_fd(), users, kept: false, errno: 0 };
+    let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
+    let mut birth = Birth { image, control, birthright, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
     // No handler of the embedding program may run in the child, which shares its memory.
     let before = SigSet::all()
@@ -101,7 +113,7 @@ fn clone_vfork(
         | libc::CLONE_PIDFD
         | libc::CLONE_NEWPID
         | libc::SIGCHLD
-        | if birth.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
+        | if birth.birthright.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
     // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
     // asleep until the child has executed or ended; `be_born` never returns into Rust code of the parent.
@@ -113,7 +125,8 @@ fn clone_vfork(
 extern "C" fn be_born(argument: *mut c_void) -> c_int {
     // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth>() };
-    let kept = without_root(birth.users).and_then(|()| keep_capabilities());
+    let kept =
+        without_root(birth.birthright.users).and_then(|()| keep_capabilities(birth.birthright.overlays));
     birth.kept = kept.is_ok();
     birth.errno = kept.and_then(|()| execute(birth)).err().unwrap_or_default();
     1
@@ -134,14 +147,15 @@ fn without_root(users: Users) -> Result<(), c_int> {
 }
 
 /// Makes the capabilities survive execveat(2) of an ordinary file by who is not root: the ambient set.
-fn keep_capabilities() -> Result<(), c_int> {
+fn keep_capabilities(overlays: bool) -> Result<(), c_int> {
     let header = [0x2008_0522u32, 0];
-    let kept = INSIDE_CAPABILITIES.iter().fold(0u32, |set, capability| set | 1 << capability);
+    let wanted = || INSIDE_CAPABILITIES.into_iter().chain(overlays.then_some(OVERLAY_CAPABILITY));
+    let kept = wanted().fold(0u32, |set, capability| set | 1 << capability);
     // effective, permitted, inheritable, of the low 32 capabilities and then of the high ones
     let data = [kept, kept, kept, 0, 0, 0];
     // SAFETY: header and data have the layout of capset(2), version 3.
     errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
-    for capability in INSIDE_CAPABILITIES {
+    for capability in wanted() {
         let raise = libc::PR_CAP_AMBIENT_RAISE;
         // SAFETY: prctl(2) with integer arguments only.
         errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, capability, 0, 0) })?;

@@ -8,10 +8,10 @@ mod forbid;
 mod remove;
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStringExt,
     },
     path::{Path, PathBuf},
@@ -27,6 +27,7 @@ use nix::{
 use crate::{
     host::open_without_links,
     outcome::{Basis, Denial},
+    overlay::Never,
 };
 
 pub(crate) use self::forbid::{Making, forbids};
@@ -66,6 +67,14 @@ impl Watch {
         }
     }
 
+    /// What it says of the paths below `base`, if it is about those.
+    pub(crate) fn never(&self, base: &Path) -> Option<Never> {
+        (self.base == base).then(|| match self.expected {
+            Expected::Absent | Expected::Link(_) => Never::always(&self.path),
+            Expected::NoRepository => Never::unless_new(&self.path),
+        })
+    }
+
     fn on_host(&self) -> PathBuf {
         self.base.join(&self.path)
     }
@@ -74,6 +83,11 @@ impl Watch {
 /// Looks at every watched path, undoes what was done to it, and says so.
 pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
     watches.iter().filter_map(check).collect()
+}
+
+/// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
+pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    remove::tree(parent, name)
 }
 
 /// Tells of denials where there is no outcome to carry them.

@@ -183,5 +183,7 @@ enum Report {
     10 = Mounts {},
     /// The descriptor by which a filter of system calls tells what it refuses comes with this message.
     12 = Refusing {},
+    /// The directory of a [`Step::HandOutUpper`](crate::plan::Step::HandOutUpper) comes with this message.
+    20 = Upper {},
 }
 }

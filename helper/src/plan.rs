@@ -27,7 +27,7 @@ enum Step<'w> {
     2 = Unshare { flags: u32 },
     /// mount(MS_SLAVE | MS_REC): what is mounted from here on is not seen where the mounts were copied from. A copy in a
     /// new user namespace is like this from its birth.
-    51 = Separate {},
+    53 = Separate {},
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
     /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
@@ -103,6 +103,13 @@ enum Step<'w> {
     /// open(2) of the mount namespace: it and the root are handed to the outside
     /// ([`Report::Root`](crate::control::Report::Root), [`Report::Mounts`](crate::control::Report::Mounts)).
     34 = HandOut {},
+    /// open(2) of a directory of the new root, handed to the outside
+    /// ([`Report::Upper`](crate::control::Report::Upper)): where an overlay keeps what is written to it.
+    50 = HandOutUpper { path: &'w CStr },
+    /// open_tree(2), mount_setattr(2), move_mount(2): what lies at `target` in the view over itself, with `attributes`.
+    51 = Pin { target: &'w CStr, attributes: u64 },
+    /// capset(2): one capability less, for good.
+    52 = DropCapability { capability: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): `program` asks the outside what it refuses, by a descriptor that is
     /// handed to it ([`Report::Refusing`](crate::control::Report::Refusing)). Where the kernel makes no such
     /// descriptor, as where another filter has one already, `plain` is installed in its place.

@@ -11,7 +11,7 @@ use std::{
 use kennel_helper::plan::{Step, Within};
 
 use super::{
-    Parts, renew,
+    Parts, overlay, renew,
     rooms::{self, Room},
     section::Section,
     source::Source,
@@ -178,7 +178,8 @@ impl Emitter<'_> {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
                 self.mount(target, place, Within::Granted);
                 // What each worker mounts by itself is there anyway.
-                if !matches!(place.node, Node::Proc | Node::DevPts) {
+                // What lies in an overlay nobody outside can replace.
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
                     self.on_host.push(OnHost { target: target.to_owned(), path });
                 }
                 Ok(())
@@ -280,6 +281,15 @@ impl Emitter<'_> {
             }
             Node::Symlink { points_to } => {
                 push(&Step::Symlink { path: &path, points_to: &absolute(points_to) });
+            }
+            Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
+                if let Some(overlaid) = &self.view.overlay {
+                    overlay::mount(overlaid, source, (self.empty, within), self.setup);
+                }
+            }
+            // From the merged tree: the host's own would be written past the overlay.
+            Node::Bind { source, access } if source.path == target && self.view.lies_in_overlay(target) => {
+                push(&Step::Pin { target: &path, attributes: attributes(*access) });
             }
             Node::Bind { source, access } => {
                 let (device, inode) = source.identity;

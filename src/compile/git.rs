@@ -30,7 +30,9 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
     {
         return;
     }
-    let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
+    // Beside an overlay it is read-only: what is committed to it would not be kept apart.
+    let is_read_only = parts.policy.profile == Profile::ReadOnly || parts.policy.overlay.is_some();
+    let access = if is_read_only { Access::Read } else { Access::Write };
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{rooms::Room, source::Source};
+use super::{overlay::Overlaid, rooms::Room, source::Source};
 use crate::{Error, policy::Protection};
 
 /// What lies at a place.
@@ -93,6 +93,8 @@ pub(crate) struct Place {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     places: BTreeMap<OsString, Place>,
+    /// Where the workspace is an overlay.
+    pub(super) overlay: Option<Overlaid>,
 }
 
 impl View {
@@ -187,6 +189,21 @@ impl View {
     /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
     pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &Place)> {
         target.ancestors().skip(1).find_map(|path| self.mount_at(path))
+    }
+
+    /// Whether the mount point of what is at `target` lies in the overlay: in the workspace, or in what is bound over
+    /// itself there.
+    pub(super) fn lies_in_overlay(&self, target: &Path) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let mut target = target;
+        while let Some((above, place)) = self.mount_above(target) {
+            match &place.node {
+                _ if above == overlay.target => return true,
+                Node::Bind { source, .. } if source.path == above => target = above,
+                _ => return false,
+            }
+        }
+        false
     }
 
     fn mount_at(&self, path: &Path) -> Option<(&Path, &Place)> {

@@ -72,7 +72,7 @@ pub(super) fn is_regular(stat: &FileStat) -> io::Result<()> {
     }
 }
 
-pub(super) fn kind(stat: &FileStat) -> FileKind {
+pub(crate) fn kind(stat: &FileStat) -> FileKind {
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
         SFlag::S_IFREG => FileKind::File,
         SFlag::S_IFDIR => FileKind::Directory,

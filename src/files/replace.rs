@@ -32,6 +32,12 @@ const MOST_NAMES: u32 = 64;
 /// Bits of a mode that a written file can have; the others would make it more than a file.
 const ORDINARY: u32 = 0o777;
 
+/// A name that nobody else has.
+pub(crate) fn temporary_name() -> OsString {
+    let number = RandomState::new().build_hasher().finish();
+    format!(".kennel-{number:016x}.tmp").into()
+}
+
 /// A file under a name of ours, removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Temporary {
@@ -45,8 +51,7 @@ impl Temporary {
     pub(super) fn make(parent: OwnedFd, mode: u32) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         for _ in 0..MOST_NAMES {
-            let number = RandomState::new().build_hasher().finish();
-            let name = OsString::from(format!(".kennel-{number:016x}.tmp"));
+            let name = temporary_name();
             match openat(&parent, name.as_os_str(), flags, Mode::from_bits_truncate(mode & ORDINARY)) {
                 Err(Errno::EEXIST) => {}
                 file => {

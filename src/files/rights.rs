@@ -7,7 +7,7 @@ use caps::{CapSet, CapsHashSet};
 /// Does `act` on this thread without capabilities. The thread has them back afterwards.
 ///
 /// Without them the kernel also takes set-user-id bits away from what is written, and keeps others' files from root.
-pub(super) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
     if held.is_empty() {
         return act();

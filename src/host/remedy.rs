@@ -122,6 +122,7 @@ impl Surroundings<'_> {
             (Root, libc::ESTALE) => {
                 "run again: the path was exchanged for another file while the sandbox started".to_owned()
             }
+            (Root, libc::ENODEV) => "load the module of the file system: modprobe overlay".to_owned(),
             (Root, libc::ENOSPC) => self.raise("fs.mount-max"),
             (Landlock, _) => format!(
                 "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, or set \

@@ -10,7 +10,7 @@ use proptest::sample::select;
 
 use super::{
     Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Overlay, Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
 /// Any policy.
@@ -18,11 +18,12 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
     let choices =
         (one_of(Profile::ALL), one_of(Toolchains::ALL), one_of(TmpLife::ALL), one_of(OnUnavailable::ALL));
     let paths = (path(), vec(path(), 0..3), option::of(path()), option::of(audit()), vec(mount(), 0..4));
-    let parts = (network(), env(), limits(), requirements(), (".{0,10}", any::<bool>()));
+    let rest = (".{0,10}", any::<bool>(), option::of(overlay()));
+    let parts = (network(), env(), limits(), requirements(), rest);
     (choices, paths, parts).prop_map(|(choices, paths, parts)| {
         let (profile, toolchains, tmp, on_unavailable) = choices;
         let (workspace, protect, cwd, audit, mounts) = paths;
-        let (network, env, limits, require, (hostname, explain)) = parts;
+        let (network, env, limits, require, (hostname, explain, overlay)) = parts;
         Policy {
             profile,
             workspace,
@@ -37,6 +38,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             on_unavailable,
             hostname,
             cwd,
+            overlay,
             audit,
             explain,
         }
@@ -49,6 +51,10 @@ fn one_of<T: Copy + std::fmt::Debug + 'static, const N: usize>(all: [T; N]) -> i
 
 fn path() -> impl Strategy<Value = PathBuf> {
     prop_oneof!["(/[a-c.]{1,3}){1,3}", "/(proc|sys|dev)(/[a-c])?", ".{0,8}"].prop_map(PathBuf::from)
+}
+
+fn overlay() -> impl Strategy<Value = Overlay> {
+    (option::of(path()), option::of(size())).prop_map(|(upper, size)| Overlay { upper, size })
 }
 
 fn audit() -> impl Strategy<Value = Audit> {

@@ -103,6 +103,9 @@ impl Base<'_> {
         if let Some(cwd) = &mut policy.cwd {
             self.join("cwd", cwd)?;
         }
+        if let Some(upper) = policy.overlay.as_mut().and_then(|overlay| overlay.upper.as_mut()) {
+            self.join("overlay.upper", upper)?;
+        }
         if let Some(audit) = &mut policy.audit {
             self.join("audit", &mut audit.path)?;
         }

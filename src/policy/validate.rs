@@ -56,6 +56,9 @@ impl Policy {
         if let Some(audit) = &self.audit {
             audit.check()?;
         }
+        if let Some(overlay) = &self.overlay {
+            overlay.check(self.profile)?;
+        }
         check_hostname(&self.hostname)?;
         self.protect.iter().try_for_each(|path| check_protect(path, &self.workspace))?;
         Mount::check_all(&self.mounts)?;

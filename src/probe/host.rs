@@ -32,7 +32,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError, Users},
+    sys::{self, BirthError, Birthright, Users},
 };
 
 /// Whether a memfd could be executed.
@@ -55,7 +55,7 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::give_birth(image.as_fd(), theirs.as_fd(), users) {
+    match sys::give_birth(image.as_fd(), theirs.as_fd(), Birthright { users, overlays: false }) {
         Ok(pidfd) => {
             drop(Inside::child(ours, pidfd));
             Execution::Works
@@ -130,6 +130,7 @@ fn overlay_plan() -> (Compiled, u32) {
         again: Section::default(),
         files: Section::default(),
         grants: Grants::default(),
+        merged: None,
         enforcement: Enforcement::default(),
         environment: Variables::default(),
         overlay: Overlay::default(),

@@ -49,6 +49,7 @@ impl Serving {
                 | Arrival::Terminal(_)
                 | Arrival::Refusing(_)
                 | Arrival::Root(_)
+                | Arrival::Upper(_)
                 | Arrival::Mounts(_) => {}
             }
         }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    Enforcement, Entry, Error, Host, Policy, Protection,
+    Enforcement, Entry, Error, Host, OverlayError, Policy, Protection,
     caller::Caller,
     compile::{
         self, Compiled, Section, Shape,
@@ -26,10 +26,11 @@ type Question = (Policy, Host, Caller, Shape);
 
 pub(super) struct Ground {
     question: Question,
-    now: Mutex<Now>,
+    now: Arc<Mutex<Now>>,
     holds: Arc<AtomicUsize>,
 }
 
+#[derive(Debug)]
 struct Now {
     footing: Footing,
     watches: Arc<[Watch]>,
@@ -41,6 +42,18 @@ struct Now {
     own: Option<Arc<Own>>,
     /// How often it has changed: a worker of another generation is out of date.
     generation: u64,
+    /// Whether changes are being committed.
+    is_settling: bool,
+}
+
+/// Nobody has a command running, and nobody gets one, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Settling(Arc<Mutex<Now>>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_settling = false;
+    }
 }
 
 /// Somebody who may have a command running: until it is dropped, what appears in the place of a protected path is the
@@ -89,6 +102,7 @@ impl Now {
             again: compiled.again.clone(),
             own: None,
             generation,
+            is_settling: false,
         }
     }
 }
@@ -99,7 +113,7 @@ impl Ground {
         (policy, host, caller, shape): (&Policy, Host, Caller, Shape),
     ) -> Self {
         let question = (policy.clone(), host, caller, shape);
-        Self { question, now: Mutex::new(Now::of(compiled, 0)), holds: Arc::default() }
+        Self { question, now: Arc::new(Mutex::new(Now::of(compiled, 0))), holds: Arc::default() }
     }
 
     /// Looks whether something has changed; if so, workers get walls that fit what is there now. What a command may
@@ -109,6 +123,9 @@ impl Ground {
     /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
     pub(super) fn enter(&self) -> Result<Entered, Error> {
         let mut now = self.lock();
+        if now.is_settling {
+            return Err(OverlayError::Committing.into());
+        }
         let is_idle = self.holds.load(SeqCst) == 0;
         match now.footing.change(is_idle) {
             Change::None => {}
@@ -130,6 +147,16 @@ impl Ground {
         }
         self.holds.fetch_add(1, SeqCst);
         Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
+    }
+
+    /// Keeps commands away, where none runs.
+    pub(super) fn settle(&self) -> Option<Settling> {
+        let mut now = self.lock();
+        if now.is_settling || self.holds.load(SeqCst) > 0 {
+            return None;
+        }
+        now.is_settling = true;
+        Some(Settling(Arc::clone(&self.now)))
     }
 
     /// What a worker is to be made with; `narrow` are steps for its command alone.

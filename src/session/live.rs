@@ -3,12 +3,12 @@
 use std::{
     collections::VecDeque,
     fmt, io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use kennel_helper::{
@@ -17,18 +17,19 @@ use kennel_helper::{
 };
 
 use super::{
-    ground::Ground,
+    ground::{Ground, Settling},
     pressure::Depth,
     stats::{Counts, Guard, Stats},
     tree::Tree,
     worker::{Taken, Worker},
 };
 use crate::{
-    Enforcement, Error, Host, Policy,
+    Enforcement, Error, Host, OverlayError, Policy,
     audit::{Record, Trail},
     caller::Caller,
     compile::{self, Section, Shape},
     inside::{Arrival, Inside},
+    overlay::{self, Claim, Ledger},
     prepared::Prepared,
     proxy::{Ask, Serving, Witness},
     start::{self, Images, socket_pair},
@@ -37,6 +38,9 @@ use crate::{
 
 /// How long to leave a zygote alone that has more orders than its socket holds.
 const FULL: Duration = Duration::from_millis(1);
+
+/// How long what was killed may take to be gone.
+const LAST_MOMENTS: Duration = Duration::from_secs(1);
 
 /// How often a command comes back to look, where something is being replaced outside all the time.
 pub(super) const MOST_TRIES: u32 = 5;
@@ -57,6 +61,8 @@ pub(crate) struct Live {
     depth: Depth,
     ended: AtomicBool,
     counts: Counts,
+    /// Changes of the workspace, where they are kept apart from it.
+    ledger: Mutex<Option<overlay::Shared>>,
     /// The proxy, where the policy has one.
     serving: Option<Serving>,
     trail: Arc<Trail>,
@@ -78,10 +84,13 @@ impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images = Images::new(compile::users(policy, &host, &caller))?;
+        let images =
+            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let mut zygote = start::start(&images, shape, &begun.namespaces)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
+        let upper = compiled.merged.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
+        let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images, None)?;
         let trail = prepared.trail();
@@ -100,13 +109,14 @@ impl Live {
             depth: Depth::of(ready),
             ended: AtomicBool::new(false),
             counts: Counts::default(),
+            ledger: Mutex::default(),
             serving: None,
             span: tracing::info_span!("session", name = trail.session(), workspace = %policy.workspace.display()),
             trail,
         };
         // They lie in the zygote's socket until it has set up.
         live.refill();
-        live.set_up().await?;
+        live.set_up(claim).await?;
         live.trail.write(None, || Record::Session {
             profile: policy.profile,
             workspace: policy.workspace.display().to_string(),
@@ -118,8 +128,8 @@ impl Live {
     }
 
     /// Waits until the zygote has carried out the session's steps.
-    async fn set_up(&mut self) -> Result<(), Error> {
-        let mut said = Vec::new();
+    async fn set_up(&mut self, claim: Option<Claim>) -> Result<(), Error> {
+        let (mut said, mut upper) = (Vec::new(), None);
         self.serving =
             Serving::open(&self.prepared, &self.zygote, &self.trail, &mut said).await.map_err(|error| {
                 match error {
@@ -134,7 +144,9 @@ impl Live {
                 None => self.zygote.next().await.map_err(Error::io("read the control socket"))?,
             };
             match arrival {
-                Arrival::Report(Report::Ready { .. }) => return Ok(()),
+                Arrival::Report(Report::Ready { .. }) => return self.keep_changes(upper, claim),
+                Arrival::Upper(directory) => upper = Some(directory),
+                Arrival::Report(Report::Upper {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
                     return Err(self.prepared.step_failed(None, (section, index), errno));
                 }
@@ -143,6 +155,42 @@ impl Live {
                 }
                 Arrival::Closed => return Err(Error::SessionEnded),
                 _ => {}
+            }
+        }
+    }
+
+    /// Takes down where the changes of the workspace are, if they are kept apart from it.
+    fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
+        if let (Some(merged), Some(upper)) = (&self.prepared.compiled.merged, upper) {
+            self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim)?)));
+        }
+        Ok(())
+    }
+
+    /// The changes of the workspace.
+    ///
+    /// # Errors
+    /// Where they are not kept apart, or any more.
+    pub(crate) fn ledger(&self) -> Result<overlay::Shared, OverlayError> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(OverlayError::None)
+    }
+
+    pub(crate) fn forget_changes(&self) {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Keeps commands away. One that has just been killed may take a moment to be gone.
+    ///
+    /// # Errors
+    /// Where one runs.
+    pub(crate) async fn settle(&self) -> Result<Settling, OverlayError> {
+        let begun = Instant::now();
+        loop {
+            self.let_go_of_ended();
+            match self.ground.settle() {
+                Some(settling) => return Ok(settling),
+                None if begun.elapsed() > LAST_MOMENTS => return Err(OverlayError::Running),
+                None => tokio::time::sleep(FULL).await,
             }
         }
     }

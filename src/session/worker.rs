@@ -185,7 +185,7 @@ impl Worker {
             Arrival::Refusing(listener) => self.listener = Some(listener),
             // Nobody would answer what it refuses.
             Arrival::Report(Report::Born {} | Report::Refusing {}) => self.is_out_of_hold = true,
-            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) => {}
+            Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) | Arrival::Upper(_) => {}
         }
         Ok(())
     }

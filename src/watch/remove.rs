@@ -13,10 +13,12 @@ use std::{
 use nix::{
     dir::Dir,
     errno::Errno,
-    fcntl::{OFlag, openat},
+    fcntl::{OFlag, RenameFlags, openat, renameat2},
     sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
     unistd::{UnlinkatFlags, unlinkat},
 };
+
+use crate::files::temporary_name;
 
 /// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
 const DEEPEST: u32 = 200;
@@ -25,13 +27,39 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag
 
 /// Removes `name` in `parent`, whatever it is.
 pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
+    entry_or(parent, name, depth, &mut |_, _| Err(Errno::EISDIR.into()))
+}
+
+/// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
+pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    let mut left = vec![name.to_owned()];
+    while let Some(name) = left.pop() {
+        entry_or(base, &name, 0, &mut |parent, name| {
+            let up = temporary_name();
+            // To move a directory elsewhere takes the right to write in it.
+            take_rights(openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?.as_fd())?;
+            renameat2(parent, name, base, up.as_os_str(), RenameFlags::RENAME_NOREPLACE)?;
+            left.push(up);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+fn entry_or(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    depth: u32,
+    too_deep: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+) -> io::Result<()> {
     match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
         Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {}
+        Err(Errno::EISDIR | Errno::EPERM) => return too_deep(parent, name),
         done => return Ok(done?),
     }
     let directory = open_directory(parent, name)?;
     for name in names(&directory)? {
-        entry(directory.as_fd(), &name, depth + 1)?;
+        entry_or(directory.as_fd(), &name, depth + 1, too_deep)?;
     }
     Ok(with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir))?)
 }

@@ -19,6 +19,7 @@
 //! | `files` | the library reads and writes what a command of the session could, and nothing else |
 //! | `listen` | sessions serve their own user's clients and nobody else |
 //! | `network` | mode proxy: what is allowed gets out with the tools people use, nothing else does |
+//! | `overlay` | changes that are kept apart from the workspace, committed or dropped |
 //! | `audit` | what happens is written down, and what cannot be is said or refused |
 //! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `capabilities` | commands that four fields describe are held to them, or do not run |
@@ -51,6 +52,7 @@ mod kernels;
 mod limits;
 mod listen;
 mod network;
+mod overlay;
 mod pool;
 mod probe;
 mod process;

@@ -30,8 +30,9 @@ pub(crate) mod nr {
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
-    pub(crate) const STATFS: usize = 137;
+    pub(crate) const CAPGET: usize = 125;
     pub(crate) const CAPSET: usize = 126;
+    pub(crate) const STATFS: usize = 137;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const MOUNT: usize = 165;

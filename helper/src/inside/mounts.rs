@@ -59,6 +59,14 @@ pub(crate) fn cover(root: &Fd, empty: &CStr, place: (&CStr, Within)) -> Result<(
     attach(root, &tree, place)
 }
 
+/// Lays what lies at the target, a place of the view where others may exchange parts of the path, over itself.
+pub(crate) fn pin(root: &Fd, target: &CStr, attributes: u64) -> Result<(), Errno> {
+    let place = sys::open_path(Some(root), target)?;
+    let tree = sys::clone_tree_of(&place)?;
+    sys::set_attributes(&tree, attributes, true)?;
+    sys::attach(&tree, &place)
+}
+
 fn attach(root: &Fd, tree: &Fd, (target, within): (&CStr, Within)) -> Result<(), Errno> {
     match within {
         Within::Root => sys::attach_at(tree, root, target),

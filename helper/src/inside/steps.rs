@@ -147,6 +147,11 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             let socket = sys::socket_at(kind, address, port)?;
             channel.report_with(&Report::Listening { kind, port }, Some(&socket))
         }
+        Step::HandOutUpper { path } => {
+            channel.report_with(&Report::Upper {}, Some(&sys::open_path(Some(state.root()?), path)?))
+        }
+        Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
+        Step::DropCapability { capability } => sys::drop_capability(capability),
         Step::HandOut {} => {
             channel.report_with(&Report::Root {}, Some(state.root()?))?;
             let mounts = sys::open_for_reading(c"/proc/self/ns/mnt")?;

@@ -73,10 +73,11 @@ Examples:
   kennel run -- make test                     the current directory writable, no network
   kennel run --profile read-only -- rg TODO   nothing writable but /tmp
   kennel run --allow crates.io:443 --allow '*.crates.io:443' -- cargo build
+  kennel run --overlay --diff -- ./install.sh what it would change, without changing it
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
 Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
-125 when Kennel failed; 126 when the command cannot be executed; 127 when it is not found.";
+125 when Kennel failed, or could not commit everything; 126 when the command cannot be executed; 127 when it is not found.";
 
 const SESSION_HELP: &str = "\
 Examples:
@@ -250,6 +251,15 @@ pub(crate) struct Probe {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
+    /// With --overlay: list what the command changed on stderr, and drop it. This is what happens without a choice.
+    #[arg(long, group = "then")]
+    pub(crate) diff: bool,
+    /// With --overlay: apply what the command changed to the workspace, if it succeeded.
+    #[arg(long, group = "then")]
+    pub(crate) commit: bool,
+    /// With --overlay: drop what the command changed.
+    #[arg(long, group = "then")]
+    pub(crate) discard: bool,
     /// Run on a terminal of its own, with job control. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
@@ -291,6 +301,15 @@ pub(crate) struct PolicyFlags {
     /// Keep P in the workspace read-only, besides .git/hooks and .git/config.
     #[arg(long, value_name = "P", help_heading = "View")]
     pub(crate) protect: Vec<PathBuf>,
+    /// Keep changes of the workspace apart from it, in memory.
+    #[arg(long, help_heading = "View")]
+    pub(crate) overlay: bool,
+    /// The same, in the empty directory DIR; for large changes, or before Linux 6.6.
+    #[arg(long, value_name = "DIR", help_heading = "View")]
+    pub(crate) overlay_upper: Option<PathBuf>,
+    /// The same, in memory, SIZE at most [default: that of --tmp-size].
+    #[arg(long, value_name = "SIZE", help_heading = "View")]
+    pub(crate) overlay_size: Option<Size>,
     /// Show toolchains outside the system directories: auto, none [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View")]
     pub(crate) toolchains: Option<Toolchains>,

@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Error, Listening, Session};
+use kennel::{Error, Listening, PolicyError, Session};
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 
 use crate::{args::Start, policy, probe, report, run};
@@ -32,6 +32,12 @@ pub(crate) fn foreground(start: &Start) -> Result<ExitCode, Error> {
 
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
     let policy = policy::from_flags(&start.policy)?;
+    if policy.overlay.is_some() {
+        let reason =
+            "nobody could commit the changes of a session by its name: use kennel run, or the library";
+        let (key, value) = ("overlay".to_owned(), String::new());
+        return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
+    }
     let runtime = run::runtime()?;
     let code = runtime.block_on(async {
         let session = Session::prepare(&policy).await?;

@@ -9,6 +9,7 @@ mod exec;
 mod host;
 mod manual;
 mod op;
+mod overlay;
 mod policy;
 mod probe;
 mod report;

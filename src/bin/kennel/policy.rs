@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::ExitCode};
 
-use kennel::{Audit, Error, ForeignProxy, Mount, Network, Policy, PolicyError, Sandbox};
+use kennel::{Audit, Error, ForeignProxy, Mount, Network, Overlay, Policy, PolicyError, Sandbox};
 
 use crate::{
     args::{PolicyAction, PolicyFlags},
@@ -41,6 +41,7 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     set(&mut policy.env.base, flags.env);
     policy.cwd = flags.cwd.clone().or(policy.cwd);
     policy.audit = audit(flags, policy.audit.take())?;
+    policy.overlay = overlay(flags, policy.overlay.take());
     policy.explain |= flags.explain;
     network(&mut policy.network, flags);
     policy.protect.extend(flags.protect.iter().cloned());
@@ -69,6 +70,16 @@ fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, E
         .into()),
         None => Ok(None),
     }
+}
+
+fn overlay(flags: &PolicyFlags, of_file: Option<Overlay>) -> Option<Overlay> {
+    let asked = flags.overlay || flags.overlay_upper.is_some() || flags.overlay_size.is_some();
+    let mut overlay = if asked { of_file.unwrap_or_default() } else { return of_file };
+    if flags.overlay_upper.is_some() {
+        overlay = Overlay { upper: flags.overlay_upper.clone(), size: None };
+    }
+    overlay.size = flags.overlay_size.or(overlay.size);
+    Some(overlay)
 }
 
 fn network(network: &mut Network, flags: &PolicyFlags) {

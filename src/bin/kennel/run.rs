@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Report, Sandbox, Stdio, Terminal};
+use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Report, Sandbox, Session, Stdio, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     args::Run,
+    overlay::{Choice, Settled},
     policy, report,
     terminal::{self, Raw},
 };
@@ -53,29 +54,53 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     let mut json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
     if let (Some(file), Some(path)) = (&mut json, &run.json) {
-        report::write(file, path, &report::object(&Report::of(&result)))?;
+        let report = match &result {
+            Ok((outcome, settled)) => settled.told(Report::of_outcome(outcome)),
+            Err(error) => Report::failed(error),
+        };
+        report::write(file, path, &report::object(&report))?;
     }
-    let outcome = result?;
+    let (outcome, settled) = result?;
     if !run.quiet {
         report::remarks(&outcome);
     }
-    Ok(outcome.exit_code().into())
+    settled.say(run);
+    Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
 }
 
-fn confine(run: &Run) -> Result<Outcome, Error> {
+fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
     let policy = policy::from_flags(&run.policy)?;
-    let sandbox = Sandbox::eager(&policy)?;
+    let choice = Choice::of(run, &policy)?;
     let counted = Counted {
         capped: policy.limits.output.is_some(),
         reported: run.json.is_some(),
         explained: policy.explain,
     };
     let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
-    let mut command = sandbox.command(program);
-    command.args(arguments);
+    // Nothing waits for the runtime where there is no overlay.
+    let sandbox = if choice.is_none() { Some(Sandbox::eager(&policy)?) } else { None };
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
-        if run.tty { on_terminal(&mut command).await } else { on_descriptors(counted, &mut command).await }
+        let session = match choice {
+            Some(_) => Some(Session::builder(&policy).ready_workers(1).prepare().await?),
+            None => None,
+        };
+        let mut command = match (&session, &sandbox) {
+            (Some(session), _) => session.command(program),
+            (None, Some(sandbox)) => sandbox.command(program),
+            (None, None) => return Err(Error::Lost),
+        };
+        command.args(arguments);
+        let outcome = if run.tty {
+            on_terminal(&mut command).await?
+        } else {
+            on_descriptors(counted, &mut command).await?
+        };
+        let settled = match (session, choice) {
+            (Some(session), Some(choice)) => choice.settle(&session, &outcome).await?,
+            _ => Settled::default(),
+        };
+        Ok((outcome, settled))
     });
     // Neither a thread that waits for input nobody types nor the last of the sandbox's empty namespaces may hold
     // up the exit, which takes care of both.

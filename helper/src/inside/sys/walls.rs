@@ -49,6 +49,20 @@ pub(crate) fn drop_capabilities() -> Result<(), Errno> {
     call!(nr::CAPSET, &raw const header, &raw const none).map(drop)
 }
 
+/// capget(2), capset(2): one of the low 32 capabilities out of the effective, permitted and inheritable set. The ambient
+/// set follows.
+pub(crate) fn drop_capability(capability: u32) -> Result<(), Errno> {
+    let header = [LINUX_CAPABILITY_VERSION_3, 0];
+    // effective, permitted, inheritable of the low ones, then of the high ones
+    let mut sets = [0u32; 6];
+    call!(nr::CAPGET, &raw const header, &raw mut sets)?;
+    let bit = 1u32.checked_shl(capability).ok_or(Errno(EINVAL))?;
+    for set in sets.iter_mut().take(3) {
+        *set &= !bit;
+    }
+    call!(nr::CAPSET, &raw const header, &raw const sets).map(drop)
+}
+
 /// keyctl(KEYCTL_JOIN_SESSION_KEYRING, NULL).
 pub(crate) fn new_session_keyring() -> Result<(), Errno> {
     call!(nr::KEYCTL, KEYCTL_JOIN_SESSION_KEYRING, 0).map(drop)

@@ -1,0 +1,85 @@
+//! What becomes of the changes of `kennel run --overlay`, and how it is told.
+
+use kennel::{Change, Committed, Error, Outcome, Policy, PolicyError, Report, Session};
+
+use crate::{FAILED, args::Run};
+
+/// What the command line asks for.
+#[derive(Clone, Copy)]
+pub(crate) enum Choice {
+    Diff,
+    Commit,
+    Discard,
+}
+
+impl Choice {
+    /// `None` where there is no overlay.
+    pub(crate) fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
+        let choice = match (run.commit, run.discard) {
+            (true, _) => Self::Commit,
+            (_, true) => Self::Discard,
+            _ => Self::Diff,
+        };
+        match (&policy.overlay, run.diff || run.commit || run.discard) {
+            (Some(_), _) => Ok(Some(choice)),
+            (None, false) => Ok(None),
+            (None, true) => Err(PolicyError::Value {
+                key: "overlay".to_owned(),
+                value: String::new(),
+                reason: "changes are made at once: to list, commit or discard them say --overlay".to_owned(),
+            }
+            .into()),
+        }
+    }
+
+    /// Does it, once the command has ended.
+    pub(crate) async fn settle(self, session: &Session, outcome: &Outcome) -> Result<Settled, Error> {
+        let mut settled = Settled::default();
+        match self {
+            Self::Commit if outcome.exit_code() == 0 => settled.committed = Some(session.commit().await?),
+            _ => settled.changes = Some(session.changes().await?),
+        }
+        session.discard().await?;
+        Ok(settled)
+    }
+}
+
+/// What became of them.
+#[derive(Default)]
+pub(crate) struct Settled {
+    /// What is dropped.
+    changes: Option<Vec<Change>>,
+    committed: Option<Committed>,
+}
+
+impl Settled {
+    /// The report with the changes in it.
+    pub(crate) fn told(&self, mut report: Report) -> Report {
+        report.changes = self.changes.clone();
+        if let Some(Committed { applied, refused, .. }) = &self.committed {
+            report.changes = Some(applied.clone());
+            report.refused_changes = Some(refused.clone());
+        }
+        report
+    }
+
+    /// What people are told.
+    pub(crate) fn say(&self, run: &Run) {
+        let changes = self.changes.iter().flatten();
+        if !run.discard {
+            changes.for_each(|change| eprintln!("{change}"));
+        }
+        if run.commit && self.changes.is_some() {
+            eprintln!("kennel: nothing was committed, because the command failed");
+        }
+        let refused = self.committed.iter().flat_map(|committed| &committed.refused);
+        refused.for_each(|refused| {
+            eprintln!("kennel: not committed: {}: {}", refused.change, refused.refusal);
+        });
+    }
+
+    /// The status where not everything could be committed.
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        self.committed.as_ref().filter(|committed| !committed.refused.is_empty()).map(|_| FAILED)
+    }
+}

@@ -1,0 +1,258 @@
+//! Changes of a workspace that are kept apart from it: listed, committed, discarded.
+//!
+//! What commands wrote is hostile: any name, any link, any mode, any size. And the workspace is not ours alone: others
+//! may change it at any time. So everything is opened from a directory that is held, through no link (`tree`); what is
+//! put in its place or taken away is looked at once more when nobody finds it any longer (`place`).
+
+mod apply;
+mod claim;
+mod compare;
+mod error;
+mod ledger;
+mod never;
+mod place;
+mod scan;
+mod tree;
+
+use std::{fmt, path::PathBuf, sync::Arc};
+
+use nix::errno::Errno;
+use serde::{Serialize, Serializer};
+
+pub use self::error::OverlayError;
+use self::tree::Changed;
+pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
+use crate::{
+    Error, FileKind, Session,
+    files::{blocking, rights},
+};
+
+/// What became of a path of the workspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// It was not there.
+    Added,
+    /// Its contents, its mode, its user attributes, where it leads, or what it is.
+    Modified,
+    /// It is gone; of a directory, with all that was in it.
+    Deleted,
+}
+
+/// Something that commands changed in an overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// Where, relative to the workspace.
+    #[serde(serialize_with = "lossy")]
+    pub path: PathBuf,
+    /// What became of it.
+    pub kind: ChangeKind,
+    /// What it is now; of what was deleted, what it was.
+    #[serde(serialize_with = "word")]
+    pub file: FileKind,
+}
+
+/// A letter and the path, on one line: control characters are written as `\u{1b}`.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.kind {
+            ChangeKind::Added => 'A',
+            ChangeKind::Modified => 'M',
+            ChangeKind::Deleted => 'D',
+        };
+        write!(f, "{letter} ")?;
+        for c in self.path.to_string_lossy().chars() {
+            match c {
+                c if c.is_control() || is_invisible(c) || c == '\\' => write!(f, "{}", c.escape_default())?,
+                c => write!(f, "{c}")?,
+            }
+        }
+        if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
+    }
+}
+
+/// What turns the direction of a line, or takes no room in it.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+/// Why a change was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Somebody changed the workspace there since the session began.
+    Conflict,
+    /// The policy protects it.
+    Protected,
+    /// A FIFO, socket or device.
+    Unsupported,
+    /// A system call failed with this errno; the workspace is as it was there.
+    Failed(i32),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
+            Self::Protected => f.write_str("it is protected"),
+            Self::Unsupported => f.write_str("only files, directories and links are committed"),
+            Self::Failed(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+        }
+    }
+}
+
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno as i32)
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// A change that was not committed. It is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The change.
+    #[serde(flatten)]
+    pub change: Change,
+    /// Why not.
+    #[serde(rename = "reason")]
+    pub refusal: Refusal,
+}
+
+/// What came of [`Session::commit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Committed {
+    /// What the workspace has now.
+    pub applied: Vec<Change>,
+    /// What it has not.
+    pub refused: Vec<Refused>,
+}
+
+/// # Changes of an overlay
+///
+/// With [`Policy::overlay`](crate::Policy::overlay) commands see the workspace and what they change in it, and the
+/// workspace itself stays as it is until somebody commits. Nothing of it is left when the last handle of the session is
+/// dropped; after [`Session::shutdown`] changes can still be listed and committed.
+///
+/// ```
+/// # async fn example() -> Result<(), kennel::Error> {
+/// # let directory = tempfile::tempdir().expect("a directory");
+/// # let workspace = directory.path();
+/// use kennel::{ChangeKind, Overlay, Policy, Profile, Session};
+///
+/// let policy = Policy::profile(Profile::NoNetwork, workspace).overlay(Overlay::default());
+/// let session = Session::prepare(&policy).await?;
+/// session.command("touch").arg("new").status().await?;
+/// assert!(!workspace.join("new").exists());
+///
+/// let changes = session.changes().await?;
+/// assert_eq!((changes[0].kind, changes[0].to_string()), (ChangeKind::Added, "A new".to_owned()));
+///
+/// let committed = session.commit().await?;
+/// assert!(committed.refused.is_empty() && workspace.join("new").exists());
+/// # Ok(())
+/// # }
+/// # if kennel::Host::detect().kernel >= kennel::Version(6, 6) {
+/// #     tokio::runtime::Runtime::new().expect("a runtime").block_on(example()).expect("works");
+/// # }
+/// ```
+impl Session {
+    /// What commands changed and nobody committed, by path. To be asked at any time; what runs meanwhile may be seen in
+    /// part.
+    ///
+    /// A file that was only opened for writing, or whose times alone are others, is no change.
+    ///
+    /// # Errors
+    /// [`OverlayError`]: a session without an overlay, more than a million changes, what cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn changes(&self) -> Result<Vec<Change>, Error> {
+        let ledger = self.live().ledger()?;
+        let listed = blocking(move || {
+            rights::of_a_command(|| {
+                let (state, changed) = (ledger.state(), Changed::of(ledger.upper()));
+                let found = scan::scan(&ledger, &state, &changed)?;
+                Ok(found.iter().map(scan::Found::change).collect())
+            })
+        });
+        Ok(listed.await.map_err(OverlayError::list)?)
+    }
+
+    /// Applies the changes to the workspace, each file at one stroke: others see the old one or the new one.
+    ///
+    /// What cannot be applied is refused by itself, with the reason, and kept: where somebody changed the workspace
+    /// meanwhile, protected paths, FIFOs and sockets, a full disk. Applied are contents, permission bits, user attributes
+    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. To do it again is no error.
+    ///
+    /// As long as it takes, no command starts. A future that is dropped goes on to its end in the background.
+    ///
+    /// # Errors
+    /// [`OverlayError::Running`] while a command runs, and those of [`Session::changes`]; nothing was applied then.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
+    pub async fn commit(&self) -> Result<Committed, Error> {
+        let ledger = self.live().ledger()?;
+        let settling = self.live().settle().await?;
+        let committed = blocking(move || {
+            // Until the last file is in its place, whoever waits for it.
+            let _settling = settling;
+            rights::of_a_command(|| {
+                let (mut state, changed) = (ledger.state(), Changed::of(ledger.upper()));
+                let found = scan::scan(&ledger, &state, &changed)?;
+                Ok(apply::commit(&ledger, &mut state, &changed, found))
+            })
+        });
+        Ok(committed.await.map_err(OverlayError::list)?)
+    }
+
+    /// Drops the changes, and with them the session: the kernel does not let them be taken out of an overlay that is in
+    /// use. Prepare another one to go on.
+    ///
+    /// # Errors
+    /// [`OverlayError::None`] for a session without an overlay.
+    pub async fn discard(&self) -> Result<(), Error> {
+        self.live().ledger()?;
+        self.shutdown().await;
+        self.live().forget_changes();
+        Ok(())
+    }
+}
+
+impl scan::Found {
+    fn change(&self) -> Change {
+        Change { path: self.path.clone(), kind: self.kind, file: self.file }
+    }
+}
+
+fn lossy<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+fn word<S: Serializer>(file: &FileKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match file {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Link => "link",
+        FileKind::Other => "other",
+    })
+}
+
+/// A ledger that several may use.
+pub(crate) type Shared = Arc<Ledger>;

@@ -1,0 +1,271 @@
+//! Applying changes to the workspace, one after the other, parents first. What is refused keeps no other from being
+//! applied, but what lies in it.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, OFlag, readlinkat},
+    sys::{
+        stat::{FchmodatFlags, FileStat, Mode, UtimensatFlags, fchmod, fchmodat, fstat, futimens, utimensat},
+        time::TimeSpec,
+    },
+    unistd::{AccessFlags, faccessat},
+};
+use xattr::FileExt;
+
+use super::{
+    Committed, Refusal, Refused,
+    compare::{self, ORDINARY},
+    ledger::{Ledger, State, changed, modified},
+    never::Becomes,
+    place::{self, Temporary},
+    scan::{Found, OPAQUE},
+    tree::{Changed, Tree},
+};
+use crate::files::{FileKind, kind};
+
+/// The access list of a file, as the kernel keeps it.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+struct Commit<'c> {
+    ledger: &'c Ledger,
+    changed: &'c Changed<'c>,
+    workspace: Tree<'c>,
+    /// Whether `.git` was not there.
+    is_new: bool,
+    /// Modes that directories get once everything in them is done.
+    modes: Vec<(PathBuf, Mode)>,
+}
+
+/// Applies what was found, in the order of its paths.
+pub(super) fn commit(
+    ledger: &Ledger,
+    state: &mut State,
+    changed: &Changed<'_>,
+    found: Vec<Found>,
+) -> Committed {
+    let workspace = ledger.workspace();
+    let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
+    let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new() };
+    let mut done = Committed::default();
+    // The last directory that was not made, and why.
+    let mut without: Option<(PathBuf, Refusal)> = None;
+    for found in found {
+        let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
+        let applied = match above {
+            Some((_, refusal)) => Err(*refusal),
+            None => commit.one(&found, state),
+        };
+        match applied {
+            Ok(()) => done.applied.push(found.change()),
+            Err(refusal) => {
+                if above.is_none() && found.file == FileKind::Directory && found.upper.is_some() {
+                    without = Some((found.path.clone(), refusal));
+                }
+                done.refused.push(Refused { change: found.change(), refusal });
+            }
+        }
+    }
+    commit.finish(state);
+    done
+}
+
+impl Commit<'_> {
+    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+        let path = &*found.path;
+        if let Some(errno) = found.unreadable {
+            return Err(errno.into());
+        }
+        if self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new)) {
+            return Err(Refusal::Protected);
+        }
+        if found.conflict || !self.is_as_it_was(found)? {
+            return Err(Refusal::Conflict);
+        }
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
+        let parent = self.parent(path)?;
+        let lower = found.lower.as_ref();
+        let Some(upper) = &found.upper else {
+            if let Some(lower) = lower {
+                place::remove(parent, name, path, lower, state)?;
+            }
+            state.record(path, None, (None, false));
+            return Ok(());
+        };
+        let mut made = false;
+        match found.file {
+            FileKind::File => self.file(path, upper, lower, parent)?.put(name, path, lower, state)?,
+            FileKind::Link => self.link(path, upper, parent)?.put(name, path, lower, state)?,
+            FileKind::Directory => {
+                made = !lower.is_some_and(|lower| kind(lower) == FileKind::Directory);
+                if made {
+                    Temporary::directory(parent)?.put(name, path, lower, state)?;
+                }
+                self.directory(path, upper, lower)?;
+            }
+            FileKind::Other => return Err(Refusal::Unsupported),
+        }
+        state.record(path, self.workspace.stat(path)?, (Some(upper), made));
+        Ok(())
+    }
+
+    /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
+    /// is it here.
+    fn parent(&mut self, path: &Path) -> Result<OwnedFd, Refusal> {
+        let parent = self.workspace.parent(path)?;
+        let closed = Err(Errno::EACCES);
+        if faccessat(&parent, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS) == closed {
+            let mode = Mode::from_bits_truncate(fstat(&parent)?.st_mode & 0o7777);
+            change_mode(&parent, mode | Mode::S_IRWXU)?;
+            self.modes.push((path.parent().unwrap_or(Path::new("")).to_owned(), mode));
+        }
+        Ok(parent)
+    }
+
+    /// Whether nobody has changed the workspace there since it was looked at.
+    fn is_as_it_was(&self, found: &Found) -> io::Result<bool> {
+        let now = self.workspace.stat(&found.path)?;
+        Ok(match (&now, &found.lower) {
+            (None, None) => true,
+            (Some(now), Some(lower)) => {
+                let is_directory = kind(now) == FileKind::Directory;
+                (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
+                    && (is_directory || changed(now) == changed(lower))
+            }
+            _ => false,
+        })
+    }
+
+    /// A copy of what a command wrote, under a name of ours.
+    fn file(
+        &self,
+        path: &Path,
+        upper: &FileStat,
+        lower: Option<&FileStat>,
+        parent: OwnedFd,
+    ) -> Result<Temporary, Refusal> {
+        let ours = File::from(self.changed.read(path)?);
+        let (temporary, file) = Temporary::file(parent)?;
+        copy(&ours, &file)?;
+        for (name, value) in compare::attributes(&ours.into())? {
+            file.set_xattr(name, &value)?;
+        }
+        if lower.is_some_and(|lower| kind(lower) == FileKind::File)
+            && let Some(list) = self.access_list(path)
+        {
+            file.set_xattr(ACCESS_LIST, &list)?;
+        }
+        fchmod(&file, mode(upper))?;
+        let [accessed, modified] = times(upper);
+        futimens(&file, &accessed, &modified)?;
+        Ok(temporary)
+    }
+
+    /// The access list of a file of the workspace, which it keeps.
+    fn access_list(&self, path: &Path) -> Option<Vec<u8>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        File::from(self.workspace.open(path, flags).ok()?).get_xattr(ACCESS_LIST).ok()?
+    }
+
+    fn link(&self, path: &Path, upper: &FileStat, parent: OwnedFd) -> Result<Temporary, Refusal> {
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
+        let to = readlinkat(self.changed.tree.parent(path)?, name)?;
+        let temporary = Temporary::link(parent, &to)?;
+        let [accessed, modified] = times(upper);
+        temporary.set_times(&accessed, &modified)?;
+        Ok(temporary)
+    }
+
+    /// Attributes and mode of a directory that is there. It stays open to us until all that lies in it is done.
+    fn directory(&mut self, path: &Path, upper: &FileStat, lower: Option<&FileStat>) -> Result<(), Refusal> {
+        let held = self.workspace.open(path, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let kept = lower.map_or(0, |lower| lower.st_mode & !ORDINARY & 0o7777);
+        let last = Mode::from_bits_truncate(kept) | mode(upper);
+        change_mode(&held, last | Mode::S_IRWXU)?;
+        let theirs = File::from(self.workspace.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?);
+        let ours = self.changed.list(path)?;
+        let wanted = compare::attributes(&ours)?;
+        for (name, _) in compare::attributes(&theirs.try_clone()?.into())? {
+            if !wanted.iter().any(|(other, _)| *other == name) {
+                theirs.remove_xattr(name)?;
+            }
+        }
+        for (name, value) in wanted {
+            theirs.set_xattr(name, &value)?;
+        }
+        if lower.is_none_or(|lower| kind(lower) != FileKind::Directory) {
+            // What is taken out of it from now on must not shine through from the workspace. Without the mark, it
+            // would until it is looked up again.
+            let _ = File::from(ours).set_xattr(OPAQUE, b"y");
+        }
+        self.modes.push((path.to_owned(), last));
+        Ok(())
+    }
+
+    fn finish(&mut self, state: &mut State) {
+        for (path, mode) in self.modes.drain(..).rev() {
+            let Ok(held) = self.workspace.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY) else { continue };
+            let _ = change_mode(&held, mode);
+            if let Ok(Some(stat)) = self.workspace.stat(&path) {
+                state.record(&path, Some(stat), (None, false));
+            }
+        }
+    }
+}
+
+fn becomes(found: &Found) -> Becomes {
+    match (&found.upper, found.file) {
+        (Some(_), FileKind::Directory) => Becomes::Directory,
+        (Some(_), FileKind::File) => Becomes::File,
+        _ => Becomes::Other,
+    }
+}
+
+fn mode(of: &FileStat) -> Mode {
+    Mode::from_bits_truncate(of.st_mode & ORDINARY)
+}
+
+fn times(of: &FileStat) -> [TimeSpec; 2] {
+    let (seconds, nanos) = modified(of);
+    [TimeSpec::new(of.st_atime, of.st_atime_nsec), TimeSpec::new(seconds, nanos)]
+}
+
+/// chmod(2) of what is held, which the link in /proc leads to.
+fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+}
+
+impl Temporary {
+    /// The times of a link.
+    fn set_times(&self, accessed: &TimeSpec, modified: &TimeSpec) -> nix::Result<()> {
+        let (parent, name) = self.place();
+        utimensat(parent, name, accessed, modified, UtimensatFlags::NoFollowSymlink)
+    }
+}
+
+/// Copies what is data; holes stay holes.
+fn copy(from: &File, to: &File) -> io::Result<()> {
+    let size = from.metadata()?.len();
+    let mut at = 0;
+    while let Some(start) = compare::data(from, at)?.filter(|&start| start < size) {
+        let end = compare::hole(from, start)?.unwrap_or(size).min(size);
+        copy_range(from, to, start, end)?;
+        at = end;
+    }
+    to.set_len(size)
+}
+
+/// Within the kernel, where it can.
+fn copy_range(mut from: &File, mut to: &File, start: u64, end: u64) -> io::Result<()> {
+    use io::{Read as _, Seek as _, SeekFrom::Start};
+    from.seek(Start(start))?;
+    to.seek(Start(start))?;
+    io::copy(&mut from.take(end - start), &mut to).map(drop)
+}

@@ -1,0 +1,98 @@
+//! The directory of the host that changes are kept in: taken by one session at a time, empty before and after.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, DirBuilder, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    },
+    path::Path,
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg, OFlag},
+};
+use xattr::FileExt;
+
+use super::OverlayError;
+use crate::{
+    compile::overlay::{UPPER, WORK},
+    host::open_without_links,
+    watch,
+};
+
+/// An attribute of ours, set and removed again to see whether there are any.
+const PROBE: &str = "user.kennel.probe";
+
+/// How often, and how long apart, it is tried to empty the directory.
+const MOST_TRIES: u32 = 100;
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// A directory that is in use. Dropping it empties it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    directory: Flock<File>,
+}
+
+impl Claim {
+    /// Takes the directory at `path` and makes in it what an overlay of a workspace of that mode needs.
+    ///
+    /// # Errors
+    /// One that is in use, or not empty; a file system without extended attributes.
+    pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
+        let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
+        let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
+        let directory = super::tree::open_for_listing(&held).map_err(failed)?;
+        let locked = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
+        let directory = locked.map_err(|_| OverlayError::InUse { path: path.to_owned() })?;
+        if !super::ledger::is_own_and_empty(path).map_err(failed)? {
+            return Err(OverlayError::NotEmpty { path: path.to_owned() });
+        }
+        let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
+        check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
+        let claim = Self { directory };
+        let mode = fs::metadata(workspace).map_err(failed)?.mode() & 0o1777;
+        for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
+            let path = path.join(name);
+            DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        }
+        Ok(claim)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        for name in [UPPER, WORK] {
+            if let Err(error) = self.remove(name.as_ref()) {
+                tracing::warn!(%error, "what an overlay left in its directory could not be removed");
+            }
+        }
+    }
+}
+
+impl Claim {
+    /// Whoever wrote there was killed, which may take a moment.
+    fn remove(&self, name: &OsStr) -> io::Result<()> {
+        for _ in 0..MOST_TRIES {
+            match watch::remove_tree(self.directory.as_fd(), name) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                removed => return removed,
+            }
+        }
+        Err(Errno::ENOTEMPTY.into())
+    }
+}
+
+/// # Errors
+/// `EOPNOTSUPP` where a directory keeps no user attributes.
+pub(super) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
+    let directory = File::from(directory.try_clone()?);
+    directory.set_xattr(PROBE, b"y")?;
+    directory.remove_xattr(PROBE)
+}

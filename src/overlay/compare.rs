@@ -1,0 +1,140 @@
+//! Whether two files are the same: contents, modes, attributes.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::FileExt as _},
+    },
+};
+
+use nix::{
+    errno::Errno,
+    sys::stat::FileStat,
+    unistd::{Whence, lseek},
+};
+use xattr::FileExt as _;
+
+/// Bits of a mode that are carried over; the others would make a file more than a file.
+pub(super) const ORDINARY: u32 = 0o777;
+
+/// Overlayfs keeps its own marks under this name.
+const MARKS: &[u8] = b"user.overlay.";
+
+const CHUNK: usize = 128 << 10;
+
+pub(super) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
+    one.st_mode & ORDINARY == other.st_mode & ORDINARY
+}
+
+/// The user attributes of a file or directory, less the marks of overlayfs, sorted.
+pub(super) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+    let file = File::from(of.try_clone()?);
+    let names = match file.list_xattr() {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
+        names => names?,
+    };
+    let is_users =
+        |name: &OsString| name.as_bytes().starts_with(b"user.") && !name.as_bytes().starts_with(MARKS);
+    let mut attributes = Vec::new();
+    for name in names.filter(is_users) {
+        if let Some(value) = file.get_xattr(&name)? {
+            attributes.push((name, value));
+        }
+    }
+    attributes.sort();
+    Ok(attributes)
+}
+
+/// Whether two regular files of one size have the same contents. Holes are not read.
+pub(super) fn same_contents(one: &OwnedFd, other: &OwnedFd, size: u64) -> io::Result<bool> {
+    let files = [File::from(one.try_clone()?), File::from(other.try_clone()?)];
+    let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
+    let mut at = 0;
+    while let Some(start) = next_data(&files, at)?.filter(|&start| start < size) {
+        let length = usize::try_from(size - start).unwrap_or(CHUNK).min(CHUNK);
+        for (file, buffer) in files.iter().zip(&mut buffers) {
+            read_or_zeroes(file, &mut buffer[..length], start)?;
+        }
+        if buffers[0][..length] != buffers[1][..length] {
+            return Ok(false);
+        }
+        at = start + length as u64;
+    }
+    Ok(true)
+}
+
+/// Where either has data at or after `at`.
+fn next_data(files: &[File; 2], at: u64) -> io::Result<Option<u64>> {
+    let [one, other] = [data(&files[0], at)?, data(&files[1], at)?];
+    Ok([one, other].into_iter().flatten().min())
+}
+
+/// lseek(2), SEEK_DATA: where there is data at or after `at`.
+pub(super) fn data(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
+    seek(file, at, Whence::SeekData)
+}
+
+/// lseek(2), SEEK_HOLE: where the data around `at` ends.
+pub(super) fn hole(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
+    seek(file, at, Whence::SeekHole)
+}
+
+fn seek(file: impl AsFd, at: u64, whence: Whence) -> io::Result<Option<u64>> {
+    let at = i64::try_from(at).map_err(|_| Errno::EFBIG)?;
+    match lseek(file, at, whence) {
+        Err(Errno::ENXIO) => Ok(None),
+        found => Ok(Some(found?.unsigned_abs())),
+    }
+}
+
+fn read_or_zeroes(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], at + filled as u64)? {
+            // It was cut meanwhile.
+            0 => break,
+            count => filled += count,
+        }
+    }
+    buffer[filled..].fill(0);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A file with those bytes at those places, and that size.
+    fn file(size: u64, writes: &[(u64, u8)]) -> OwnedFd {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(size).expect("set");
+        for &(at, byte) in writes.iter().filter(|(at, _)| *at < size) {
+            file.write_at(&[byte], at).expect("written");
+        }
+        file.into()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn contents_are_the_same_if_every_byte_is(
+            size in 1..600_000_u64,
+            one in proptest::collection::vec((0..600_000_u64, 0..2_u8), 0..4),
+            other in proptest::collection::vec((0..600_000_u64, 0..2_u8), 0..4),
+        ) {
+            let read = |file: &OwnedFd| {
+                let mut bytes = vec![0; usize::try_from(size).expect("small")];
+                File::from(file.try_clone().expect("open")).read_exact_at(&mut bytes, 0).expect("read");
+                bytes
+            };
+            let (one, other) = (file(size, &one), file(size, &other));
+            prop_assert_eq!(same_contents(&one, &other, size).expect("compared"), read(&one) == read(&other));
+            prop_assert!(same_contents(&one, &one, size).expect("compared"));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a session knows of its changes: where they are kept, what they are changes of, and what of them was committed.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use nix::{
+    fcntl::OFlag,
+    sys::stat::FileStat,
+    time::{ClockId, clock_gettime},
+};
+
+use super::{
+    OverlayError,
+    claim::Claim,
+    never::Never,
+    tree::{Changed, Tree},
+};
+use crate::{
+    compile::overlay::Merged,
+    host::{identity, open_without_links},
+};
+
+/// A time as files have it: seconds and nanoseconds.
+type Stamp = (i64, i64);
+
+/// How long the clock of files is waited for. It ticks a hundred times a second, or more often.
+const TICK: Duration = Duration::from_millis(1);
+const MOST_TICKS: u32 = 50;
+
+/// What an overlay was mounted with.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    upper: OwnedFd,
+    workspace: OwnedFd,
+    never: Vec<Never>,
+    state: Mutex<State>,
+    /// The directory that changes are kept in, if they are not in memory.
+    _claim: Option<Claim>,
+}
+
+/// What commits know of each other.
+#[derive(Debug)]
+pub(super) struct State {
+    /// What was changed at that time or later was not changed when the session began.
+    since: Stamp,
+    applied: HashMap<PathBuf, Applied>,
+}
+
+/// Something that we put into the workspace.
+#[derive(Clone, Copy, Debug)]
+struct Applied {
+    identity: (u64, u64),
+    changed: Stamp,
+    /// Whether it is a directory that was not there.
+    made: bool,
+    /// What of the changes it was made from, and when that was changed.
+    from: Option<(u64, Stamp)>,
+}
+
+impl Ledger {
+    /// For a session whose overlay is mounted and that has run nothing yet.
+    ///
+    /// # Errors
+    /// A workspace that was replaced meanwhile, or a place for changes that does not keep extended attributes.
+    pub(crate) fn open(merged: &Merged, upper: OwnedFd, claim: Option<Claim>) -> Result<Self, OverlayError> {
+        let path = &merged.workspace.path;
+        let failed = |source: io::Error| OverlayError::io("open the workspace", path, source);
+        let workspace = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
+        let found = fs::File::from(workspace.try_clone().map_err(failed)?).metadata().map_err(failed)?;
+        if identity(&found) != merged.workspace.identity {
+            return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
+        }
+        let directory = Changed::of(Tree { root: upper.as_fd() }).list(Path::new(""));
+        let directory = directory.map_err(|error| OverlayError::io("open the changes of", path, error))?;
+        super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
+        let state = State { since: now_of_files(), applied: HashMap::new() };
+        let (never, state) = (merged.never.clone(), Mutex::new(state));
+        Ok(Self { upper, workspace, never, state, _claim: claim })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where commands' changes are.
+    pub(super) fn upper(&self) -> Tree<'_> {
+        Tree { root: self.upper.as_fd() }
+    }
+
+    /// What they are changes of.
+    pub(super) fn workspace(&self) -> Tree<'_> {
+        Tree { root: self.workspace.as_fd() }
+    }
+
+    pub(super) fn never(&self) -> &[Never] {
+        &self.never
+    }
+}
+
+/// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an
+/// earlier one.
+fn now_of_files() -> Stamp {
+    let read = |clock| clock_gettime(clock).map(|time| (time.tv_sec(), time.tv_nsec())).unwrap_or_default();
+    let begun = read(ClockId::CLOCK_REALTIME);
+    for _ in 0..MOST_TICKS {
+        let now = read(ClockId::CLOCK_REALTIME_COARSE);
+        if now > begun {
+            return now;
+        }
+        std::thread::sleep(TICK);
+    }
+    begun
+}
+
+impl State {
+    /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
+    pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
+        changed(stat) >= self.since && !self.is_ours(path, stat)
+    }
+
+    /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
+    /// out, which gives it both times alike.
+    pub(super) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
+        self.is_newer(path, stat) && changed(stat) != modified(stat)
+    }
+
+    /// Whether it is a directory that a commit made.
+    pub(super) fn made(&self, path: &Path) -> bool {
+        self.applied.get(path).is_some_and(|applied| applied.made)
+    }
+
+    /// Whether it came there by a commit.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        self.applied.contains_key(path)
+    }
+
+    fn is_ours(&self, path: &Path, stat: &FileStat) -> bool {
+        let is_it = |applied: &Applied| {
+            applied.identity == (stat.st_dev, stat.st_ino) && applied.changed == changed(stat)
+        };
+        self.applied.get(path).is_some_and(is_it)
+    }
+
+    /// Whether it was committed, and no command has changed it since.
+    pub(super) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
+        let from = Some((upper.st_ino, changed(upper)));
+        self.applied.get(path).is_some_and(|applied| applied.from == from)
+    }
+
+    /// Takes down what a commit left at `path`, made from `upper`; without that one, of what it made before.
+    pub(super) fn record(
+        &mut self,
+        path: &Path,
+        stat: Option<FileStat>,
+        (upper, made): (Option<&FileStat>, bool),
+    ) {
+        match stat {
+            Some(stat) => {
+                let before = self.applied.get(path);
+                let made = made || before.is_some_and(|before| before.made);
+                let from = upper.map(|upper| (upper.st_ino, changed(upper)));
+                let from = from.or(before.and_then(|before| before.from));
+                let identity = (stat.st_dev, stat.st_ino);
+                let applied = Applied { identity, changed: changed(&stat), made, from };
+                self.applied.insert(path.to_owned(), applied);
+            }
+            None => {
+                self.applied.remove(path);
+            }
+        }
+    }
+}
+
+pub(super) fn changed(stat: &FileStat) -> Stamp {
+    (stat.st_ctime, stat.st_ctime_nsec)
+}
+
+pub(super) fn modified(stat: &FileStat) -> Stamp {
+    (stat.st_mtime, stat.st_mtime_nsec)
+}
+
+/// Whether a directory of the host's is the caller's own and empty.
+pub(super) fn is_own_and_empty(directory: &Path) -> io::Result<bool> {
+    let own = fs::metadata(directory)?.uid() == nix::unistd::geteuid().as_raw();
+    Ok(own && fs::read_dir(directory)?.next().is_none())
+}

@@ -1,0 +1,275 @@
+//! What commands changed: the directory that overlayfs keeps it in, compared with the workspace. Writes nothing.
+//!
+//! What was copied up only because it was opened for writing, or because something below it changed, is no change.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, readlinkat},
+    sys::stat::FileStat,
+};
+use xattr::FileExt as _;
+
+use super::{
+    ChangeKind,
+    compare::{self, same_contents, same_mode},
+    ledger::{Ledger, State},
+    tree::{self, Changed, Tree},
+};
+use crate::files::{FileKind, kind};
+
+/// More changes than that are not listed.
+const MOST_CHANGES: usize = 1_000_000;
+
+/// A directory that takes the place of one below it, instead of adding to it.
+pub(super) const OPAQUE: &str = "user.overlay.opaque";
+
+/// Copied up from the workspace. Where it came from is not said to an ordinary user's overlay.
+const ORIGIN: &str = "user.overlay.origin";
+
+/// Something that is not as in the workspace.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    pub(super) kind: ChangeKind,
+    /// What it is now; of what was deleted, what it was.
+    pub(super) file: FileKind,
+    /// As commands left it; `None` where they deleted it.
+    pub(super) upper: Option<FileStat>,
+    /// What lies at its place in the workspace.
+    pub(super) lower: Option<FileStat>,
+    /// Whether somebody changed the workspace there since.
+    pub(super) conflict: bool,
+    /// What kept it from being looked at.
+    pub(super) unreadable: Option<Errno>,
+}
+
+/// A directory to walk.
+struct Level {
+    path: PathBuf,
+    /// Whether the workspace has a directory there that this one adds to.
+    has_lower: bool,
+    /// Whether it takes the place of that one.
+    is_opaque: bool,
+    conflict: bool,
+}
+
+pub(super) struct Scan<'s> {
+    state: &'s State,
+    changed: &'s Changed<'s>,
+    lower: Tree<'s>,
+    found: Vec<Found>,
+    levels: Vec<Level>,
+}
+
+/// Everything that commands changed, by path.
+///
+/// # Errors
+/// `E2BIG` where it is too much to list, and those of reading directories.
+pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io::Result<Vec<Found>> {
+    let lower = ledger.workspace();
+    let top = Level { path: PathBuf::new(), has_lower: true, is_opaque: false, conflict: false };
+    let mut scan = Scan { state, changed, lower, found: Vec::new(), levels: vec![top] };
+    while let Some(level) = scan.levels.pop() {
+        match scan.level(&level) {
+            Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Err(error),
+            Err(error) => scan.cannot_read(&level.path, &error)?,
+            Ok(()) => {}
+        }
+    }
+    let mut found = scan.found;
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(found)
+}
+
+impl Scan<'_> {
+    fn level(&mut self, level: &Level) -> io::Result<()> {
+        let directory = self.changed.list(&level.path)?;
+        let lower = if level.has_lower { self.lower.directory(&level.path)? } else { None };
+        let names = tree::names(&directory)?;
+        for name in &names {
+            let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
+            if kind(&upper) != FileKind::Directory && self.state.is_applied(&level.path.join(name), &upper) {
+                continue;
+            }
+            let there = lower.as_ref().map(|lower| tree::stat(lower.as_fd(), name)).transpose()?.flatten();
+            let path = level.path.join(name);
+            self.entry(path, upper, there, level)?;
+        }
+        if let Some(lower) = lower.filter(|_| level.is_opaque) {
+            self.left_out(level, &lower, &names)?;
+        }
+        Ok(())
+    }
+
+    /// What a directory that takes the place of another does not have any more.
+    fn left_out(&mut self, level: &Level, lower: &OwnedFd, names: &[OsString]) -> io::Result<()> {
+        let lower = tree::open_for_listing(lower)?;
+        for name in tree::names(&lower)? {
+            let path = level.path.join(&name);
+            // Of one that was committed, only what was committed with it.
+            let counts = !self.state.made(&level.path) || self.state.has(&path);
+            if counts
+                && names.binary_search(&name).is_err()
+                && let Some(there) = tree::stat(lower.as_fd(), &name)?
+            {
+                self.deleted(path, there, level)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(
+        &mut self,
+        path: PathBuf,
+        upper: FileStat,
+        lower: Option<FileStat>,
+        level: &Level,
+    ) -> io::Result<()> {
+        if is_whiteout(&upper) {
+            return lower.map_or(Ok(()), |lower| self.deleted(path, lower, level));
+        }
+        if kind(&upper) == FileKind::Directory {
+            return self.directory(&path, upper, lower, level);
+        }
+        let unreadable = match self.is_unchanged(&path, &upper, lower.as_ref()) {
+            Ok(true) => return Ok(()),
+            Ok(false) => None,
+            Err(error) => error.raw_os_error().map(Errno::from_raw),
+        };
+        let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
+        let conflict = level.conflict || gone || self.is_newer(&path, lower.as_ref());
+        self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower) })
+    }
+
+    fn directory(
+        &mut self,
+        path: &Path,
+        upper: FileStat,
+        lower: Option<FileStat>,
+        level: &Level,
+    ) -> io::Result<()> {
+        let directory = match self.changed.list(path) {
+            Ok(directory) => directory,
+            Err(error) => return self.cannot_read(path, &error),
+        };
+        let is_opaque = mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
+        let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
+        // Only what was there is copied up, and directories of the workspace cannot be renamed.
+        let gone = below.is_none() && !is_opaque && mark(&directory, ORIGIN)?.is_some();
+        let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
+        let conflict = level.conflict || gone || moved;
+        let same = match &below {
+            Some(below) => same_mode(&upper, below) && self.same_attributes(&directory, path)?,
+            None => false,
+        };
+        if !same {
+            let conflict = conflict || (below.is_none() && self.is_newer(path, lower.as_ref()));
+            self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower) })?;
+        }
+        self.levels.push(Level { path: path.to_owned(), has_lower: below.is_some(), is_opaque, conflict });
+        Ok(())
+    }
+
+    fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
+        let moved = kind(&lower) == FileKind::Directory && self.state.was_moved(&path, &lower);
+        let newer = kind(&lower) != FileKind::Directory && self.is_newer(&path, Some(&lower));
+        let conflict = level.conflict || moved || newer;
+        self.push(Found { conflict, ..found(path, None, Some(lower)) })
+    }
+
+    /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
+    fn is_newer(&self, path: &Path, lower: Option<&FileStat>) -> bool {
+        lower.is_some_and(|lower| self.state.is_newer(path, lower))
+    }
+
+    /// Whether something that was copied up has no original any more. It may have been renamed by a command instead,
+    /// unless something was taken from its directory outside.
+    fn was_there(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
+        if kind(upper) != FileKind::File || !level.has_lower {
+            return Ok(false);
+        }
+        let Some(parent) = self.lower.stat(&level.path)? else { return Ok(false) };
+        if !self.state.is_newer(&level.path, &parent) {
+            return Ok(false);
+        }
+        let file = self.changed.read(path)?;
+        Ok(mark(&file, ORIGIN)?.is_some())
+    }
+
+    fn is_unchanged(&self, path: &Path, upper: &FileStat, lower: Option<&FileStat>) -> io::Result<bool> {
+        let Some(lower) = lower.filter(|lower| kind(lower) == kind(upper)) else { return Ok(false) };
+        match kind(upper) {
+            FileKind::File => {
+                if upper.st_size != lower.st_size || !same_mode(upper, lower) {
+                    return Ok(false);
+                }
+                let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+                let (ours, theirs) = (self.changed.read(path)?, self.lower.open(path, flags)?);
+                Ok(compare::attributes(&ours)? == compare::attributes(&theirs)?
+                    && same_contents(&ours, &theirs, upper.st_size.unsigned_abs())?)
+            }
+            FileKind::Link => {
+                let name = path.file_name().unwrap_or_default();
+                let to = |tree: Tree<'_>| -> io::Result<_> { Ok(readlinkat(tree.parent(path)?, name)?) };
+                Ok(to(self.changed.tree)? == to(self.lower)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn same_attributes(&self, ours: &OwnedFd, path: &Path) -> io::Result<bool> {
+        match self.lower.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+            Ok(theirs) => Ok(compare::attributes(ours)? == compare::attributes(&theirs)?),
+            // Nor could a command look.
+            Err(Errno::EACCES) => Ok(true),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn cannot_read(&mut self, path: &Path, error: &io::Error) -> io::Result<()> {
+        let unreadable = Some(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw));
+        let lower = self.lower.stat(path).unwrap_or_default();
+        let conflict = false;
+        let kind = if lower.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
+        let (path, file) = (path.to_owned(), FileKind::Directory);
+        self.push(Found { path, kind, file, upper: None, lower, conflict, unreadable })
+    }
+
+    fn push(&mut self, found: Found) -> io::Result<()> {
+        if self.found.len() == MOST_CHANGES {
+            return Err(Errno::E2BIG.into());
+        }
+        self.found.push(found);
+        Ok(())
+    }
+}
+
+fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>) -> Found {
+    let change = match (&upper, &lower) {
+        (None, _) => ChangeKind::Deleted,
+        (Some(_), None) => ChangeKind::Added,
+        (Some(_), Some(_)) => ChangeKind::Modified,
+    };
+    let file = upper.as_ref().or(lower.as_ref()).map_or(FileKind::Other, kind);
+    Found { path, kind: change, file, upper, lower, conflict: false, unreadable: None }
+}
+
+/// A mark of overlayfs.
+fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = std::fs::File::from(of.try_clone()?);
+    match file.get_xattr(name) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        value => value,
+    }
+}
+
+fn is_whiteout(stat: &FileStat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
+}

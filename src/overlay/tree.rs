@@ -1,0 +1,173 @@
+//! A directory and what lies below it, by paths that the kernel keeps in it: no link is followed, no mount entered,
+//! whatever somebody makes of the tree meanwhile.
+
+use std::{
+    cell::RefCell,
+    ffi::{OsStr, OsString},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStringExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
+};
+
+/// How often a walk is begun again that met a rename elsewhere.
+const MOST_TRIES: u32 = 1000;
+
+const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
+
+/// A tree by its root.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tree<'t> {
+    pub(super) root: BorrowedFd<'t>,
+}
+
+impl Tree<'_> {
+    /// Opens what lies at a relative path; the empty one is the root.
+    pub(super) fn open(self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+        open(self.root, path, flags)
+    }
+
+    /// The directory that `path` lies in.
+    pub(super) fn parent(self, path: &Path) -> nix::Result<OwnedFd> {
+        self.open(path.parent().unwrap_or(Path::new("")), DIRECTORY)
+    }
+
+    /// The directory at `path`; `None` where there is none.
+    pub(super) fn directory(self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        match self.open(path, DIRECTORY) {
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
+            directory => Ok(Some(directory?)),
+        }
+    }
+
+    /// What lies at `path`; `None` where nothing does.
+    pub(super) fn stat(self, path: &Path) -> io::Result<Option<FileStat>> {
+        let Some(name) = path.file_name() else { return Ok(Some(fstat(self.root)?)) };
+        match self.directory(path.parent().unwrap_or(Path::new("")))? {
+            Some(parent) => stat(parent.as_fd(), name),
+            None => Ok(None),
+        }
+    }
+}
+
+fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let resolve = ResolveFlag::RESOLVE_BENEATH
+        | ResolveFlag::RESOLVE_NO_SYMLINKS
+        | ResolveFlag::RESOLVE_NO_MAGICLINKS
+        | ResolveFlag::RESOLVE_NO_XDEV;
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve);
+    for _ in 0..MOST_TRIES {
+        match openat2(root, path, how) {
+            Err(Errno::EAGAIN) => std::thread::yield_now(),
+            opened => return opened,
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// What `name` in a directory is, itself and not what it links to.
+pub(super) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>> {
+    match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => Ok(None),
+        stat => Ok(Some(stat?)),
+    }
+}
+
+/// The names in a directory that is open for listing, sorted.
+pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
+    let mut listing =
+        Dir::openat(directory, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in listing.iter() {
+        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
+        if name != "." && name != ".." {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Opens a directory that is held for listing.
+pub(super) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
+    Ok(open(directory.as_fd(), Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
+}
+
+/// The tree of changes: what commands wrote, and so the caller's own, whatever modes they gave it.
+#[derive(Debug)]
+pub(super) struct Changed<'t> {
+    pub(super) tree: Tree<'t>,
+    /// Directories that were opened up, and the modes to give back.
+    opened: RefCell<Vec<(PathBuf, Mode)>>,
+}
+
+impl<'t> Changed<'t> {
+    pub(super) fn of(tree: Tree<'t>) -> Self {
+        Self { tree, opened: RefCell::default() }
+    }
+
+    /// Opens a directory for listing, also one whose owner took the right to do so from himself.
+    pub(super) fn list(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        match self.tree.open(path, flags) {
+            // To search it takes a right of its own.
+            Ok(directory) if stat(directory.as_fd(), OsStr::new(".")).is_ok() => return Ok(directory),
+            Ok(_) | Err(Errno::EACCES) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let held = self.tree.open(path, DIRECTORY)?;
+        let mode = mode_of(&held)?;
+        change_mode(&held, mode | Mode::S_IRWXU)?;
+        self.opened.borrow_mut().push((path.to_owned(), mode));
+        Ok(self.tree.open(path, flags)?)
+    }
+
+    /// Opens a regular file for reading. What else lies there is not opened, or not for long.
+    pub(super) fn read(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let held = self.tree.open(path, OFlag::O_PATH)?;
+        if fstat(&held)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        match self.tree.open(path, flags) {
+            Err(Errno::EACCES) => {}
+            opened => return Ok(opened?),
+        }
+        let mode = mode_of(&held)?;
+        change_mode(&held, mode | Mode::S_IRUSR)?;
+        let opened = self.tree.open(path, flags);
+        change_mode(&held, mode)?;
+        Ok(opened?)
+    }
+}
+
+impl Drop for Changed<'_> {
+    fn drop(&mut self) {
+        // What lies deeper was opened up later.
+        for (path, mode) in self.opened.get_mut().drain(..).rev() {
+            if let Ok(held) = self.tree.open(&path, DIRECTORY) {
+                let _ = change_mode(&held, mode);
+            }
+        }
+    }
+}
+
+fn mode_of(held: &OwnedFd) -> nix::Result<Mode> {
+    Ok(Mode::from_bits_truncate(fstat(held)?.st_mode))
+}
+
+/// chmod(2) of what is held, which the link in /proc leads to.
+fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+}

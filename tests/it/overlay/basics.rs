@@ -1,0 +1,234 @@
+//! What is written, removed and renamed: seen inside, not outside, and outside after a commit.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+};
+
+use kennel::{ChangeKind, Error, FileKind, OverlayError, Policy, Profile, Session};
+
+use super::{changes, commit, is_without_temporaries, require_in_memory, session, shell, workspace};
+
+#[tokio::test]
+async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("old"), "old").unwrap();
+    fs::write(dir.path().join("gone"), "gone").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo more >> old; rm gone; echo new > new").await;
+    assert_eq!(
+        shell(&session, "cat old new; ls").await,
+        "oldmore\nnew\nnew\nold\n",
+        "the next command sees it"
+    );
+    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"old");
+    assert!(dir.path().join("gone").exists() && !dir.path().join("new").exists());
+    let listed = session.changes().await.unwrap();
+    let listed: Vec<_> =
+        listed.iter().map(|change| (change.kind, change.path.to_str().unwrap(), change.file)).collect();
+    let file = FileKind::File;
+    let expected = [
+        (ChangeKind::Deleted, "gone", file),
+        (ChangeKind::Added, "new", file),
+        (ChangeKind::Modified, "old", file),
+    ];
+    assert_eq!(listed, expected);
+    assert_eq!(commit(&session).await, ["D gone", "A new", "M old"]);
+    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"oldmore\n");
+    assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"new\n");
+    assert!(!dir.path().join("gone").exists());
+    assert!(changes(&session).await.is_empty() && commit(&session).await.is_empty(), "nothing is left to do");
+    assert!(is_without_temporaries(dir.path()));
+}
+
+#[tokio::test]
+async fn what_is_discarded_leaves_nothing() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("old"), "old").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo x > old; mkdir d; echo y > d/y").await;
+    session.discard().await.unwrap();
+    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"old");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert!(matches!(session.changes().await, Err(Error::Overlay(OverlayError::None))));
+    assert!(matches!(session.commit().await, Err(Error::Overlay(OverlayError::None))));
+    assert!(session.has_ended());
+}
+
+#[tokio::test]
+async fn a_session_without_an_overlay_has_no_changes() {
+    let dir = workspace();
+    let session = Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path())).await.unwrap();
+    assert!(matches!(session.changes().await, Err(Error::Overlay(OverlayError::None))));
+    assert!(matches!(session.discard().await, Err(Error::Overlay(OverlayError::None))));
+    assert!(!session.has_ended());
+}
+
+#[tokio::test]
+async fn modes_links_attributes_times_and_sizes_are_carried_over() {
+    require_in_memory!();
+    let dir = workspace();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("script"), "x").unwrap();
+    fs::set_permissions(at("script"), fs::Permissions::from_mode(0o644)).unwrap();
+    symlink("script", at("link")).unwrap();
+    let session = session(dir.path()).await;
+    let script = "chmod 751 script; rm link; ln -s /nowhere/at/all link; mkdir -m 700 d; echo a > d/a; \
+                  chmod 400 d/a; touch -d 2001-02-03T04:05:06Z d/a; chmod 550 d; : > empty; \
+                  truncate -s 3G sparse; printf end >> sparse";
+    shell(&session, script).await;
+    assert_eq!(commit(&session).await, ["A d/", "A d/a", "A empty", "M link", "M script", "A sparse"]);
+    let mode = |name: &str| fs::metadata(at(name)).unwrap().mode() & 0o7777;
+    assert_eq!([mode("script"), mode("d"), mode("d/a")], [0o751, 0o550, 0o400]);
+    assert_eq!(fs::read_link(at("link")).unwrap().to_str().unwrap(), "/nowhere/at/all");
+    assert_eq!(fs::metadata(at("d/a")).unwrap().mtime(), 981_173_106);
+    assert_eq!(fs::metadata(at("empty")).unwrap().len(), 0);
+    let sparse = fs::metadata(at("sparse")).unwrap();
+    assert_eq!(sparse.len(), (3 << 30) + 3);
+    assert!(sparse.blocks() < 1000, "{} blocks", sparse.blocks());
+    fs::set_permissions(at("d"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn directories_are_renamed_replaced_and_become_files() {
+    require_in_memory!();
+    let dir = workspace();
+    for name in ["moved/in", "replaced", "becomes-file/x"] {
+        fs::create_dir_all(dir.path().join(name)).unwrap();
+    }
+    for name in ["moved/in/a", "replaced/old", "becomes-file/x/y", "becomes-dir"] {
+        fs::write(dir.path().join(name), name).unwrap();
+    }
+    let session = session(dir.path()).await;
+    // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies.
+    let script = "mv moved elsewhere; rm -r replaced; mkdir replaced; echo n > replaced/new; \
+                  rm -r becomes-file; echo f > becomes-file; rm becomes-dir; mkdir becomes-dir; echo d > becomes-dir/d";
+    shell(&session, script).await;
+    assert!(shell(&session, "ls replaced").await == "new\n", "the old one does not shine through");
+    let done = commit(&session).await;
+    for line in [
+        "D moved/",
+        "A elsewhere/in/a",
+        "D replaced/old",
+        "A replaced/new",
+        "M becomes-file",
+        "M becomes-dir/",
+    ] {
+        assert!(done.iter().any(|done| done == line), "{line}: {done:?}");
+    }
+    assert!(!dir.path().join("moved").exists() && !dir.path().join("replaced/old").exists());
+    assert_eq!(fs::read(dir.path().join("elsewhere/in/a")).unwrap(), b"moved/in/a");
+    assert_eq!(fs::read(dir.path().join("becomes-file")).unwrap(), b"f\n");
+    assert_eq!(fs::read(dir.path().join("becomes-dir/d")).unwrap(), b"d\n");
+    assert!(changes(&session).await.is_empty(), "{:?}", changes(&session).await);
+    assert!(is_without_temporaries(dir.path()));
+}
+
+#[tokio::test]
+async fn what_was_only_opened_or_touched_is_no_change() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    fs::write(dir.path().join("d/f"), "same").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, ": >> d/f; touch d/f; printf same > d/f; echo x > d/x; rm d/x; chmod 700 d; chmod 755 d")
+        .await;
+    assert!(changes(&session).await.is_empty(), "{:?}", changes(&session).await);
+}
+
+#[tokio::test]
+async fn commits_follow_each_other() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::create_dir(dir.path().join("old")).unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "mkdir -p n/m; echo 1 > n/f; echo 1 > n/m/g; echo 1 > old/h; echo 1 > top").await;
+    commit(&session).await;
+    shell(&session, "echo 2 > n/f; rm n/m/g; rm old/h; echo 2 >> top; echo 3 > n/new").await;
+    assert_eq!(changes(&session).await, ["M n/f", "D n/m/g", "A n/new", "D old/h", "M top"]);
+    commit(&session).await;
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).ok();
+    assert_eq!(
+        [read("n/f"), read("n/m/g"), read("n/new"), read("old/h"), read("top")],
+        [Some("2\n".into()), None, Some("3\n".into()), None, Some("1\n2\n".into())]
+    );
+    shell(&session, "rm -r n old top").await;
+    assert_eq!(commit(&session).await, ["D n/", "D old/", "D top"]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    shell(&session, "mkdir n; echo again > n/f").await;
+    commit(&session).await;
+    assert_eq!(read("n/f"), Some("again\n".into()));
+}
+
+#[tokio::test]
+async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut child = session
+        .command("sh")
+        .args(["-c", "echo x > x; cat"])
+        .stdin(kennel::Stdio::piped())
+        .spawn()
+        .await
+        .unwrap();
+    let running = session.commit().await;
+    assert!(matches!(running, Err(Error::Overlay(OverlayError::Running))), "{running:?}");
+    drop(child.stdin.take());
+    child.wait().await.unwrap();
+    assert_eq!(commit(&session).await, ["A x"]);
+    shell(&session, "cat x").await;
+}
+
+#[tokio::test]
+async fn changes_outlive_the_processes_of_the_session() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "echo x > x").await;
+    session.shutdown().await;
+    assert_eq!(changes(&session).await, ["A x"]);
+    assert_eq!(commit(&session).await, ["A x"]);
+    assert_eq!(fs::read(dir.path().join("x")).unwrap(), b"x\n");
+}
+
+#[tokio::test]
+async fn calls_for_files_see_the_merged_tree_and_change_nothing_else() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "old").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside > f").await;
+    assert_eq!(session.read("f").await.unwrap(), b"inside\n");
+    session.write("g", "written").await.unwrap();
+    assert_eq!(shell(&session, "cat g").await, "written");
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
+    assert!(!dir.path().join("g").exists());
+    assert_eq!(commit(&session).await, ["M f", "A g"]);
+}
+
+#[tokio::test]
+async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "old").unwrap();
+    let sandbox = kennel::Sandbox::new(&super::policy(dir.path())).unwrap();
+    for _ in 0..2 {
+        let out = sandbox.command("sh").args(["-c", "cat f; echo new > f; cat f"]).output().await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&out.stdout), "oldnew\n");
+    }
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_told_to_the_command() {
+    require_in_memory!();
+    let dir = workspace();
+    let overlay = kennel::Overlay { size: Some(kennel::Size::from_bytes(1 << 20)), ..Default::default() };
+    let session = Session::prepare(&super::policy(dir.path()).overlay(overlay)).await.unwrap();
+    let script = "dd if=/dev/zero of=big bs=64k count=64 2>&1 | grep -o 'No space left'; rm big; echo x > x";
+    assert_eq!(shell(&session, script).await, "No space left\n");
+    assert_eq!(commit(&session).await, ["A x"]);
+}

@@ -1,0 +1,153 @@
+//! What others do to the workspace while a session has changes of it.
+
+use std::{fs, path::Path};
+
+use super::{
+    CONFLICT, commit, is_without_temporaries, refusals, require_in_memory, session, shell, workspace,
+};
+
+fn read(path: &Path, name: &str) -> String {
+    fs::read_to_string(path.join(name)).unwrap_or_else(|error| error.kind().to_string())
+}
+
+/// A workspace with files of one name each in them.
+fn with_files(names: &[&str]) -> tempfile::TempDir {
+    let dir = workspace();
+    for name in names {
+        fs::create_dir_all(dir.path().join(name).parent().unwrap()).unwrap();
+        fs::write(dir.path().join(name), name).unwrap();
+    }
+    dir
+}
+
+#[tokio::test]
+async fn what_others_changed_is_refused_file_by_file_and_the_rest_applied() {
+    require_in_memory!();
+    let dir = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
+    let at = |name: &str| dir.path().join(name);
+    let session = session(dir.path()).await;
+    shell(
+        &session,
+        "for f in edited replaced deleted modes mine; do echo inside >> $f; done; echo inside > both",
+    )
+    .await;
+    fs::write(at("edited"), "outside").unwrap();
+    fs::write(at("new"), "outside").unwrap();
+    fs::rename(at("new"), at("replaced")).unwrap();
+    fs::remove_file(at("deleted")).unwrap();
+    fs::set_permissions(at("modes"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    fs::write(at("both"), "outside").unwrap();
+    let refused = refusals(&session).await;
+    let expected = ["M both", "A deleted", "M edited", "M modes", "M replaced"];
+    assert_eq!(refused, expected.map(|change| format!("{change}: {CONFLICT}")));
+    assert_eq!(read(dir.path(), "edited"), "outside");
+    assert_eq!(read(dir.path(), "replaced"), "outside");
+    assert_eq!(read(dir.path(), "both"), "outside");
+    assert_eq!(read(dir.path(), "modes"), "modes");
+    assert!(!at("deleted").exists());
+    assert_eq!(read(dir.path(), "mine"), "mineinside\n", "this one nobody else touched");
+    assert!(is_without_temporaries(dir.path()));
+    assert_eq!(refusals(&session).await.len(), expected.len(), "what was refused is kept");
+}
+
+#[tokio::test]
+async fn what_others_changed_is_not_deleted() {
+    require_in_memory!();
+    let dir = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
+    let session = session(dir.path()).await;
+    shell(&session, "rm -r f d whole").await;
+    fs::write(dir.path().join("f"), "outside").unwrap();
+    fs::write(dir.path().join("d/deep/b"), "outside").unwrap();
+    assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}"), format!("D f: {CONFLICT}")]);
+    assert_eq!((read(dir.path(), "f"), read(dir.path(), "d/deep/b")), ("outside".into(), "outside".into()));
+    assert_eq!(read(dir.path(), "d/a"), "d/a", "the directory is as it was");
+    assert!(!dir.path().join("whole").exists());
+    assert!(is_without_temporaries(dir.path()));
+}
+
+#[tokio::test]
+async fn what_others_added_to_a_deleted_directory_is_kept() {
+    require_in_memory!();
+    let dir = with_files(&["d/a"]);
+    let session = session(dir.path()).await;
+    shell(&session, "rm -r d; mkdir d; echo x > d/mine").await;
+    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
+    assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
+    assert_eq!((read(dir.path(), "d/theirs"), read(dir.path(), "d/mine")), ("outside".into(), "x\n".into()));
+    assert!(!dir.path().join("d/a").exists());
+}
+
+#[tokio::test]
+async fn directories_that_others_took_away_are_not_made_again() {
+    require_in_memory!();
+    let dir = with_files(&["d/f", "e/f", "l/f", "other/f"]);
+    let victim = workspace();
+    fs::write(victim.path().join("f"), "victim").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "for d in d e l; do echo inside >> $d/f; echo new > $d/new; done").await;
+    fs::remove_dir_all(dir.path().join("d")).unwrap();
+    fs::rename(dir.path().join("e"), dir.path().join("away")).unwrap();
+    fs::rename(dir.path().join("other"), dir.path().join("e")).unwrap();
+    fs::remove_dir_all(dir.path().join("l")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), dir.path().join("l")).unwrap();
+    let refused = refusals(&session).await;
+    assert!(refused.iter().all(|line| line.ends_with(CONFLICT)), "{refused:?}");
+    for path in ["d/f", "e/f", "e/new", "l/f", "l/new"] {
+        assert!(refused.iter().any(|line| line.contains(&format!(" {path}:"))), "{path}: {refused:?}");
+    }
+    assert!(!dir.path().join("d").exists());
+    assert_eq!((read(dir.path(), "e/f"), read(dir.path(), "away/f")), ("other/f".into(), "e/f".into()));
+    assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1, "nothing was written through the link");
+    assert_eq!(read(victim.path(), "f"), "victim");
+}
+
+#[tokio::test]
+async fn neighbours_of_what_others_changed_are_no_conflict() {
+    require_in_memory!();
+    let dir = with_files(&["d/mine", "d/theirs", "d/gone"]);
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside >> d/mine; echo inside > d/new; rm d/gone").await;
+    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
+    fs::write(dir.path().join("d/added"), "outside").unwrap();
+    assert_eq!(commit(&session).await, ["D d/gone", "M d/mine", "A d/new"]);
+    assert_eq!(read(dir.path(), "d/added"), "outside");
+}
+
+#[tokio::test]
+async fn a_second_commit_overwrites_its_own_and_not_what_others_made_of_it() {
+    require_in_memory!();
+    let dir = with_files(&["a", "b"]);
+    let session = session(dir.path()).await;
+    shell(&session, "echo 1 >> a; echo 1 >> b; mkdir n; echo 1 > n/c").await;
+    commit(&session).await;
+    fs::write(dir.path().join("b"), "outside").unwrap();
+    fs::write(dir.path().join("n/theirs"), "outside").unwrap();
+    shell(&session, "echo 2 >> a; echo 2 >> b; echo 2 >> n/c").await;
+    assert_eq!(refusals(&session).await, [format!("M b: {CONFLICT}")]);
+    assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a1\n2\n".into(), "outside".into()));
+    assert_eq!((read(dir.path(), "n/c"), read(dir.path(), "n/theirs")), ("1\n2\n".into(), "outside".into()));
+}
+
+#[tokio::test]
+async fn what_was_written_right_before_the_session_is_no_conflict() {
+    require_in_memory!();
+    for _ in 0..10 {
+        let dir = with_files(&["f"]);
+        fs::write(dir.path().join("f"), "just now").unwrap();
+        let session = session(dir.path()).await;
+        shell(&session, "echo x >> f").await;
+        assert_eq!(commit(&session).await, ["M f"]);
+    }
+}
+
+#[tokio::test]
+async fn a_change_right_after_the_session_began_is_a_conflict() {
+    require_in_memory!();
+    for _ in 0..10 {
+        let dir = with_files(&["f"]);
+        let session = session(dir.path()).await;
+        fs::write(dir.path().join("f"), "outside").unwrap();
+        shell(&session, "echo inside > f").await;
+        assert_eq!(refusals(&session).await, [format!("M f: {CONFLICT}")]);
+    }
+}

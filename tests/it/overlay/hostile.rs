@@ -1,0 +1,201 @@
+//! What commands may leave behind to lead a commit astray.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+};
+
+use super::{
+    changes, commit, in_memory, is_without_temporaries, refusals, require_in_memory, session, shell,
+    workspace,
+};
+use crate::support::attempt;
+
+#[tokio::test]
+async fn links_are_committed_as_links_and_followed_by_nobody() {
+    require_in_memory!();
+    let (dir, victim) = (workspace(), workspace());
+    fs::write(victim.path().join("f"), "victim").unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    fs::write(dir.path().join("d/f"), "old").unwrap();
+    let session = session(dir.path()).await;
+    let to = victim.path().display();
+    shell(&session, &format!("rm -r d; ln -s {to} d; ln -s {to}/f f; ln -s /proc/self/root/etc r")).await;
+    assert_eq!(commit(&session).await, ["M d", "A f", "A r"]);
+    assert_eq!(fs::read_link(dir.path().join("d")).unwrap(), victim.path());
+    shell(&session, "rm d f; mkdir d; echo x > d/f; echo x > f").await;
+    assert_eq!(commit(&session).await, ["M d/", "A d/f", "M f"]);
+    assert_eq!(fs::read(victim.path().join("f")).unwrap(), b"victim");
+    assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_refused() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "mkfifo fifo; mkdir d; mkfifo d/p; echo x > d/x").await;
+    let why = "only files, directories and links are committed";
+    assert_eq!(refusals(&session).await, [format!("A d/p: {why}"), format!("A fifo: {why}")]);
+    assert!(dir.path().join("d/x").exists() && !dir.path().join("fifo").exists());
+}
+
+#[tokio::test]
+async fn nothing_but_permissions_is_carried_over() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("plain"), "x").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "cp /bin/true f; chmod 6755 f || chmod 755 f; mkdir -m 1777 d; chmod u+s plain || :")
+        .await;
+    assert_eq!(commit(&session).await, ["A d/", "A f"], "bits that are not carried over are no change");
+    let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
+    assert_eq!([mode("f"), mode("d"), mode("plain") & 0o6000], [0o755, 0o777, 0]);
+    assert_eq!(fs::metadata(dir.path().join("f")).unwrap().uid(), nix::unistd::geteuid().as_raw());
+}
+
+#[tokio::test]
+async fn names_of_any_bytes_are_told_on_one_line() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, r#"touch -- "$(printf 'a\nA b')" "$(printf '\033[2Jx')" "$(printf '\377')" ' ' '\n' '-rf' "$(printf '\342\200\256x')" .kennel-x.tmp"#).await;
+    let listed = changes(&session).await;
+    assert!(listed.iter().all(|line| !line.chars().any(char::is_control)), "{listed:?}");
+    assert!(listed.contains(&"A a\\nA b".to_owned()) && listed.contains(&"A \\\\n".to_owned()), "{listed:?}");
+    assert!(listed.contains(&"A \\u{202e}x".to_owned()), "{listed:?}");
+    assert_eq!(commit(&session).await.len(), 8);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 8);
+    assert!(changes(&session).await.is_empty());
+}
+
+#[tokio::test]
+async fn modes_that_keep_their_owner_out_keep_nobody_out() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "mkdir -p a/b/c; echo x > a/b/c/f; chmod 0 a/b/c/f a/b/c; chmod 0 a/b; chmod 100 a; echo y > l; chmod 0 l").await;
+    let all = ["A a/", "A a/b/", "A a/b/c/", "A a/b/c/f", "A l"];
+    assert_eq!(changes(&session).await, all);
+    assert_eq!(shell(&session, "stat -c %a a l").await, "100\n0\n", "to look changes nothing");
+    assert_eq!(commit(&session).await, all);
+    let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
+    assert_eq!([mode("a"), mode("l")], [0o100, 0]);
+    for name in ["a", "a/b", "a/b/c", "a/b/c/f"] {
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    assert_eq!(fs::read(dir.path().join("a/b/c/f")).unwrap(), b"x\n");
+}
+
+#[tokio::test]
+async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let deep =
+        "mkdir top; cd top; python3 -c 'import os\nfor _ in range(2500): os.mkdir(\"d\"); os.chdir(\"d\")'";
+    shell(&session, deep).await;
+    shell(&session, "echo y > y").await;
+    let refused = refusals(&session).await;
+    assert_eq!(refused.len(), 1);
+    assert!(
+        refused[0].ends_with("File name too long (os error 36)"),
+        "{}",
+        &refused[0][refused[0].len() - 60..]
+    );
+    assert!(dir.path().join("y").exists() && dir.path().join("top/d/d/d").exists());
+    std::process::Command::new("rm").arg("-rf").arg(dir.path().join("top")).status().unwrap();
+}
+
+#[tokio::test]
+async fn marks_of_overlayfs_cannot_be_forged() {
+    require_in_memory!();
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "old").unwrap();
+    let session = session(dir.path()).await;
+    let script = "import os\n\
+        os.mkdir('d')\n\
+        for name in ('opaque', 'whiteout', 'origin', 'redirect', 'metacopy'):\n\
+        \x20   for path in ('d', 'f', '.'):\n\
+        \x20       try: os.setxattr(path, 'user.overlay.' + name, b'y')\n\
+        \x20       except OSError: pass\n\
+        os.setxattr('f', 'user.mine', b'1')\n";
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let out = session.command("python3").args(["-c", script]).output().await.unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(commit(&session).await, ["A d/", "M f"]);
+    let names = |name: &str| -> Vec<_> {
+        xattr::list(dir.path().join(name))
+            .unwrap()
+            .filter(|name| name.to_string_lossy().starts_with("user."))
+            .collect()
+    };
+    assert_eq!(names("f"), ["user.mine"]);
+    assert!(names("d").is_empty() && names("").is_empty());
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
+}
+
+#[test]
+fn whiteouts_cannot_be_made() {
+    if !in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "old").unwrap();
+    let path = dir.path().join("w");
+    // S_IFCHR with device 0:0.
+    let said = attempt(
+        dir.path(),
+        &["--quiet", "--overlay", "--discard"],
+        "syscall",
+        &["mknod", path.to_str().unwrap()],
+    );
+    assert_ne!(said, "ok");
+}
+
+#[tokio::test]
+async fn hard_links_become_files_of_their_own() {
+    require_in_memory!();
+    let (dir, outside) = (workspace(), workspace());
+    fs::write(outside.path().join("linked"), "outside").unwrap();
+    fs::hard_link(outside.path().join("linked"), dir.path().join("linked")).unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo a > a; ln a b; echo more >> b; echo inside > linked").await;
+    assert_eq!(commit(&session).await, ["A a", "A b", "M linked"]);
+    assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"a\nmore\n");
+    assert_eq!(
+        fs::read(outside.path().join("linked")).unwrap(),
+        b"outside",
+        "the other name keeps the old contents"
+    );
+}
+
+#[tokio::test]
+async fn links_in_the_workspace_that_appear_meanwhile_lead_nobody_out() {
+    require_in_memory!();
+    let (dir, victim) = (workspace(), workspace());
+    fs::create_dir_all(dir.path().join("d/e")).unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo x > d/e/f; echo x > d/g").await;
+    fs::rename(dir.path().join("d"), dir.path().join("was")).unwrap();
+    symlink(victim.path(), dir.path().join("d")).unwrap();
+    fs::create_dir(victim.path().join("e")).unwrap();
+    let refused = refusals(&session).await;
+    assert!(refused.iter().any(|line| line.starts_with("A d/g: ")), "{refused:?}");
+    assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(victim.path().join("e")).unwrap().count(), 0);
+    assert!(is_without_temporaries(dir.path()));
+}
+
+#[tokio::test]
+async fn temporary_files_of_a_killed_commit_are_no_obstacle() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "echo x > x; mkdir d; echo y > d/y").await;
+    fs::write(dir.path().join(".kennel-0123456789abcdef.tmp"), "half").unwrap();
+    // Half of it was done by somebody who was killed then: what is the same already is no change.
+    fs::write(dir.path().join("x"), "x\n").unwrap();
+    assert_eq!(commit(&session).await, ["A d/", "A d/y"]);
+}

@@ -1,0 +1,118 @@
+//! Any sequence of changes, made in an overlay and committed, leaves what it leaves in a plain directory.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+};
+
+use proptest::{
+    prelude::*,
+    test_runner::{Config, TestRunner},
+};
+
+use kennel::{Policy, Profile, Session};
+
+use super::{is_without_temporaries, require_in_memory, session, workspace};
+use crate::support::{has, require};
+
+/// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay.
+fn operation() -> impl Strategy<Value = String> {
+    let path = || "[abc](/[abc]){0,2}";
+    let attribute = |(path, value): (String, u8)| {
+        format!("python3 -c \"import os; os.setxattr('{path}', 'user.k{}', b'{value}')\"", value % 2)
+    };
+    prop_oneof![
+        4 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("echo {byte} > {path}")),
+        2 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("[ -f {path} ] && echo {byte} >> {path}")),
+        3 => path().prop_map(|path| format!("mkdir {path}")),
+        2 => path().prop_map(|path| format!("rm -rf {path}")),
+        2 => (path(), path()).prop_map(|(from, to)| format!("mv -T {from} {to}")),
+        1 => (path(), path()).prop_map(|(from, to)| format!("cp -rT {from} {to}")),
+        1 => (path(), path()).prop_map(|(to, at)| format!("ln -sfn {to} {at}")),
+        1 => (path(), prop::sample::select(vec!["700", "755", "500"]))
+            .prop_map(|(path, mode)| format!("[ ! -L {path} ] && chmod {mode} {path}")),
+        1 => (path(), 1..9_u32).prop_map(|(path, megabytes)| format!("[ -f {path} ] && truncate -s {megabytes}M {path}")),
+        1 => (path(), any::<u8>()).prop_map(attribute),
+    ]
+}
+
+/// What a tree is, by path.
+fn tree(base: &Path) -> BTreeMap<String, String> {
+    let mut tree = BTreeMap::new();
+    let mut left = vec![base.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory).unwrap().flatten() {
+            let (path, metadata) = (entry.path(), entry.metadata().unwrap());
+            let what = if metadata.is_symlink() {
+                format!("-> {}", fs::read_link(&path).unwrap().display())
+            } else {
+                let mut attributes: Vec<_> = xattr::list(&path)
+                    .unwrap()
+                    .map(|name| (name.clone(), xattr::get(&path, &name).unwrap()))
+                    .collect();
+                attributes.retain(|(name, _)| name.to_string_lossy().starts_with("user."));
+                attributes.sort();
+                let contents = if metadata.is_dir() { None } else { Some(fs::read(&path).unwrap()) };
+                let size = metadata.is_file().then_some(metadata.len());
+                let hash = contents.map(|contents| {
+                    contents.iter().fold(0_u64, |hash, byte| hash.rotate_left(5) ^ u64::from(*byte))
+                });
+                format!("{:o} {size:?} {hash:?} {attributes:?}", metadata.mode())
+            };
+            if metadata.is_dir() {
+                left.push(path.clone());
+            }
+            tree.insert(path.strip_prefix(base).unwrap().display().to_string(), what);
+        }
+    }
+    tree
+}
+
+/// The same beginning for both.
+fn begin(directory: &Path) {
+    for (name, mode) in [("a", 0o755), ("a/b", 0o755), ("b", 0o750), ("c", 0o755), ("c/a", 0o700)] {
+        fs::create_dir(directory.join(name)).unwrap();
+        fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for name in ["a/a", "a/b/a", "a/b/c", "b/a", "c/a/b", "c/b"] {
+        fs::write(directory.join(name), name).unwrap();
+    }
+    symlink("a/b", directory.join("a/c")).unwrap();
+}
+
+#[test]
+fn a_commit_is_what_the_changes_were() {
+    require_in_memory!();
+    require!(has("python3"), "python3");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cases = if std::env::var_os("KENNEL_TIME_FACTOR").is_some() { 6 } else { 40 };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let scripts = prop::collection::vec(prop::collection::vec(operation(), 1..12), 1..3);
+    let check = |scripts: Vec<Vec<String>>| {
+        let (overlaid, plain) = (workspace(), workspace());
+        begin(overlaid.path());
+        begin(plain.path());
+        let done: Result<(), TestCaseError> = runtime.block_on(async {
+            let session = session(overlaid.path()).await;
+            let policy = Policy::profile(Profile::NoNetwork, plain.path());
+            let direct = Session::prepare(&policy).await.unwrap();
+            for script in &scripts {
+                let script = format!("umask 022; exec 2>/dev/null\n{}\n:", script.join("\n"));
+                super::shell(&session, &script).await;
+                super::shell(&direct, &script).await;
+                let committed = session.commit().await.unwrap();
+                prop_assert!(committed.refused.is_empty(), "{:?}", committed.refused);
+                prop_assert_eq!(tree(overlaid.path()), tree(plain.path()));
+                let left = session.changes().await.unwrap();
+                prop_assert!(left.is_empty(), "{left:?}");
+            }
+            Ok(())
+        });
+        done?;
+        prop_assert!(is_without_temporaries(overlaid.path()));
+        Ok(())
+    };
+    TestRunner::new(config).run(&scripts, check).unwrap();
+}

@@ -1,0 +1,82 @@
+//! Changes in a directory of the host.
+
+use std::{fs, path::Path};
+
+use kennel::{Error, Overlay, OverlayError, Policy, Sandbox, Session};
+
+use super::{changes, commit, policy, shell, workspace};
+
+fn with_upper(workspace: &Path, upper: &Path) -> Policy {
+    policy(workspace).overlay(Overlay { upper: Some(upper.into()), size: None })
+}
+
+/// A session, where the file system of /tmp keeps user attributes; else it was seen to be refused.
+async fn session(workspace: &Path, upper: &Path) -> Option<Session> {
+    match Session::prepare(&with_upper(workspace, upper)).await {
+        Err(Error::Overlay(OverlayError::Attributes { .. })) => {
+            assert!(xattr::set(upper, "user.test", b"x").is_err(), "it does keep them");
+            assert_eq!(fs::read_dir(upper).unwrap().count(), 0);
+            None
+        }
+        session => Some(session.expect("a session")),
+    }
+}
+
+#[tokio::test]
+async fn they_are_there_as_long_as_the_session_and_gone_with_it() {
+    let (dir, upper) = (workspace(), workspace());
+    fs::write(dir.path().join("old"), "old").unwrap();
+    let Some(session) = session(dir.path(), upper.path()).await else { return };
+    shell(&session, "echo x > old; mkdir -p d/e; echo y > d/e/f; chmod 0 d/e; chmod 0 d").await;
+    assert!(upper.path().join("upper/old").exists());
+    assert_eq!(changes(&session).await, ["A d/", "A d/e/", "A d/e/f", "M old"]);
+    assert_eq!(commit(&session).await.len(), 4);
+    drop(session);
+    crate::support::until("the directory is empty", || fs::read_dir(upper.path()).unwrap().count() == 0);
+    assert_eq!(fs::read(dir.path().join("old")).unwrap(), b"x\n");
+    fs::set_permissions(dir.path().join("d"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(dir.path().join("d/e"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+}
+
+#[tokio::test]
+async fn one_session_has_a_directory_at_a_time() {
+    let (dir, upper) = (workspace(), workspace());
+    let Some(first) = session(dir.path(), upper.path()).await else { return };
+    let second = Session::prepare(&with_upper(dir.path(), upper.path())).await;
+    assert!(matches!(second, Err(Error::Overlay(OverlayError::InUse { .. }))), "{second:?}");
+    shell(&first, "echo x > x").await;
+    first.discard().await.unwrap();
+    assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
+    let third = Session::prepare(&with_upper(dir.path(), upper.path())).await.unwrap();
+    assert!(changes(&third).await.is_empty());
+}
+
+#[tokio::test]
+async fn deep_trees_are_gone_too() {
+    let (dir, upper) = (workspace(), workspace());
+    let Some(session) = session(dir.path(), upper.path()).await else { return };
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let deep = "python3 -c 'import os\nfor _ in range(2500): os.mkdir(\"d\"); os.chdir(\"d\")'";
+    shell(&session, deep).await;
+    session.discard().await.unwrap();
+    assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn commands_do_not_reach_it() {
+    let (dir, upper) = (workspace(), workspace());
+    let Some(session) = session(dir.path(), upper.path()).await else { return };
+    let path = upper.path().display();
+    shell(&session, &format!("! ls {path}; ! ls /run/empty/upper; test -z \"$(ls -A /run/empty)\"")).await;
+}
+
+#[tokio::test]
+async fn a_sandbox_has_none() {
+    let (dir, upper) = (workspace(), workspace());
+    let ran = match Sandbox::new(&with_upper(dir.path(), upper.path())) {
+        Ok(sandbox) => sandbox.command("true").status().await,
+        Err(error) => Err(error),
+    };
+    assert!(matches!(ran, Err(Error::Overlay(OverlayError::NeedsSession))), "{ran:?}");
+    assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
+}
