@@ -44,6 +44,7 @@ mod audit;
 mod bridge;
 mod caller;
 mod capabilities;
+mod cgroup;
 mod child;
 mod client;
 mod command;
@@ -96,7 +97,7 @@ pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
+    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
     Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 pub use pool::Pool;

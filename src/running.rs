@@ -18,8 +18,9 @@ use tokio::{
 };
 
 use crate::{
-    Ended, Enforcement, Error, Limit, Limits, Outcome, Usage,
+    Ended, Enforcement, Error, Limit, Limits, Outcome, Size, Usage,
     audit::{Exec, Late},
+    cgroup::{Leaf, Setting, Used},
     compile::Section,
     explain::{self, Judge, Refusals},
     inside::{Arrival, Inside},
@@ -42,6 +43,8 @@ pub(crate) struct Asked {
     pub(crate) caps: [Option<u64>; 2],
     /// All limits that hold for it, whosever they are.
     pub(crate) limits: Limits,
+    /// Those of it alone that its cgroup holds.
+    pub(crate) settings: Vec<Setting>,
     /// Whether what the command leaves behind lives on.
     pub(crate) background: bool,
     /// Steps of this worker alone.
@@ -268,11 +271,25 @@ impl Running {
         }
     }
 
-    pub(crate) fn outcome(&mut self, status: ExitStatus, usage: Usage) -> Outcome {
+    /// What its cgroup says that was used, where it has one.
+    fn used(&self) -> Used {
+        self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
+    }
+
+    /// Whether everything of it was killed because its memory was at its limit.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        self.used().ran_out_of_memory()
+    }
+
+    pub(crate) fn outcome(&mut self, status: ExitStatus, mut usage: Usage) -> Outcome {
+        let used = self.used();
+        used.enter(&mut usage);
         let limit = match (self.killed, status.signal()) {
             (Some(Ended::TimedOut), _) => Some(Limit::WallTime),
+            (None, _) if used.ran_out_of_memory() && !status.success() => Some(Limit::Memory),
             (None, Some(libc::SIGXCPU)) => Some(Limit::CpuTime),
             (None, Some(libc::SIGXFSZ)) => Some(Limit::FileSize),
+            (None, _) if used.refused_pids && !status.success() => Some(Limit::Pids),
             _ => None,
         };
         let (user_us, system_us) = (usage.user_us, usage.system_us);
@@ -297,7 +314,7 @@ impl Running {
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             configured: limit.and_then(|limit| self.configured(limit)),
-            used: None,
+            used: limit.and_then(|limit| used_of(limit, &usage)),
             audit_id: self.exec.id().map(str::to_owned),
         };
         self.exec.ended(&outcome);
@@ -317,6 +334,16 @@ impl Running {
             Limit::FileSize => limits.file_size.map(|size| size.to_string()),
             Limit::OpenFiles => limits.open_files.map(|count| count.to_string()),
         }
+    }
+}
+
+/// What was used of a limit that a cgroup holds, in the words of the policy.
+fn used_of(limit: Limit, usage: &Usage) -> Option<String> {
+    match limit {
+        Limit::Memory => usage.peak_memory_bytes.map(|bytes| Size::from_bytes(bytes).to_string()),
+        // Without its init.
+        Limit::Pids => usage.peak_pids.map(|count| count.saturating_sub(1).to_string()),
+        _ => None,
     }
 }
 

@@ -5,6 +5,7 @@ use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
 use crate::{
     Command, Decision, Enforcement, Error, Host, NetworkRequest, Policy,
     caller::Caller,
+    cgroup::Groups,
     command::Source,
     compile::{self, Shape},
     prepared::Prepared,
@@ -49,9 +50,11 @@ impl Sandbox {
         let (host, caller, shape) = (Host::detect(), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new()?;
-        let started = start::start(&images, shape, &begun.namespaces)?;
+        let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
+        let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
+        let started = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?.grouped(groups)) })
     }
 
     /// Has `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer

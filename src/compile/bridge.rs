@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape, Subject,
+    Parts, Shape, Subject, cgroup,
     emit::{absolute, tmpfs_options},
     home, identity, landlock, limits, seccomp,
     section::Section,
@@ -61,7 +61,7 @@ pub(crate) fn compile(
     path: &Path,
 ) -> Result<BridgePlan, Error> {
     let (names, shape, subject) = (&home::Names::default(), Shape::OneShot, Subject::Workspace);
-    let parts = Parts { policy, host, caller, names, shape, subject };
+    let parts = Parts { policy, host, caller, names, shape, subject, groups: cgroup::Groups::NONE };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

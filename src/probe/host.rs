@@ -32,7 +32,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError},
+    sys::{self, BirthError, Cradle},
 };
 
 /// Whether a memfd could be executed.
@@ -55,9 +55,9 @@ pub(super) fn execute_memfd() -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::give_birth(image.as_fd(), theirs.as_fd()) {
-        Ok(pidfd) => {
-            drop(Inside::child(ours, pidfd));
+    match sys::give_birth(image.as_fd(), theirs.as_fd(), Cradle::Namespaces) {
+        Ok(born) => {
+            drop(Inside::child(ours, born.pidfd));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
@@ -136,6 +136,7 @@ fn overlay_plan() -> (Compiled, u32) {
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         limits: Limits::default(),
+        groups: Default::default(),
         audit: None,
         network: None,
         bridge: None,

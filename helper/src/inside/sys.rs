@@ -53,6 +53,8 @@ macro_rules! call {
 mod birth;
 #[cfg(not(kennel_client))]
 mod bridge;
+#[cfg(not(kennel_client))]
+mod cgroups;
 #[cfg(kennel_client)]
 mod client;
 mod files;
@@ -64,7 +66,7 @@ mod terminal;
 mod walls;
 
 #[cfg(not(kennel_client))]
-pub(crate) use self::bridge::*;
+pub(crate) use self::{bridge::*, cgroups::*};
 #[cfg(kennel_client)]
 pub(crate) use self::client::*;
 #[cfg_attr(
