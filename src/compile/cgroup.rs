@@ -75,16 +75,15 @@ impl Groups {
         plan.is_some() && (controller != Controller::Io || self.device.is_some())
     }
 
-    /// Why they do not.
-    pub(super) fn lack(&self, controller: Controller) -> Lack {
+    /// Why they do not, where somebody wanted them.
+    pub(super) fn lack(&self, controller: Controller) -> Option<Lack> {
         match (&self.plan, &self.lack) {
-            (Some(plan), _) if plan.controllers.contains(&controller) => Lack::new(
+            (Some(plan), _) if plan.controllers.contains(&controller) => Some(Lack::new(
                 "the workspace lies on a file system without a block device",
                 "have the workspace on a disk, or do without the limit",
-            ),
-            (Some(plan), _) => missing(&plan.parent.display().to_string(), controller),
-            (None, Some(lack)) => lack.clone(),
-            (None, None) => Lack::new("limits.cgroup is off", "set limits.cgroup = \"auto\""),
+            )),
+            (Some(plan), _) => Some(missing(&plan.parent.display().to_string(), controller)),
+            (None, lack) => lack.clone(),
         }
     }
 
@@ -130,7 +129,7 @@ pub(super) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
                 source,
                 remedy: Some("name a directory of the cgroup v2 file system that you may write to".to_owned()),
             })?;
-            named(&facts, spot, caller.is_root())
+            named(&spot, caller.is_root())
         }
         _ => delegated(&facts, caller.is_root(), &asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>()),
     };
@@ -164,7 +163,7 @@ impl Place {
 }
 
 /// The group that the policy names: whoever names it vouches for it.
-fn named(facts: &Cgroups, spot: Spot, is_root: bool) -> Result<Place, Lack> {
+fn named(spot: &Spot, is_root: bool) -> Result<Place, Lack> {
     let at = spot.path.display();
     if !spot.writable {
         return Err(Lack::new(format!("{at} is not writable"), DELEGATE));
@@ -173,11 +172,7 @@ fn named(facts: &Cgroups, spot: Spot, is_root: bool) -> Result<Place, Lack> {
         let reason = format!("processes cannot be moved to {at} from the caller's cgroup");
         return Err(Lack::new(reason, DELEGATE));
     }
-    if spot.offers.is_empty() && spot.gives.is_empty() {
-        let lack = empty(facts, &spot);
-        tracing::debug!(reason = lack.reason, "the cgroup of the policy limits nothing");
-    }
-    usable(&spot)
+    usable(spot)
 }
 
 /// One that is delegated to the caller: its own, the one above, or for real root that of the whole hierarchy.

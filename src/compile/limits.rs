@@ -48,7 +48,7 @@ pub(super) fn limits(
         } else {
             limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
             let weaker = "RLIMIT_DATA: private writable memory of each process, not of all together";
-            limit.fall_back(Protection::Memory, State::Degraded, weaker, &groups.lack(Controller::Memory))?;
+            limit.fall_back(Protection::Memory, State::Degraded, weaker, groups.lack(Controller::Memory))?;
         }
     }
     if let Some(pids) = wanted.pids {
@@ -56,13 +56,13 @@ pub(super) fn limits(
             limit.hold(Protection::Pids, &format!("pids.max {pids}, {whose}"));
         } else if parts.caller.is_root() {
             let why = "the kernel never applies RLIMIT_NPROC to real root";
-            limit.fall_back(Protection::Pids, State::Off, why, &groups.lack(Controller::Pids))?;
+            limit.fall_back(Protection::Pids, State::Off, why, groups.lack(Controller::Pids))?;
         } else {
             let (own, state, how) = pids_kept(parts);
             limit.set(Protection::Pids, libc::RLIMIT_NPROC, pids.saturating_add(own));
             match state {
                 State::Enforced => limit.say(Protection::Pids, state, &how)?,
-                _ => limit.fall_back(Protection::Pids, state, &how, &groups.lack(Controller::Pids))?,
+                _ => limit.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids))?,
             }
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn limits(
     for (wanted, controller, protection) in of_groups_alone {
         match wanted {
             Some(how) if groups.hold(controller) => limit.hold(protection, &format!("{how}, {whose}")),
-            Some(_) => limit.fall_back(protection, State::Off, "needs a cgroup v2", &groups.lack(controller))?,
+            Some(_) => limit.fall_back(protection, State::Off, "needs a delegated cgroup v2", groups.lack(controller))?,
             None => {}
         }
     }
@@ -153,12 +153,12 @@ impl Limiter<'_> {
         protection: Protection,
         state: State,
         detail: &str,
-        lack: &Lack,
+        lack: Option<Lack>,
     ) -> Result<(), Error> {
-        let Lack { reason, remedy } = lack;
+        let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
         if self.policy.effective_requirement(protection) == Requirement::Required {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
-            return Err(Error::Unavailable { protection, reason, remedy: Some(remedy.clone()) });
+            return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
         }
         self.enforcement.set(protection, state, format!("{detail}; {reason}: {remedy}"));
         Ok(())

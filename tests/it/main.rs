@@ -5,6 +5,7 @@
 //! | `filesystem` | only what is granted is visible; what is read-only cannot be written |
 //! | `process` | signals, exit statuses, terminals, timeouts; nothing outlives the command |
 //! | `limits` | limits hold, or the report says that they do not |
+//! | `cgroups` | what cgroups hold: limits of all processes together, usage, and that none is left |
 //! | `errors` | every refusal names the thing, the cause and the remedy, and leaves nothing behind |
 //! | `identity` | who the command is inside |
 //! | `environment` | which variables it gets |
@@ -35,6 +36,7 @@
 mod audit;
 mod broker;
 mod capabilities;
+mod cgroups;
 mod cli;
 mod embed;
 mod enforcement;
