@@ -41,11 +41,7 @@ use self::{
     reaper::Reaper,
     usage::{keyed, number, summed},
 };
-use crate::{
-    Error, Protection,
-    compile::cgroup::GroupPlan,
-    start::Images,
-};
+use crate::{Error, Protection, compile::cgroup::GroupPlan, start::Images};
 
 /// The leaf of a zygote.
 const ZYGOTE: &str = "zygote";
@@ -157,6 +153,16 @@ impl Groups {
         let _ = group::write(self.group.as_fd(), "cgroup.kill", "1");
     }
 
+    /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
+    pub(crate) fn end(&self) {
+        self.kill();
+        drop(self.take_reaper());
+    }
+
+    fn take_reaper(&self) -> Option<Reaper> {
+        self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.
     pub(crate) async fn gone(&self) {
         self.kill();
@@ -168,8 +174,7 @@ impl Groups {
         if tokio::time::timeout(PATIENCE, removed).await.is_err() {
             tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
         }
-        let reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(reaper) = reaper {
+        if let Some(reaper) = self.take_reaper() {
             reaper.gone().await;
         }
     }
@@ -180,7 +185,7 @@ impl Drop for Groups {
         self.kill();
         self.parent.remove(&self.group);
         // The reaper goes on where something is still in it.
-        drop(self.reaper.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.take_reaper());
     }
 }
 
@@ -213,8 +218,9 @@ impl Leaf {
 
     /// Moves a process into it.
     pub(crate) fn take_in(&self, pid: i32) -> Result<(), Error> {
-        group::write(self.directory.as_fd(), "cgroup.procs", &pid.to_string())
-            .map_err(|source| failed("move a process to its cgroup".to_owned(), self.groups.plan.protection, source))
+        group::write(self.directory.as_fd(), "cgroup.procs", &pid.to_string()).map_err(|source| {
+            failed("move a process to its cgroup".to_owned(), self.groups.plan.protection, source)
+        })
     }
 
     /// Kills everything in it. Linux 5.14.

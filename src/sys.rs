@@ -162,7 +162,7 @@ fn clone_into(
     // Where a function is called the stack is aligned to 16 bytes.
     wanted.stack_size = (STACK - base.wrapping_add(STACK).addr() % 16) as u64;
     wanted.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
-    let answer: isize;
+    let answer: i64;
     // SAFETY: the record is live and of its true size; what it refers to outlives the child's use, as in
     // `clone_vfork`. The child has all registers but rax, rcx and r11, and a stack of its own from which nothing
     // returns: it calls `be_born` and ends. In the parent the instructions after the call change nothing.
@@ -180,7 +180,7 @@ fn clone_into(
             "ud2",
             "2:",
             exit = const libc::SYS_exit_group,
-            inlateout("rax") libc::SYS_clone3 as isize => answer,
+            inlateout("rax") libc::SYS_clone3 => answer,
             in("rdi") &raw const wanted,
             in("rsi") size_of::<libc::clone_args>(),
             in("r12") be_born as extern "C" fn(*mut c_void) -> c_int,

@@ -27,7 +27,10 @@ impl Controller {
 
     /// Those that a list of the kernel's names, separated by white space.
     pub(crate) fn listed(list: &str) -> Vec<Self> {
-        Self::ALL.into_iter().filter(|known| list.split_whitespace().any(|name| name == known.name())).collect()
+        Self::ALL
+            .into_iter()
+            .filter(|known| list.split_whitespace().any(|name| name == known.name()))
+            .collect()
     }
 }
 

@@ -63,11 +63,15 @@ impl Cgroups {
         let of_v1 = Controller::listed(&names.join(" "));
         let place = || {
             let unified = cgroups.iter().find(|cgroup| cgroup.hierarchy == 0)?;
-            let mut mounts = myself.mountinfo().ok()?.0.into_iter().filter(|mount| mount.fs_type == "cgroup2");
+            let mut mounts =
+                myself.mountinfo().ok()?.0.into_iter().filter(|mount| mount.fs_type == "cgroup2");
             mounts.find_map(|mount| {
                 let below = Path::new(&unified.pathname).strip_prefix(&mount.root).ok()?;
-                let is_usable = below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-                is_usable.then(|| (mount.mount_point.clone(), mount.mount_point.join(below).components().collect()))
+                let is_usable =
+                    below.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+                is_usable.then(|| {
+                    (mount.mount_point.clone(), mount.mount_point.join(below).components().collect())
+                })
             })
         };
         let Some((top, own)): Option<(PathBuf, PathBuf)> = place() else {
@@ -114,7 +118,9 @@ impl Spot {
             reachable: common(path, own)
                 .filter(|common| common.starts_with(top))
                 .is_some_and(|common| is_writable(&common.join("cgroup.procs"))),
-            marked: ["user.delegate", "trusted.delegate"].iter().any(|name| sys::attribute_is(path, name, b"1")),
+            marked: ["user.delegate", "trusted.delegate"]
+                .iter()
+                .any(|name| sys::attribute_is(path, name, b"1")),
             // Only it has no type: cgroups(7).
             is_root: !path.join("cgroup.type").exists(),
             is_edge: !path.parent().is_some_and(|above| is_writable(&above.join("cgroup.procs"))),
@@ -152,7 +158,10 @@ mod tests {
         // Whoever has a place has a root of it.
         assert_eq!(found.own.is_some(), found.top.is_some());
         if let (Some(own), Some(top)) = (&found.own, &found.top) {
-            assert!(own.path.starts_with(&top.path) && own.reachable == is_writable(&own.path.join("cgroup.procs")));
+            assert!(
+                own.path.starts_with(&top.path)
+                    && own.reachable == is_writable(&own.path.join("cgroup.procs"))
+            );
         }
     }
 

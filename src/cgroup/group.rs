@@ -224,7 +224,9 @@ mod tests {
     fn names_are_random_and_known_again() {
         let (one, other) = (name(), name());
         assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
-        for name in ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""] {
+        for name in
+            ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
+        {
             assert!(!is_name(name), "{name}");
         }
     }

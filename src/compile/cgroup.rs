@@ -1,27 +1,30 @@
 //! Limits → files of cgroups, and where the cgroups are made. Decides by facts (`Cgroups`), so that hosts that we do not
 //! have can be written down; makes nothing.
 
+mod place;
+mod settings;
+
 use std::{path::PathBuf, sync::Arc};
 
+use kennel_helper::plan::Step;
+
+use self::{
+    place::{Place, delegated, missing, named},
+    settings::settings,
+};
 use super::{Shape, identity, limits, seccomp, section::Section};
 use crate::{
     Error,
     caller::Caller,
-    cgroup::{self, Cgroups, Controller, HOST, Setting, Spot},
+    cgroup::{self, Cgroups, Controller, Setting},
     host::Host,
-    host::remedy::{self, DELEGATE},
     policy::{Cgroup, Limits, Policy, Protection},
 };
 
-use kennel_helper::plan::Step;
+pub(super) use self::place::Lack;
 
 /// The group of one command counts its init too.
 const INIT: u64 = 1;
-
-/// cpu.max counts in periods of that many microseconds, and in quotas of this at least.
-const PERIOD: u64 = 100_000;
-const LONGEST_PERIOD: u64 = 1_000_000;
-const SHORTEST_QUOTA: u64 = 1_000;
 
 /// The groups of a session, or of the one-shots of a sandbox.
 #[derive(Clone, Debug)]
@@ -52,19 +55,6 @@ pub(crate) struct Groups {
     device: Option<(u64, u64)>,
 }
 
-/// Why something cannot be held by a cgroup.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Lack {
-    pub(super) reason: String,
-    pub(super) remedy: String,
-}
-
-impl Lack {
-    fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { reason: reason.into(), remedy: remedy.into() }
-    }
-}
-
 impl Groups {
     /// What there is without groups, where nobody asks.
     pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, device: None };
@@ -87,6 +77,11 @@ impl Groups {
         }
     }
 
+    /// Why there are none, and what can be done.
+    pub(crate) fn why(&self) -> Option<(String, String)> {
+        self.lack.clone().map(|Lack { reason, remedy }| (reason, remedy))
+    }
+
     /// The limits of one command alone: those of `wanted` that a group holds.
     pub(super) fn of_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
         if self.plan.is_none() {
@@ -106,14 +101,18 @@ fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
         (limits.io.is_some(), Controller::Io, Protection::Io),
         (limits.cpuset.is_some(), Controller::Cpuset, Protection::Cpuset),
     ];
-    asked.into_iter().filter(|(asked, ..)| *asked).map(|(_, controller, protection)| (controller, protection)).collect()
+    asked
+        .into_iter()
+        .filter(|(asked, ..)| *asked)
+        .map(|(_, controller, protection)| (controller, protection))
+        .collect()
 }
 
 /// Whether there shall be groups, and where.
 ///
 /// # Errors
 /// A path of the policy's where no cgroup is.
-pub(super) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Groups, Error> {
+pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Groups, Error> {
     let limits = &policy.limits;
     let asked = asked(limits);
     let is_named = matches!(limits.cgroup, Cgroup::At(_));
@@ -127,7 +126,9 @@ pub(super) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
                 what: "limits.cgroup",
                 path: path.clone(),
                 source,
-                remedy: Some("name a directory of the cgroup v2 file system that you may write to".to_owned()),
+                remedy: Some(
+                    "name a directory of the cgroup v2 file system that you may write to".to_owned(),
+                ),
             })?;
             named(&spot, caller.is_root())
         }
@@ -139,116 +140,6 @@ pub(super) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
     };
     let device = limits.io.and_then(|_| cgroup::device::of(&caller.absolute(&policy.workspace)));
     Ok(plan(policy, host, place, shape, device))
-}
-
-/// Where groups can be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
-    path: PathBuf,
-    enable: Vec<Controller>,
-    controllers: Vec<Controller>,
-    leave: bool,
-}
-
-impl Place {
-    /// In `spot`, whose groups get all of `controllers`.
-    fn of(spot: &Spot, controllers: &[Controller], leave: bool) -> Self {
-        Self {
-            path: spot.path.clone(),
-            enable: controllers.iter().copied().filter(|controller| !spot.gives.contains(controller)).collect(),
-            controllers: controllers.to_vec(),
-            leave,
-        }
-    }
-}
-
-/// The group that the policy names: whoever names it vouches for it.
-fn named(spot: &Spot, is_root: bool) -> Result<Place, Lack> {
-    let at = spot.path.display();
-    if !spot.writable {
-        return Err(Lack::new(format!("{at} is not writable"), DELEGATE));
-    }
-    if !spot.reachable && !is_root {
-        let reason = format!("processes cannot be moved to {at} from the caller's cgroup");
-        return Err(Lack::new(reason, DELEGATE));
-    }
-    usable(spot)
-}
-
-/// One that is delegated to the caller: its own, the one above, or for real root that of the whole hierarchy.
-fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) -> Result<Place, Lack> {
-    let (Some(own), Some(top)) = (&facts.own, &facts.top) else {
-        return Err(Lack::new("no cgroup v2 hierarchy is mounted here", remedy::UNIFIED));
-    };
-    let is_own = |spot: &Spot| {
-        spot.writable && spot.reachable && !spot.is_root && (spot.marked || !is_root || spot.path == top.path)
-    };
-    let is_above = |spot: &Spot| {
-        let ours = own.path.ends_with(HOST);
-        spot.writable && spot.reachable && !spot.is_root && (spot.marked || ours || !is_root && spot.is_edge)
-    };
-    let mut lack = None;
-    if is_own(own) {
-        match usable(own).and_then(|place| offering(facts, own, place, asked)) {
-            Ok(place) => return Ok(place),
-            Err(reason) => lack = Some(reason),
-        }
-    }
-    if let Some(parent) = facts.parent.as_ref().filter(|parent| is_above(parent)) {
-        match usable(parent).and_then(|place| offering(facts, parent, place, asked)) {
-            Ok(place) => return Ok(place),
-            Err(reason) => lack = lack.or(Some(reason)),
-        }
-    }
-    // As container engines do that have no service manager to ask. What it gives to groups is left as it is.
-    if is_root && top.is_root && top.writable && lack.is_none() {
-        return offering(facts, top, Place::of(top, &wanted(&top.gives), false), asked);
-    }
-    Err(lack.unwrap_or_else(|| {
-        Lack::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
-    }))
-}
-
-/// What groups in a cgroup get of what it offers.
-fn wanted(offers: &[Controller]) -> Vec<Controller> {
-    Controller::ALL.into_iter().filter(|controller| offers.contains(controller)).collect()
-}
-
-/// A group that may hold no process but this one, which can leave.
-fn usable(spot: &Spot) -> Result<Place, Lack> {
-    if spot.others > 0 && !spot.is_root {
-        let reason = format!(
-            "{} holds {} other processes, so it can give no limits to groups in it",
-            spot.path.display(),
-            spot.others
-        );
-        return Err(Lack::new(reason, DELEGATE));
-    }
-    Ok(Place::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
-}
-
-/// A place that offers something of what is asked for.
-fn offering(facts: &Cgroups, spot: &Spot, place: Place, asked: &[Controller]) -> Result<Place, Lack> {
-    match asked.iter().find(|asked| !place.controllers.contains(asked)) {
-        Some(first) if !asked.iter().any(|asked| place.controllers.contains(asked)) => {
-            if facts.of_v1.contains(first) { Err(empty(facts, spot)) } else { Err(missing(&spot.path.display().to_string(), *first)) }
-        }
-        _ => Ok(place),
-    }
-}
-
-/// For a hierarchy whose controllers cgroup v1 has.
-fn empty(facts: &Cgroups, spot: &Spot) -> Lack {
-    let names: Vec<&str> = facts.of_v1.iter().map(|controller| controller.name()).collect();
-    let names = names.join(", ");
-    Lack::new(format!("cgroup v1 has {names} here, and cgroup v2 at {} does not", spot.path.display()), remedy::UNIFIED)
-}
-
-fn missing(at: &str, controller: Controller) -> Lack {
-    Lack::new(
-        format!("the cgroup {at} has no {controller} controller"),
-        format!("have the service manager delegate it: Delegate={controller} … for the unit, user@.service for users"),
-    )
 }
 
 fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, device: Option<(u64, u64)>) -> Groups {
@@ -289,54 +180,6 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, device: Option
     };
     groups.plan = Some(Arc::new(GroupPlan { shared, leaf, ..plan }));
     groups
-}
-
-/// The files that hold processes to `limits`, of those that `groups` can hold them to. `own` are processes of ours.
-fn settings(limits: &Limits, groups: &Groups, own: u64) -> Vec<Setting> {
-    let mut settings = Vec::new();
-    let of = |controller, wanted: bool| wanted && groups.hold(controller);
-    if let Some(memory) = limits.memory.filter(|_| of(Controller::Memory, true)) {
-        // First, or the limit could be met by swapping.
-        let swap = limits.swap.map_or(0, |size| size.bytes());
-        settings.push(Setting::where_there("memory.swap.max", swap));
-        settings.push(Setting::new("memory.max", memory.bytes()));
-    }
-    if let Some(pids) = limits.pids.filter(|_| of(Controller::Pids, true)) {
-        settings.push(Setting::new("pids.max", pids.saturating_add(own).min(u64::from(u32::MAX >> 1))));
-    }
-    if let Some(cpus) = limits.cpus.filter(|_| of(Controller::Cpu, true)) {
-        let (quota, period) = quota(cpus);
-        settings.push(Setting::new("cpu.max", format!("{quota} {period}")));
-    }
-    if let Some(list) = limits.cpuset.as_ref().filter(|_| of(Controller::Cpuset, true)) {
-        settings.push(Setting::new("cpuset.cpus", list));
-    }
-    if let (Some(io), Some((major, minor)), true) = (limits.io, groups.device, of(Controller::Io, true)) {
-        let parts = [
-            io.read.map(|size| format!(" rbps={}", size.bytes())),
-            io.write.map(|size| format!(" wbps={}", size.bytes())),
-            io.read_ops.map(|count| format!(" riops={count}")),
-            io.write_ops.map(|count| format!(" wiops={count}")),
-        ];
-        let parts: String = parts.into_iter().flatten().collect();
-        if !parts.is_empty() {
-            settings.push(Setting::new("io.max", format!("{major}:{minor}{parts}")));
-        }
-    }
-    settings
-}
-
-/// Quota and period of cpu.max, in microseconds.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "a policy has 4096 processors at most, and more than none"
-)]
-fn quota(cpus: f64) -> (u64, u64) {
-    let of = |period: u64| (cpus * period as f64).round() as u64;
-    let period = if of(PERIOD) < SHORTEST_QUOTA { LONGEST_PERIOD } else { PERIOD };
-    (of(period).max(SHORTEST_QUOTA), period)
 }
 
 /// A reaper lies beside the embedding program, in no namespace of its own, and makes few calls. What is sent to the

@@ -23,7 +23,9 @@ use super::{PolicyError, Size, limits::check_size};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cgroup {
-    /// One that is delegated to the caller, where a limit asks for it; none is taken that is not.
+    /// One that is delegated to the caller, where a limit asks for it; none is taken that is not. Where this program is
+    /// the only one in it, it moves to a group of its own there, `kennel-host`, with all its threads: a cgroup that holds
+    /// processes cannot limit groups below it.
     #[default]
     Auto,
     /// None.
@@ -121,8 +123,9 @@ impl FromStr for IoLimits {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong =
-            |reason: &str| PolicyError::value("io", text, format!("{reason}: read=10M,write=5M,read_ops=100,write_ops=50"));
+        let wrong = |reason: &str| {
+            PolicyError::value("io", text, format!("{reason}: read=10M,write=5M,read_ops=100,write_ops=50"))
+        };
         let count = |value: &str| value.parse::<u64>().ok().filter(|count| *count > 0);
         let mut io = Self::default();
         for part in text.split(',') {
@@ -130,12 +133,14 @@ impl FromStr for IoLimits {
             let twice = match name {
                 "read" => io.read.replace(value.parse()?).is_some(),
                 "write" => io.write.replace(value.parse()?).is_some(),
-                "read_ops" => {
-                    io.read_ops.replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?).is_some()
-                }
-                "write_ops" => {
-                    io.write_ops.replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?).is_some()
-                }
+                "read_ops" => io
+                    .read_ops
+                    .replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?)
+                    .is_some(),
+                "write_ops" => io
+                    .write_ops
+                    .replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?)
+                    .is_some(),
                 _ => return Err(wrong("expected parts of")),
             };
             if twice {
@@ -160,7 +165,8 @@ impl fmt::Display for IoLimits {
 
 /// Whether a list of processors is one, such as `0-3,6`.
 pub(super) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
-    let number = |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let number =
+        |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
     let is_range = |part: &str| match part.split_once('-') {
         Some((first, last)) => number(first).zip(number(last)).is_some_and(|(first, last)| first <= last),
         None => number(part).is_some(),
@@ -192,10 +198,14 @@ mod tests {
 
     #[test]
     fn input_and_output_are_said_part_by_part() {
-        for text in ["", "read", "read=", "read=0", "read_ops=0", "read_ops=-1", "read=1,read=2", "x=1", "read=1,"] {
+        for text in
+            ["", "read", "read=", "read=0", "read_ops=0", "read_ops=-1", "read=1,read=2", "x=1", "read=1,"]
+        {
             text.parse::<IoLimits>().expect_err(text);
         }
-        IoLimits { read: Some(Size::from_bytes(0)), ..IoLimits::default() }.check().expect_err("made in code");
+        IoLimits { read: Some(Size::from_bytes(0)), ..IoLimits::default() }
+            .check()
+            .expect_err("made in code");
         IoLimits { write_ops: Some(0), ..IoLimits::default() }.check().expect_err("made in code");
     }
 

@@ -89,7 +89,7 @@ impl Trials {
         Self {
             memfd: host::execute_memfd(),
             overlay: host::mount_overlay().await,
-            cgroup: Cgroup::look(),
+            cgroup: Cgroup::look().await,
             covered: host::covered_below_proc(),
             start,
             refusals,

@@ -277,7 +277,7 @@ impl Live {
         self.background().clear();
         self.trees().take();
         if let Some(groups) = &self.groups {
-            groups.kill();
+            groups.end();
         }
     }
 

@@ -127,7 +127,10 @@ impl Drop for Ground {
 macro_rules! ground {
     () => {{
         let ground = crate::cgroups::Ground::new();
-        assert!(ground.is_some() || std::env::var_os("KENNEL_CGROUPS").is_none(), "there must be groups here");
+        assert!(
+            ground.is_some() || std::env::var_os("KENNEL_CGROUPS").is_none(),
+            "there must be groups here"
+        );
         crate::support::require!(ground.is_some(), "a cgroup v2 to make groups in");
         ground.unwrap()
     }};

@@ -159,8 +159,8 @@ pub(crate) fn hog(arguments: &[&str]) {
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(0u64);
     let mut held = Vec::new();
     for mebibyte in 0..number(0) {
-        // Not all the same, or it could be held in less.
-        held.push((0..1 << 20).map(|at: u64| (at ^ mebibyte) as u8).collect::<Vec<u8>>());
+        // Not zero, which would be held in no page at all.
+        held.push(vec![mebibyte as u8 | 1; 1 << 20]);
     }
     println!("has {}", held.len());
     let _ = std::io::stdout().flush();

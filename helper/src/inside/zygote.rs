@@ -36,13 +36,7 @@ pub(crate) fn serve(
 }
 
 /// Forks one worker. What goes wrong is told on its own socket, to whoever wanted it: the session goes on.
-fn fork(
-    socket: &Fd,
-    plan: &Plan<'_>,
-    narrow: (Option<Fd>, u32),
-    leaf: Option<&Fd>,
-    file_mask: usize,
-) {
+fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, file_mask: usize) {
     let refused = |errno| {
         // Who wanted it may be gone already.
         let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);

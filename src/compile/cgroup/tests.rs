@@ -2,10 +2,21 @@
 
 use std::path::Path;
 
+use kennel_helper::{
+    control::{LONGEST_ROLE, Role},
+    wire::Field,
+};
 use proptest::prelude::*;
 
-use super::*;
-use crate::policy::{IoLimits, Profile, Size};
+use super::{
+    place::{Lack, Place, delegated, named},
+    settings::{SHORTEST_QUOTA, quota},
+    *,
+};
+use crate::{
+    cgroup::Spot,
+    policy::{IoLimits, Profile, Size},
+};
 use Controller::{Cpu, Cpuset, Io, Memory, Pids};
 
 const USUAL: [Controller; 4] = [Memory, Pids, Cpu, Io];
@@ -70,7 +81,9 @@ fn the_group_above_is_taken_only_where_it_is_delegated() {
     }
     // To real root everything is writable: only the mark counts.
     let own = Spot { writable: true, ..own };
-    assert!(found(&facts(own.clone(), above(true, false)), true).expect("marked").path.ends_with("k.service"));
+    assert!(
+        found(&facts(own.clone(), above(true, false)), true).expect("marked").path.ends_with("k.service")
+    );
     // Where this program went by itself is as good as where it came from.
     let host = spot("/c/u/k.scope/kennel-host");
     let scope = Spot { holds_us: false, ..spot("/c/u/k.scope") };
@@ -91,10 +104,14 @@ fn real_root_has_the_top_as_it_is() {
     assert!(lack(&without, true).contains("has no memory controller"));
     // The root of a container's namespace is one like any other.
     let container = Spot { is_root: false, ..spot("/sys/fs/cgroup") };
-    let inside = Cgroups { top: Some(container.clone()), own: Some(container), parent: None, of_v1: Vec::new() };
+    let inside =
+        Cgroups { top: Some(container.clone()), own: Some(container), parent: None, of_v1: Vec::new() };
     assert!(found(&inside, true).expect("writable").leave);
     // And nobody else has it.
-    assert!(lack(&facts, false).ends_with("others, so it can give no limits to groups in it") || found(&facts, false).is_err());
+    assert!(
+        lack(&facts, false).ends_with("others, so it can give no limits to groups in it")
+            || found(&facts, false).is_err()
+    );
 }
 
 #[test]
@@ -103,7 +120,8 @@ fn hosts_without_it_say_what_they_have() {
     let said = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
     assert_eq!(said, "/c/user.slice/s.scope is not delegated to the caller");
     let bare = Spot { is_root: true, offers: Vec::new(), ..spot("/c/unified") };
-    let hybrid = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
+    let hybrid =
+        Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
     assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
@@ -114,13 +132,16 @@ fn a_named_group_must_be_usable_and_nothing_else() {
     assert!(named(&spot("/c/ci"), false).is_ok());
     let lack = |spot| named(&spot, false).expect_err("not usable").reason;
     assert_eq!(lack(Spot { writable: false, ..spot("/c/ci") }), "/c/ci is not writable");
-    assert!(lack(Spot { reachable: false, ..spot("/c/ci") }).starts_with("processes cannot be moved to /c/ci"));
+    assert!(
+        lack(Spot { reachable: false, ..spot("/c/ci") }).starts_with("processes cannot be moved to /c/ci")
+    );
     assert!(lack(Spot { others: 2, ..spot("/c/ci") }).contains("holds 2 other processes"));
 }
 
 fn groups_of(limits: Limits, shape: Shape, controllers: &[Controller], device: Option<(u64, u64)>) -> Groups {
     let policy = Policy { limits, ..Policy::profile(Profile::RepoWrite, "/w") };
-    let place = Place { path: "/c".into(), enable: Vec::new(), controllers: controllers.to_vec(), leave: false };
+    let place =
+        Place { path: "/c".into(), enable: Vec::new(), controllers: controllers.to_vec(), leave: false };
     plan(&policy, &Host::detect(), place, shape, device)
 }
 
@@ -164,7 +185,12 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     let plan = groups.plan.clone().expect("a plan");
     assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
     assert_eq!(said(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
-    let wanted = Limits { memory: Some(Size::from_bytes(1 << 20)), pids: Some(3), cpus: Some(1.0), ..Limits::default() };
+    let wanted = Limits {
+        memory: Some(Size::from_bytes(1 << 20)),
+        pids: Some(3),
+        cpus: Some(1.0),
+        ..Limits::default()
+    };
     let tight = groups.of_command(&all(), &wanted);
     assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
     assert!(Groups::NONE.of_command(&all(), &wanted).is_empty());
@@ -177,6 +203,14 @@ fn processors_are_held_by_those_who_asked_and_io_where_there_is_a_disk() {
     assert!(!groups.hold(Cpuset) && !groups.hold(Io));
     assert!(groups.lack(Io).expect("a reason").reason.contains("block device"));
     assert!(groups.lack(Cpuset).expect("a reason").reason.contains("no cpuset controller"));
+}
+
+#[test]
+fn a_reaper_is_told_all_in_one_message() {
+    let mut message = Vec::new();
+    let (steps, name) = (reaper(&Host { seccomp: true, ..Host::detect() }), c"kennel-0123456789abcdef");
+    Role::Reaper { namespaces: &steps.bytes, name }.put(&mut message);
+    assert!(message.len() <= LONGEST_ROLE, "{}", message.len());
 }
 
 #[test]
@@ -212,10 +246,24 @@ proptest! {
 
 fn spots(path: &'static str) -> impl Strategy<Value = Spot> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let lists = (proptest::sample::subsequence(USUAL.to_vec(), 0..=4), proptest::sample::subsequence(USUAL.to_vec(), 0..=4));
+    let lists = (
+        proptest::sample::subsequence(USUAL.to_vec(), 0..=4),
+        proptest::sample::subsequence(USUAL.to_vec(), 0..=4),
+    );
     (flags, lists, 0usize..2, "(/kennel-host)?").prop_map(move |(flags, (offers, gives), others, name)| {
         let path = format!("{path}{name}");
         let (writable, reachable, marked, is_root, is_edge, holds_us) = flags;
-        Spot { path: path.into(), offers, gives, writable, reachable, marked, is_root, is_edge, others, holds_us }
+        Spot {
+            path: path.into(),
+            offers,
+            gives,
+            writable,
+            reachable,
+            marked,
+            is_root,
+            is_edge,
+            others,
+            holds_us,
+        }
     })
 }

@@ -24,7 +24,9 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
     let ground = ground!();
     require!(ground.has_controllers(), "controllers");
     let (ours, theirs) = (workspace(), workspace());
-    let calm = Session::prepare(&policy(ours.path(), Limits { memory: mebibytes(256), ..ground.limits() })).await.unwrap();
+    let calm = Session::prepare(&policy(ours.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
+        .await
+        .unwrap();
     let limits = Limits { memory: mebibytes(64), pids: Some(20), cpus: Some(0.5), ..ground.limits() };
     let hostile = Session::prepare(&policy(theirs.path(), limits)).await.unwrap();
     let before = median(&calm).await;
@@ -38,7 +40,11 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         println!("{attack}: a sibling's warm command takes {ratio:.2} of {before:?}");
         attacker.start_kill().unwrap();
         let outcome = attacker.wait().await.unwrap();
-        assert!(attack != "hog 500 60" || outcome.limit == Some(Limit::Memory) || outcome.ended == kennel::Ended::Killed);
+        assert!(
+            attack != "hog 500 60"
+                || outcome.limit == Some(Limit::Memory)
+                || outcome.ended == kennel::Ended::Killed
+        );
         // Wanted: 2. Half a processor of two is gone; the rest is for a machine that is emulated and busy.
         assert!(ratio < 4.0, "{attack}: {ratio}");
     }

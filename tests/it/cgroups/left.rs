@@ -9,7 +9,10 @@ use std::{
 };
 
 use kennel::{Sandbox, Session};
-use nix::{sys::signal::{Signal, kill}, unistd::Pid};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use super::{Ground, ground, policy, running};
 use crate::support::{kennel, patient, until, workspace};
@@ -61,9 +64,13 @@ fn reaper(pid: u32) -> Option<i32> {
             of(child).is_none() || of(child) == of(&pid.to_string())
         };
         let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
-        let levels = status.lines().find(|line| line.starts_with("NSpid:")).map(|line| line.split_whitespace().count());
+        let levels = status
+            .lines()
+            .find(|line| line.starts_with("NSpid:"))
+            .map(|line| line.split_whitespace().count());
         let own = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let ours = own.lines().find(|line| line.starts_with("NSpid:")).map(|line| line.split_whitespace().count());
+        let ours =
+            own.lines().find(|line| line.starts_with("NSpid:")).map(|line| line.split_whitespace().count());
         same("pid") && levels == ours
     };
     listed.split_whitespace().find(beside).and_then(|child| child.parse().ok())
@@ -135,7 +142,8 @@ fn host() {
     let limits = kennel::Limits { cgroup: kennel::Cgroup::At(ground.into()), ..kennel::Limits::default() };
     let policy = policy(Path::new(dir), limits);
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-        let (one, other) = (Session::prepare(&policy).await.unwrap(), Session::prepare(&policy).await.unwrap());
+        let (one, other) =
+            (Session::prepare(&policy).await.unwrap(), Session::prepare(&policy).await.unwrap());
         let sandbox = Sandbox::new(&policy).unwrap();
         let _alone = sandbox.command("sleep").arg("60").spawn().await.unwrap();
         let _running = one.command("sleep").arg("60").spawn().await.unwrap();

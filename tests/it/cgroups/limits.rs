@@ -6,7 +6,9 @@ use kennel::{Details, Ended, Error, Limit, Limits, Session, State};
 use serde_json::json;
 
 use super::{attempt, ground, mebibytes, policy, protection, require_groups};
-use crate::support::{has, kennel, patient, patient_flag, report, require, stderr, stdout, succeeds, workspace};
+use crate::support::{
+    has, kennel, patient, patient_flag, report, require, stderr, stdout, succeeds, workspace,
+};
 
 #[test]
 fn memory_of_all_processes_together_ends_the_command_and_says_so() {
@@ -29,13 +31,19 @@ fn memory_of_all_processes_together_ends_the_command_and_says_so() {
         assert_eq!((&report["ended"], &report["limit"]), (&json!("signaled"), &json!("memory")), "{report}");
         let failure = &report["failure"];
         assert_eq!(failure["class"], "resource_limit_exceeded");
-        assert_eq!((&failure["details"]["limit"], &failure["details"]["configured"]), (&json!("memory"), &json!("64M")));
+        assert_eq!(
+            (&failure["details"]["limit"], &failure["details"]["configured"]),
+            (&json!("memory"), &json!("64M"))
+        );
         assert!(report["usage"]["oom_kills"].as_u64().unwrap() > 0, "{report}");
         if let Some(peak) = report["usage"]["peak_memory_bytes"].as_u64() {
             assert!((32 << 20..=64 << 20).contains(&peak), "{peak}");
             assert!(failure["details"]["used"].is_string(), "{failure}");
         }
-        assert_eq!(protection(&report, "memory"), ("enforced", "memory.max 64M, swap none, with all that the command starts"));
+        assert_eq!(
+            protection(&report, "memory"),
+            ("enforced", "memory.max 64M, swap none, with all that the command starts")
+        );
     }
     let (status, said, report) = attempt(&["--memory", "256M"], "hog 100");
     assert_eq!((status, &*said, &report["limit"]), (Some(0), "has 100", &json!(null)));
@@ -69,9 +77,16 @@ fn processes_are_counted_for_root_too() {
     let dir = workspace();
     let (output, said) = report(dir.path(), &["--pids", "20"], &["sh", "-c", &script]);
     assert!(!output.status.success() && !stdout(&output).contains("all"), "{output:?}");
-    assert!(stderr(&output).contains("Cannot fork") || stderr(&output).contains("Resource temporarily"), "{output:?}");
+    assert!(
+        stderr(&output).contains("Cannot fork") || stderr(&output).contains("Resource temporarily"),
+        "{output:?}"
+    );
     assert_eq!(protection(&said, "pids"), ("enforced", "pids.max 20, with all that the command starts"));
-    assert_eq!((&said["limit"], &said["failure"]["details"]["configured"]), (&json!("pids"), &json!("20")), "{said}");
+    assert_eq!(
+        (&said["limit"], &said["failure"]["details"]["configured"]),
+        (&json!("pids"), &json!("20")),
+        "{said}"
+    );
     assert_eq!(succeeds(dir.path(), &["--pids", "60"], &script), "all");
     // Exactly that many: the shell and 19 more.
     let exact = format!("i=0; while [ $i -lt 19 ]; do sleep {wait} & i=$((i+1)); done; wait; echo all");
@@ -81,13 +96,15 @@ fn processes_are_counted_for_root_too() {
 #[test]
 fn processors_are_held_and_the_time_without_them_is_told() {
     require_groups!();
-    let (status, _, report) = attempt(&["--cpus", "0.25", "--timeout", &patient_flag(Duration::from_secs(2))], "busy 4");
+    let (status, _, report) =
+        attempt(&["--cpus", "0.25", "--timeout", &patient_flag(Duration::from_secs(2))], "busy 4");
     assert_eq!(status, Some(124), "{report}");
     assert_eq!(protection(&report, "cpus"), ("enforced", "cpu.max 0.25, with all that the command starts"));
     let usage = &report["usage"];
     let number = |key: &str| usage[key].as_u64().unwrap_or_else(|| panic!("no {key} in {report}"));
     assert!(number("throttled_us") > 0, "{report}");
-    let (used, wall) = (number("user_us") + number("system_us"), report["duration_ms"].as_u64().unwrap() * 1000);
+    let (used, wall) =
+        (number("user_us") + number("system_us"), report["duration_ms"].as_u64().unwrap() * 1000);
     assert!(used * 2 < wall, "{used} µs of {wall}: a quarter, and some slack");
 }
 
@@ -112,8 +129,12 @@ fn input_and_output_are_not_held_without_a_disk_and_that_is_said() {
     let (output, said) = report(dir.path(), &["--io", "write=1M"], &["true"]);
     assert!(output.status.success(), "{output:?}");
     let (state, detail) = protection(&said, "io");
-    assert!(state == "enforced" || detail.contains("block device") || detail.contains("controller"), "{detail}");
-    let refused = kennel(dir.path(), &["--profile", "ci-only", "--io", "write=1M"], &["true"]).output().unwrap();
+    assert!(
+        state == "enforced" || detail.contains("block device") || detail.contains("controller"),
+        "{detail}"
+    );
+    let refused =
+        kennel(dir.path(), &["--profile", "ci-only", "--io", "write=1M"], &["true"]).output().unwrap();
     assert!(state == "enforced" || refused.status.code() == Some(125), "{refused:?}");
 }
 
@@ -147,7 +168,9 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
     let outcome = session.command("/payload").args(["hog", "300"]).status().await.unwrap();
     assert_eq!((outcome.limit, outcome.ended), (Some(Limit::Memory), Ended::Signaled), "{outcome:?}");
     let failure = outcome.failure().unwrap();
-    assert!(matches!(&failure.details, Details::Limit { limit: Limit::Memory, configured: Some(size), .. } if size == "128M"));
+    assert!(
+        matches!(&failure.details, Details::Limit { limit: Limit::Memory, configured: Some(size), .. } if size == "128M")
+    );
     // It lives, and is not blamed for what another did.
     bystander.signal(nix::libc::SIGTERM).unwrap();
     let outcome = bystander.wait().await.unwrap();
@@ -157,7 +180,13 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
         let outcome = session.command("true").status().await.unwrap();
         assert!(outcome.status.success() && outcome.limit.is_none(), "{outcome:?}");
     }
-    let outcome = session.command("sh").args(["-c", "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done"]).stderr(kennel::Stdio::null()).status().await.unwrap();
+    let outcome = session
+        .command("sh")
+        .args(["-c", "i=0; while [ $i -lt 60 ]; do sleep 9 & i=$((i+1)); done"])
+        .stderr(kennel::Stdio::null())
+        .status()
+        .await
+        .unwrap();
     assert_eq!(outcome.limit, Some(Limit::Pids), "{outcome:?}");
     session.shutdown().await;
     assert!(ground.groups().is_empty(), "shutdown waits for it: {:?}", ground.groups());
@@ -168,7 +197,9 @@ async fn one_command_of_a_session_can_have_less() {
     let ground = ground!();
     require!(ground.has_controllers(), "controllers");
     let dir = workspace();
-    let session = Session::prepare(&policy(dir.path(), Limits { memory: mebibytes(256), ..ground.limits() })).await.unwrap();
+    let session = Session::prepare(&policy(dir.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
+        .await
+        .unwrap();
     let hog = |limits: Option<Limits>| {
         let mut command = session.command("/payload");
         command.args(["hog", "60"]);
@@ -179,7 +210,10 @@ async fn one_command_of_a_session_can_have_less() {
         let less = hog(Some(Limits { memory: mebibytes(32), ..Limits::default() })).await.unwrap();
         assert_eq!(less.limit, Some(Limit::Memory), "{less:?}");
         let failure = less.failure().unwrap();
-        assert!(matches!(&failure.details, Details::Limit { configured: Some(size), .. } if size == "32M"), "{failure:?}");
+        assert!(
+            matches!(&failure.details, Details::Limit { configured: Some(size), .. } if size == "32M"),
+            "{failure:?}"
+        );
         assert!(hog(None).await.unwrap().status.success(), "the next one has the policy's");
     }
     // These two cannot be had without a group.

@@ -12,16 +12,26 @@ fn without_groups_a_limit_is_weaker_and_says_why() {
     assert!(output.status.success(), "{output:?}");
     let (state, detail) = protection(&said, "memory");
     if env::var_os("KENNEL_CGROUPS").is_some() || has_groups() {
-        assert_eq!((state, detail), ("enforced", "memory.max 64M, swap none, with all that the command starts"));
+        assert_eq!(
+            (state, detail),
+            ("enforced", "memory.max 64M, swap none, with all that the command starts")
+        );
         return;
     }
     assert_eq!(state, "degraded");
-    assert!(detail.starts_with("RLIMIT_DATA: private writable memory of each process, not of all together; "), "{detail}");
+    assert!(
+        detail.starts_with("RLIMIT_DATA: private writable memory of each process, not of all together; "),
+        "{detail}"
+    );
     // What was found, and what can be done.
-    assert!(detail.contains("cgroup") && (detail.contains("Delegate=yes") || detail.contains("boot with")), "{detail}");
+    assert!(
+        detail.contains("cgroup") && (detail.contains("Delegate=yes") || detail.contains("boot with")),
+        "{detail}"
+    );
     let line = format!("kennel: memory degraded: {detail}");
     assert!(stderr(&output).lines().any(|said| said == line), "{output:?}");
-    let output = kennel(dir.path(), &["--profile", "ci-only", "--memory", "64M"], &["true"]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--profile", "ci-only", "--memory", "64M"], &["true"]).output().unwrap();
     assert!(output.status.code() == Some(125) && stderr(&output).contains("to mend it: "), "{output:?}");
 }
 
@@ -67,7 +77,10 @@ fn a_named_group_is_used_whatever_limits_there_are() {
     let dir = workspace();
     let (output, said) = report(dir.path(), &ground.flags(), &["true"]);
     assert!(output.status.success(), "{output:?}");
-    assert!(said["usage"]["user_us"].as_u64().unwrap() + said["usage"]["system_us"].as_u64().unwrap() > 0, "{said}");
+    assert!(
+        said["usage"]["user_us"].as_u64().unwrap() + said["usage"]["system_us"].as_u64().unwrap() > 0,
+        "{said}"
+    );
     if ground.has_controllers() {
         assert_eq!(said["usage"]["oom_kills"], 0, "{said}");
     }
