@@ -160,7 +160,7 @@ pub(crate) fn hog(arguments: &[&str]) {
     let mut held = Vec::new();
     for mebibyte in 0..number(0) {
         // Not zero, which would be held in no page at all.
-        held.push(vec![mebibyte as u8 | 1; 1 << 20]);
+        held.push(vec![u8::try_from(mebibyte % 255).unwrap_or(0) | 1; 1 << 20]);
     }
     println!("has {}", held.len());
     let _ = std::io::stdout().flush();

