@@ -185,8 +185,8 @@ impl Child {
                 running.note(&report);
                 return Ok(None);
             }
-            // Init was killed: by the last resort of ours, or by somebody else.
-            Arrival::Closed if running.was_killed() => {
+            // Init was killed: by the last resort of ours, or with its command for want of memory.
+            Arrival::Closed if running.was_killed() || running.ran_out_of_memory() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default(), None)))
             }
             Arrival::Closed => {

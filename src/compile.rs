@@ -4,6 +4,7 @@
 //! policy is in this room, so that the inside has none.
 
 pub(crate) mod bridge;
+pub(crate) mod cgroup;
 mod emit;
 mod environment;
 pub(crate) mod explain;
@@ -81,6 +82,7 @@ struct Parts<'p> {
     names: &'p home::Names,
     shape: Shape,
     subject: Subject<'p>,
+    groups: &'p cgroup::Groups,
 }
 
 pub(crate) use self::{system::is_of_system, walk::on_the_way};
@@ -171,6 +173,8 @@ pub(crate) struct Compiled {
     pub(crate) rooms: Vec<Room>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
+    /// Cgroups of the commands, where there are some.
+    pub(crate) groups: cgroup::Groups,
     /// Where what happens is written down; its path is absolute.
     pub(crate) audit: Option<Audit>,
     /// What a proxy has to know, where there shall be one.
@@ -184,6 +188,8 @@ pub(crate) struct Compiled {
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
 pub(crate) struct Begun {
     pub(crate) namespaces: Section,
+    /// Cgroups that PID 1 is to be born in one of.
+    pub(crate) groups: cgroup::Groups,
     enforcement: Enforcement,
 }
 
@@ -201,12 +207,14 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
         });
     }
     let subject = Subject::Workspace;
-    let parts = Parts { policy, host, caller, names: &home::Names::default(), shape, subject };
+    let groups = cgroup::groups(policy, host, caller, shape)?;
+    let names = &home::Names::default();
+    let parts = Parts { policy, host, caller, names, shape, subject, groups: &groups };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
     limits::pid_max(&parts, &mut namespaces);
-    Ok(Begun { namespaces, enforcement })
+    Ok(Begun { namespaces, groups, enforcement })
 }
 
 /// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
@@ -255,9 +263,9 @@ fn finish_for(
     begun: Begun,
     (policy, host, caller, shape): (&Policy, &Host, &Caller, Shape),
 ) -> Result<Compiled, Error> {
-    let Begun { namespaces, mut enforcement } = begun;
+    let Begun { namespaces, groups, mut enforcement } = begun;
     let names = home::Names::read(&caller.homes);
-    let parts = Parts { policy, host, caller, names: &names, shape, subject };
+    let parts = Parts { policy, host, caller, names: &names, shape, subject, groups: &groups };
     let workspace = match subject {
         Subject::Workspace => Some(grants::workspace(&parts)?),
         Subject::Program(_) => None,
@@ -301,6 +309,7 @@ fn finish_for(
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),
         terms: policy.explain.then(|| Arc::new(Terms::new(&parts, Arc::clone(&view)))),
+        groups,
         enforcement,
         view,
     })

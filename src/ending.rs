@@ -5,7 +5,7 @@
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
-use crate::{Ended, Limit, Limits, Size, Span, Usage};
+use crate::{Ended, Limit, Limits, Size, Span, Usage, cgroup::Used};
 
 /// Why Kennel ended a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub(crate) struct Facts<'f> {
     pub(crate) timeout: Option<Duration>,
     /// A private file system that was full at its end.
     pub(crate) full: Option<Full>,
+    /// What its cgroup says; nothing where it has none.
+    pub(crate) group: &'f Used,
 }
 
 /// What it comes to.
@@ -66,7 +68,10 @@ pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
         // It may have come to its end before the kill did.
         _ if facts.status.success() => (by_itself, None),
         Some(Cause::Flooded { seen, cap }) => (by_itself, Some(flooded(seen, cap))),
-        None => (by_itself, by_signal(facts).or_else(|| facts.full.map(full))),
+        None => {
+            let hit = out_of_memory(facts).or_else(|| by_signal(facts)).or_else(|| facts.full.map(full));
+            (by_itself, hit.or_else(|| out_of_pids(facts)))
+        }
     };
     Ending { ended, hit }
 }
@@ -87,6 +92,26 @@ fn full(full: Full) -> Hit {
         Full::Inodes(count) => format!("{count} inodes"),
     };
     Hit { limit: Limit::Tmpfs, configured: Some(words.clone()), used: Some(words) }
+}
+
+/// A cgroup was at its limit of memory, and processes of this command were killed for it.
+fn out_of_memory(facts: &Facts<'_>) -> Option<Hit> {
+    let words = |bytes: u64| Size::from_bytes(bytes).to_string();
+    facts.group.ran_out_of_memory().then(|| Hit {
+        limit: Limit::Memory,
+        configured: facts.limits.memory.map(|size| size.to_string()),
+        used: facts.usage.peak_memory_bytes.map(words),
+    })
+}
+
+/// A cgroup refused the command a process or thread.
+fn out_of_pids(facts: &Facts<'_>) -> Option<Hit> {
+    facts.group.refused_pids.then(|| Hit {
+        limit: Limit::Pids,
+        configured: facts.limits.pids.map(|count| count.to_string()),
+        // Without its init.
+        used: facts.usage.peak_pids.map(|count| count.saturating_sub(1).to_string()),
+    })
 }
 
 /// Limits that end a process by a signal of their own. A shell tells of a child that ended so by a status of its own.
@@ -132,6 +157,7 @@ mod tests {
             limits,
             timeout: Some(Duration::from_millis(200)),
             full,
+            group: &Used::default(),
         })
     }
 

@@ -19,6 +19,7 @@ use nix::{
 use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
+    cgroup::Leaf,
     outcome::Denial,
     packet,
     session::Hold,
@@ -45,6 +46,8 @@ pub(crate) struct Inside {
     over: bool,
     /// Kept until everything of it has ended and was undone.
     hold: Option<Hold>,
+    /// The cgroup of everything of it, where there is one.
+    leaf: Option<Leaf>,
 }
 
 /// What arrived on the control socket.
@@ -81,7 +84,9 @@ pub(crate) struct Listening {
 impl Inside {
     /// A child of ours.
     pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd) -> Self {
-        Self { control, pidfd: Some(pidfd), watches: Arc::default(), is_child: true, over: false, hold: None }
+        let mut child = Self::worker(control);
+        (child.pidfd, child.is_child) = (Some(pidfd), true);
+        child
     }
 
     /// `watches` are paths to look at when everything inside has ended, however it ends.
@@ -91,7 +96,24 @@ impl Inside {
 
     /// A worker that a zygote was ordered to fork.
     pub(crate) fn worker(control: OwnedFd) -> Self {
-        Self { control, pidfd: None, watches: Arc::default(), is_child: false, over: false, hold: None }
+        let watches = Arc::default();
+        Self { control, pidfd: None, watches, is_child: false, over: false, hold: None, leaf: None }
+    }
+
+    /// Its cgroup, where it has one; removed once everything of it has ended.
+    pub(crate) fn lies_in(&mut self, leaf: Option<Leaf>) {
+        self.leaf = leaf;
+    }
+
+    /// Its cgroup.
+    pub(crate) fn leaf(&self) -> Option<&Leaf> {
+        self.leaf.as_ref()
+    }
+
+    /// Lets go of a child that ends with its control socket, without ending it.
+    pub(crate) fn into_parts(mut self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let control = self.control.try_clone()?;
+        Ok((control, self.pidfd.take().ok_or(io::ErrorKind::NotFound)?))
     }
 
     /// It has a command of a session from now on.
@@ -211,6 +233,9 @@ impl Inside {
         if let Some(pidfd) = &self.pidfd {
             sys::kill(pidfd);
         }
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
     }
 }
 
@@ -229,11 +254,14 @@ impl Drop for Inside {
             return;
         }
         sys::kill(&pidfd);
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
         if self.watches.is_empty() && !self.is_child {
             return;
         }
         let watches = std::mem::take(&mut self.watches);
-        let remains = Remains { pidfd, watches, _hold: self.hold.take() };
+        let remains = Remains { pidfd, watches, _hold: self.hold.take(), _leaf: self.leaf.take() };
         if remains.have_ended(PollTimeout::ZERO) {
             return;
         }
@@ -253,6 +281,8 @@ struct Remains {
     watches: Arc<[Watch]>,
     /// Let go after the rest.
     _hold: Option<Hold>,
+    /// Removed after the rest, when nobody is in it any more.
+    _leaf: Option<Leaf>,
 }
 
 impl AsRawFd for Remains {

@@ -45,6 +45,7 @@ mod audit;
 mod bridge;
 mod caller;
 mod capabilities;
+mod cgroup;
 mod child;
 mod client;
 mod command;
@@ -101,9 +102,9 @@ pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use overlay::{Change, ChangeKind, Committed, OverlayError, Refusal, Refused};
 pub use policy::{
-    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Overlay, Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
-    Toolchains,
+    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,
+    OnUnavailable, Overlay, Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span,
+    TmpLife, Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};

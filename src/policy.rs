@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 pub(crate) mod arbitrary;
 mod audit;
+mod cgroup;
 mod env;
 mod error;
 mod file;
@@ -28,6 +29,7 @@ pub(crate) mod words;
 
 pub use audit::Audit;
 pub(crate) use audit::DATE;
+pub use cgroup::{Cgroup, IoLimits};
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;
 pub(crate) use error::{shown, told};

@@ -18,6 +18,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use crate::{
     Audit, Enforcement, Error, Protection, State,
     audit::{Log, Trail},
+    cgroup::Groups,
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
     host::remedy::remedy,
@@ -37,6 +38,8 @@ pub(crate) struct Prepared {
     /// Who decides what passes the proxy, where there is one.
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
+    /// Cgroups of one-shots, since one was started.
+    groups: Mutex<Option<Arc<Groups>>>,
 }
 
 impl Prepared {
@@ -47,8 +50,9 @@ impl Prepared {
     pub(crate) fn new(mut compiled: Compiled, images: Images, begun: Option<Inside>) -> Result<Self, Error> {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
+        let groups = Mutex::default();
         let log = compiled.audit.take().map(|audit| open(&audit)).transpose()?.map(Arc::new);
-        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log })
+        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log, groups })
     }
 
     /// The trail of one sandbox of this policy.
@@ -66,6 +70,21 @@ impl Prepared {
     /// Who decides what passes the proxy, where there is one.
     pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
         self.gate.as_ref()
+    }
+
+    /// One-shots go on with the cgroups that the one that was started ahead lies in.
+    pub(crate) fn grouped(self, groups: Option<Arc<Groups>>) -> Self {
+        Self { groups: Mutex::new(groups), ..self }
+    }
+
+    /// The cgroups of one-shots, where there shall be some. Made for the first.
+    pub(crate) fn groups(&self) -> Result<Option<Arc<Groups>>, Error> {
+        let Some(plan) = &self.compiled.groups.plan else { return Ok(None) };
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if groups.is_none() {
+            *groups = Some(Groups::make(plan, &self.images)?);
+        }
+        Ok(groups.clone())
     }
 
     /// What was started ahead, if nobody has had it.

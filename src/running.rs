@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     Enforcement, Error, Limits, Outcome, Usage,
     audit::{Exec, Late},
+    cgroup::{Leaf, Setting, Used},
     compile::Section,
     ending::{Cause, Ending, Facts, Full, ending},
     explain::{self, Judge, Refusals},
@@ -44,6 +45,8 @@ pub(crate) struct Asked {
     pub(crate) caps: [Option<u64>; 2],
     /// All limits that hold for it, whosever they are.
     pub(crate) limits: Limits,
+    /// Those of it alone that its cgroup holds.
+    pub(crate) settings: Vec<Setting>,
     /// Whether what the command leaves behind lives on.
     pub(crate) background: bool,
     /// Steps of this worker alone.
@@ -285,9 +288,21 @@ impl Running {
         }
     }
 
+    /// What its cgroup says that was used, where it has one.
+    fn used(&self) -> Used {
+        self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
+    }
+
+    /// Whether everything of it was killed because its memory was at its limit.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        self.used().ran_out_of_memory()
+    }
+
     /// What became of the command; `full` is a private file system of it in which nothing was left.
-    pub(crate) fn outcome(&mut self, status: ExitStatus, usage: Usage, full: Option<Full>) -> Outcome {
+    pub(crate) fn outcome(&mut self, status: ExitStatus, mut usage: Usage, full: Option<Full>) -> Outcome {
         let duration = self.born.elapsed();
+        let group = self.used();
+        group.enter(&mut usage);
         let Ending { ended, hit } = ending(&Facts {
             status,
             cause: self.killed,
@@ -296,6 +311,7 @@ impl Running {
             limits: &self.asked.limits,
             timeout: self.asked.timeout,
             full,
+            group: &group,
         });
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");

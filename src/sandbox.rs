@@ -5,6 +5,7 @@ use std::{ffi::OsStr, future::Future, sync::Arc, time::Duration};
 use crate::{
     Command, Decision, Enforcement, Error, Host, NetworkRequest, Policy,
     caller::Caller,
+    cgroup::Groups,
     command::Source,
     compile::{self, Shape},
     prepared::Prepared,
@@ -53,9 +54,11 @@ impl Sandbox {
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images =
             Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
-        let started = start::start(&images, shape, &begun.namespaces)?;
+        let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
+        let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
+        let started = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?) })
+        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?.grouped(groups)) })
     }
 
     /// Has `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer

@@ -2,6 +2,7 @@
 //! for about as long as posix_spawn(3) would.
 
 use std::{
+    ffi::CString,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::OnceLock,
@@ -18,12 +19,13 @@ use nix::{
 
 use crate::{
     Error, OverlayError, Protection,
+    cgroup::Leaf,
     compile::{Section, Shape},
     host::remedy,
     image::Image,
     inside::Inside,
     prepared::{Bytes, Prepared},
-    sys::{self, BirthError, Birthright, Users},
+    sys::{self, BirthError, Birthright, Born, Cradle, Users},
 };
 
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
@@ -51,10 +53,10 @@ impl Images {
         self
     }
 
-    /// Starts the inside; answers its pidfd.
-    fn give_birth(&self, control: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+    /// Starts the inside, in a cgroup where there is one for it.
+    fn give_birth(&self, control: BorrowedFd<'_>, cradle: Cradle<'_>) -> Result<Born, Error> {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match sys::give_birth(sealed.as_fd(), control, self.birthright) {
+            match sys::give_birth(sealed.as_fd(), control, self.birthright, cradle) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
                 Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 born => return born.map_err(|error| birth_error(error, self.birthright.users)),
@@ -69,7 +71,7 @@ impl Images {
                 self.on_disk.get_or_init(|| image)
             }
         };
-        sys::give_birth(image.as_fd(), control, self.birthright)
+        sys::give_birth(image.as_fd(), control, self.birthright, cradle)
             .map_err(|error| birth_error(error, self.birthright.users))
     }
 }
@@ -110,30 +112,61 @@ fn not_executed(source: io::Error) -> Error {
     Error::Step { step, protection: Protection::Root, source, remedy }
 }
 
-/// Starts PID 1 with its first steps. It waits for the plan then.
-pub(crate) fn start(images: &Images, shape: Shape, namespaces: &Section) -> Result<Inside, Error> {
+/// Starts PID 1 with its first steps, in the cgroup that is its own, if any. It waits for the plan then.
+pub(crate) fn start(
+    images: &Images,
+    shape: Shape,
+    namespaces: &Section,
+    leaf: Option<Leaf>,
+) -> Result<Inside, Error> {
     let namespaces = &*namespaces.bytes;
     let role = match shape {
         Shape::OneShot => Role::Alone { namespaces },
         Shape::Session { .. } => Role::Zygote { namespaces },
     };
-    start_as(images, &role)
+    let cradle = leaf.as_ref().map_or(Cradle::Namespaces, |leaf| Cradle::Group(leaf.as_fd()));
+    let (mut inside, born) = start_in(images, cradle)?;
+    if let Some(leaf) = leaf.as_ref().filter(|_| !born.1) {
+        // Before its first steps: one of them has the cgroup that it lies in shown as the root.
+        leaf.take_in(born.0)?;
+    }
+    first_steps(&inside, &role, None)?;
+    inside.lies_in(leaf);
+    Ok(inside)
 }
 
 /// Starts a bridge with its first steps. It waits for the plan then.
 pub(crate) fn start_bridge(images: &Images, namespaces: &Section) -> Result<Inside, Error> {
-    start_as(images, &Role::Bridge { namespaces: &namespaces.bytes })
+    let (inside, _) = start_in(images, Cradle::Namespaces)?;
+    first_steps(&inside, &Role::Bridge { namespaces: &namespaces.bytes }, None)?;
+    Ok(inside)
 }
 
-fn start_as(images: &Images, role: &Role<'_>) -> Result<Inside, Error> {
+/// Starts a reaper for the cgroup `name` in `directory`. Answers its control socket, at whose end it acts, and its pidfd.
+pub(crate) fn start_reaper(
+    images: &Images,
+    steps: &Section,
+    name: &str,
+    directory: BorrowedFd<'_>,
+) -> Result<(OwnedFd, OwnedFd), Error> {
+    let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
+    let role = Role::Reaper { namespaces: &steps.bytes, name: &name };
+    let (reaper, _) = start_in(images, Cradle::Beside)?;
+    first_steps(&reaper, &role, Some(directory))?;
+    reaper.into_parts().map_err(Error::io("keep hold of a reaper"))
+}
+
+/// Starts the inside; answers its pid too, and whether it lies in its group.
+fn start_in(images: &Images, cradle: Cradle<'_>) -> Result<(Inside, (i32, bool)), Error> {
     let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
-    let pidfd = images.give_birth(theirs.as_fd())?;
-    drop(theirs);
-    let inside = Inside::child(ours, pidfd);
+    let born = images.give_birth(theirs.as_fd(), cradle)?;
+    Ok((Inside::child(ours, born.pidfd), (born.pid, born.is_in_group)))
+}
+
+fn first_steps(inside: &Inside, role: &Role<'_>, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
     let mut message = Vec::new();
     role.put(&mut message);
-    unless_gone(inside.send(&message, [])).map_err(Error::io("hand over the first steps"))?;
-    Ok(inside)
+    unless_gone(inside.send(&message, descriptor)).map_err(Error::io("hand over the first steps"))
 }
 
 /// Hands over the plan; `narrow` are the steps of a one-shot alone.
@@ -170,7 +203,10 @@ pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result
     }
     let mut inside = match prepared.take_begun() {
         Some(inside) => inside,
-        None => start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces)?,
+        None => {
+            let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
+            start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces, leaf)?
+        }
     };
     hand_over(&mut inside, prepared, narrow)?;
     Ok(inside)

@@ -95,6 +95,9 @@ enum Role<'w> {
     2 = Zygote { namespaces: &'w [u8] },
     /// A bridge to a proxy: after the plan, of which it carries out `setup` and `walls`, comes a [`BridgeOrder`].
     3 = Bridge { namespaces: &'w [u8] },
+    /// Who takes cgroups away when nobody else does. The directory that they lie in comes with this message; `name` is
+    /// that of the group, in it. No plan follows, and no order: the end of the socket is all there is to wait for.
+    4 = Reaper { namespaces: &'w [u8], name: &'w CStr },
 }
 }
 
@@ -120,8 +123,8 @@ records! { 'w,
 /// What the outside tells the zygote.
 enum ZygoteOrder {
     /// Fork a worker. Its socket comes with this message; where `narrow` is not zero also a memfd with that many
-    /// bytes of steps to carry out before the walls.
-    1 = Worker { narrow: u32 },
+    /// bytes of steps to carry out before the walls; where `leaf` is not zero, last, the directory of its cgroup.
+    1 = Worker { narrow: u32, leaf: u32 },
 }
 }
 

@@ -21,6 +21,7 @@ use tokio::{
 
 use crate::{
     ChildOutput, Enforcement, Error, Limits, Outcome, Output, Size, Usage,
+    cgroup::Used,
     ending::{Cause, Ending, Facts, ending},
     stdio::Collected,
     sys,
@@ -86,8 +87,16 @@ fn outcome(
     limits: &RunLimits,
 ) -> Outcome {
     let (limits, timeout) = (&limits.limits(), limits.timeout);
-    let Ending { ended, hit } =
-        ending(&Facts { status, cause, duration, usage: &usage, limits, timeout, full: None });
+    let Ending { ended, hit } = ending(&Facts {
+        status,
+        cause,
+        duration,
+        usage: &usage,
+        limits,
+        timeout,
+        full: None,
+        group: &Used::default(),
+    });
     let limit = hit.as_ref().map(|hit| hit.limit);
     let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
     Outcome {

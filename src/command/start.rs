@@ -100,7 +100,7 @@ impl Command {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let kept = limits::tightened(&compiled.limits, self.limits.as_ref())?;
+        let kept = limits::tightened(&compiled.limits, &compiled.groups, self.limits.as_ref())?;
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {
@@ -124,6 +124,7 @@ impl Command {
                 .flatten()
                 .min(),
             limits: kept.limits,
+            settings: kept.settings,
             background: self.background,
             narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
             judge: None,
@@ -150,12 +151,14 @@ impl Command {
         match &self.source {
             Source::Alone(prepared) => {
                 let taken = Taken::alone(prepared, trail, asked.narrow.clone()).await?;
+                tighten(&taken, asked)?;
                 let born = Instant::now();
                 start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
                 Ok((taken, None, born))
             }
             Source::Session(live) => loop {
                 let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
+                tighten(&taken, asked)?;
                 let born = Instant::now();
                 match exec::hand_over(&taken.inside, request, stdio) {
                     Ok(()) => {
@@ -181,4 +184,9 @@ impl Command {
             stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false)?,
         ])
     }
+}
+
+/// Sets the limits of the command alone that its cgroup holds, before it has anything to do.
+fn tighten(taken: &Taken, asked: &Asked) -> Result<(), Error> {
+    taken.inside.leaf().map_or(Ok(()), |leaf| leaf.tighten(&asked.settings))
 }

@@ -19,8 +19,8 @@ use nix::{
 };
 
 use super::{
-    Parts, Shape, Subject, emit::absolute, home, identity, landlock, limits, order, rooms::Room, seccomp,
-    section::Section, source::Source,
+    Parts, Shape, Subject, cgroup, emit::absolute, home, identity, landlock, limits, order, rooms::Room,
+    seccomp, section::Section, source::Source,
 };
 use crate::{Enforcement, Error, Policy, Protection, caller::Caller, host::Host};
 
@@ -58,7 +58,7 @@ pub(crate) fn compile(
     path: &Path,
 ) -> Result<BridgePlan, Error> {
     let (names, shape, subject) = (&home::Names::default(), Shape::OneShot, Subject::Workspace);
-    let parts = Parts { policy, host, caller, names, shape, subject };
+    let parts = Parts { policy, host, caller, names, shape, subject, groups: cgroup::Groups::NONE };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

@@ -18,6 +18,8 @@ const SECUREBITS: u64 = 0b1100_1111;
 
 /// What is said where there is no user namespace.
 const WITHOUT_USERS: &str = "this host refuses them: commands are root of the host, without its capabilities";
+/// What a command sees of its own place among the cgroups.
+const CGROUP: &str = "the cgroup is shown as the root";
 
 /// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
 /// names the one that is refused.
@@ -34,7 +36,11 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
         unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
-    unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, "the cgroup is shown as the root");
+    // A zygote stays where the groups of its workers are in sight: from within a namespace of its own it could have none
+    // of them born elsewhere (mount option nsdelegate).
+    if parts.groups.plan.is_none() || parts.shape == Shape::OneShot {
+        unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
+    }
     if parts.policy.effective_network() == NetworkMode::Host {
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
     } else {
@@ -51,6 +57,10 @@ pub(super) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforce
     worker.push(MountNamespace, &Step::EnterRoot {});
     unshare(parts, worker, IpcNamespace, libc::CLONE_NEWIPC);
     enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
+    if parts.groups.plan.is_some() {
+        unshare(parts, worker, CgroupNamespace, libc::CLONE_NEWCGROUP);
+        enforcement.set(CgroupNamespace, State::Enforced, CGROUP);
+    }
 }
 
 /// A network namespace. Nothing replaces it where a proxy is to be the only way out: without it the proxy would be open
@@ -133,6 +143,12 @@ pub(super) fn without_comeback(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
     section.push(Protection::Capabilities, &Step::DropBoundingSet {});
+    section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
+}
+
+/// Nobody may trace this process or look into it, and it gets no privilege by execve(2).
+pub(super) fn untouchable(section: &mut Section) {
+    section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
 }
 

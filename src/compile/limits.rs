@@ -3,9 +3,14 @@
 
 use kennel_helper::plan::Step;
 
-use super::{Parts, Shape, section::Section};
+use super::{
+    Parts, Shape,
+    cgroup::{Groups, Lack},
+    section::Section,
+};
 use crate::{
     Enforcement, Error, Version,
+    cgroup::{Controller, Setting},
     enforcement::State,
     policy::{Limits, Policy, Protection, Requirement, Size, Span},
 };
@@ -50,18 +55,53 @@ pub(super) fn limits(
     let mut limit = Limiter { policy, payload, enforcement };
     limit.set(Protection::CoreDumps, libc::RLIMIT_CORE, NO_CORE);
     limit.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")?;
+    let groups = parts.groups;
+    let whose = match parts.shape {
+        Shape::OneShot => "with all that the command starts",
+        Shape::Session { .. } => "all commands of the session together",
+    };
     if let Some(memory) = wanted.memory {
-        limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
-        limit.say(Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT)?;
+        if groups.hold(Controller::Memory) {
+            let swap = wanted.swap.map_or_else(|| "none".to_owned(), |size| size.to_string());
+            limit.hold(Protection::Memory, &format!("memory.max {memory}, swap {swap}, {whose}"));
+        } else {
+            limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
+            let lack = groups.lack(Controller::Memory);
+            limit.fall_back(Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT, lack)?;
+        }
+    }
+    if let Some(pids) = wanted.pids.filter(|_| groups.hold(Controller::Pids)) {
+        limit.hold(Protection::Pids, &format!("pids.max {pids}, {whose}"));
     }
     if let Some(Pids { by, state, how }) = pids_kept(parts) {
         if let By::Rlimit(most) = by {
             limit.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
-        limit.say(Protection::Pids, state, &how)?;
+        match state {
+            State::Enforced => limit.say(Protection::Pids, state, &how)?,
+            _ => limit.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids))?,
+        }
     }
-    if wanted.cpus.is_some() {
-        limit.say(Protection::Cpus, State::Off, "needs a delegated cgroup v2")?;
+    let of_groups_alone = [
+        (wanted.cpus.map(|cpus| format!("cpu.max {cpus}")), Controller::Cpu, Protection::Cpus),
+        (
+            wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}")),
+            Controller::Cpuset,
+            Protection::Cpuset,
+        ),
+        (wanted.io.map(|io| format!("io.max {io}")), Controller::Io, Protection::Io),
+    ];
+    for (wanted, controller, protection) in of_groups_alone {
+        match wanted {
+            Some(how) if groups.hold(controller) => limit.hold(protection, &format!("{how}, {whose}")),
+            Some(_) => limit.fall_back(
+                protection,
+                State::Off,
+                "needs a delegated cgroup v2",
+                groups.lack(controller),
+            )?,
+            None => {}
+        }
     }
     if let Some(span) = wanted.cpu_time {
         limit.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
@@ -98,15 +138,14 @@ enum By {
     Nothing,
 }
 
-/// How well the number of processes can be kept; `None` where nobody asks for it.
+/// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
 fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
-    let pids = parts.policy.limits.pids?;
+    let pids = parts.policy.limits.pids.filter(|_| !parts.groups.hold(Controller::Pids))?;
     let (own, whose) = match parts.shape {
         // Init is a process of the same user in the same namespace.
         Shape::OneShot => (1, String::new()),
-        // The zygote, init and payload of each worker that waits or is just being made, and the command's own init.
         Shape::Session { ready } => {
-            let own = 2 * (ready as u64 + 1) + 2;
+            let own = own_processes(ready);
             (own, format!(" over all commands of the session and {own} of its own"))
         }
     };
@@ -143,6 +182,12 @@ fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
     (By::PidMax(numbers), State::Degraded, how)
 }
 
+/// Processes of a session besides those of its commands: the zygote, init and payload of each worker that waits or is
+/// just being made, and the command's own init.
+pub(super) fn own_processes(ready: usize) -> u64 {
+    2 * (ready as u64 + 1) + 2
+}
+
 pub(super) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
     // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
     let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
@@ -170,6 +215,28 @@ impl Limiter<'_> {
         self.payload.push_by(self.policy, protection, &rlimit(resource, value));
     }
 
+    /// A cgroup holds it.
+    fn hold(&mut self, protection: Protection, detail: &str) {
+        self.enforcement.set(protection, State::Enforced, detail);
+    }
+
+    /// No cgroup holds it; `lack` says why.
+    fn fall_back(
+        &mut self,
+        protection: Protection,
+        state: State,
+        detail: &str,
+        lack: Option<Lack>,
+    ) -> Result<(), Error> {
+        let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
+        if self.policy.effective_requirement(protection) == Requirement::Required {
+            let reason = format!("cannot be kept in full: {detail}; {reason}");
+            return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
+        }
+        self.enforcement.set(protection, state, format!("{detail}; {reason}: {remedy}"));
+        Ok(())
+    }
+
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
         let required = self.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
@@ -192,20 +259,30 @@ pub(crate) struct Tightened {
     pub(crate) steps: Vec<u8>,
     /// All that hold for it.
     pub(crate) limits: Limits,
+    /// What its cgroup is to say.
+    pub(crate) settings: Vec<Setting>,
 }
 
 /// The limits of a command that asks for `wanted` under a policy with `session`'s.
 ///
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
-pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tightened, Error> {
+pub(crate) fn tightened(
+    session: &Limits,
+    groups: &Groups,
+    wanted: Option<&Limits>,
+) -> Result<Tightened, Error> {
     let none = Limits::default();
     let wanted = wanted.unwrap_or(&none);
     // Whether there is an output to end by is a matter of both.
     Limits { output_ends: false, ..wanted.clone() }.check()?;
     let for_all = [
-        ("pids", wanted.pids.is_some()),
-        ("cpus", wanted.cpus.is_some()),
+        ("pids", wanted.pids.is_some() && !groups.hold(Controller::Pids)),
+        ("cpus", wanted.cpus.is_some() && !groups.hold(Controller::Cpu)),
+        ("cpuset", wanted.cpuset.is_some()),
+        ("io", wanted.io.is_some()),
+        ("swap", wanted.swap.is_some()),
+        ("cgroup", wanted.cgroup != Default::default()),
         ("tmp_size", wanted.tmp_size.is_some()),
         ("tmp_inodes", wanted.tmp_inodes.is_some()),
     ];
@@ -214,6 +291,8 @@ pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tig
     }
     let mut limits = session.clone();
     lower("memory", wanted.memory, &mut limits.memory)?;
+    lower("pids", wanted.pids, &mut limits.pids)?;
+    lower("cpus", wanted.cpus, &mut limits.cpus)?;
     lower("cpu_time", wanted.cpu_time, &mut limits.cpu_time)?;
     lower("open_files", wanted.open_files, &mut limits.open_files)?;
     lower("file_size", wanted.file_size, &mut limits.file_size)?;
@@ -227,11 +306,12 @@ pub(crate) fn tightened(session: &Limits, wanted: Option<&Limits>) -> Result<Tig
             steps.push(protection, &rlimit(resource, value));
         }
     };
-    limit(Protection::Memory, libc::RLIMIT_DATA, wanted.memory.map(Size::bytes));
+    let of_process = wanted.memory.filter(|_| !groups.hold(Controller::Memory));
+    limit(Protection::Memory, libc::RLIMIT_DATA, of_process.map(Size::bytes));
     limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
     limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, limits.open_files);
     limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(seconds));
-    Ok(Tightened { steps: steps.bytes, limits })
+    Ok(Tightened { steps: steps.bytes, limits, settings: groups.of_command(session, wanted) })
 }
 
 /// Puts what is wanted in the place of what the policy has, if it is not above it.

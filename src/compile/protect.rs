@@ -284,6 +284,7 @@ mod tests {
             names: &Names::default(),
             shape: Shape::OneShot,
             subject: crate::compile::Subject::Workspace,
+            groups: crate::compile::cgroup::Groups::NONE,
         };
         let mut view = View::default();
         let node = Node::Bind { source: source.clone(), access: Access::Write };

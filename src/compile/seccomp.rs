@@ -77,6 +77,11 @@ pub(crate) fn of_bridge() -> Vec<sock_filter> {
     tree::compile(&table::only(syscalls::BRIDGING, rules::BRIDGING), rules::BRIDGING)
 }
 
+/// The filter of a reaper, likewise.
+pub(crate) fn of_reaper() -> Vec<sock_filter> {
+    tree::compile(&table::only(syscalls::REAPING, &[]), &[])
+}
+
 fn part(part: Part) -> Vec<sock_filter> {
     tree::compile(&table::ranges(part), rules::RULES)
 }

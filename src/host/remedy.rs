@@ -7,6 +7,14 @@ use procfs::process::Process;
 
 use crate::policy::Protection;
 
+/// How to get a cgroup that commands can have groups in.
+pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
+                                   service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
+
+/// How to get controllers back from cgroup v1.
+pub(crate) const UNIFIED: &str =
+    "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup v2 has all controllers";
+
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
     Surroundings::here().remedy(protection, errno)

@@ -9,8 +9,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::{
-    Audit, Env, EnvBase, ForeignProxy, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Overlay, Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,
+    OnUnavailable, Overlay, Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
+    Toolchains,
 };
 
 /// Any policy.
@@ -121,14 +122,18 @@ fn limits() -> impl Strategy<Value = Limits> {
         (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()), any::<bool>());
     // Quarters, because serde_json may round the last bit of other fractions.
     let cpus = option::of((-4_i32..20_000).prop_map(|quarters| f64::from(quarters) / 4.0));
-    (sizes, counts, cpus, option::of(span()), option::of(span())).prop_map(
-        |(sizes, counts, cpus, cpu_time, timeout)| {
+    (sizes, counts, cpus, option::of(span()), option::of(span()), groups()).prop_map(
+        |(sizes, counts, cpus, cpu_time, timeout, (swap, cpuset, io, cgroup))| {
             let (memory, output, tmp_size, file_size) = sizes;
             let (pids, open_files, tmp_inodes, output_ends) = counts;
             Limits {
                 memory,
+                swap,
                 pids,
                 cpus,
+                cpuset,
+                io,
+                cgroup,
                 cpu_time,
                 timeout,
                 output,
@@ -140,6 +145,18 @@ fn limits() -> impl Strategy<Value = Limits> {
             }
         },
     )
+}
+
+/// What only cgroups hold.
+fn groups() -> impl Strategy<Value = (Option<Size>, Option<String>, Option<IoLimits>, Cgroup)> {
+    let io = (option::of(size()), option::of(size()), option::of(any::<u64>()), option::of(any::<u64>()))
+        .prop_map(|(read, write, read_ops, write_ops)| IoLimits { read, write, read_ops, write_ops });
+    let cgroup = prop_oneof![
+        Just(Cgroup::Auto),
+        Just(Cgroup::Off),
+        "/[a-z/ ]{0,9}".prop_map(|path| Cgroup::At(path.into()))
+    ];
+    (option::of(size()), option::of(".{0,9}"), option::of(io), cgroup)
 }
 
 fn requirements() -> impl Strategy<Value = Requirements> {

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyError, Protection, Size, Span};
+use super::{
+    PolicyError, Protection, Size, Span,
+    cgroup::{Cgroup, IoLimits, check_cpuset},
+};
 
 /// Upper bounds of what a command may use. `None` is no limit beyond those of the host.
 ///
@@ -20,12 +23,20 @@ pub struct Limits {
     /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), which leaves out
     /// what is shared and files in private places; the enforcement report says so.
     pub memory: Option<Size>,
+    /// What may be swapped out of it, in bytes, where a cgroup holds the memory. Default: nothing.
+    pub swap: Option<Size>,
     /// Processes and threads at the same time, of all commands of a session together. How well it holds depends on the
     /// kernel and on who asks; the enforcement report says so.
     pub pids: Option<u64>,
     /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
     pub cpus: Option<f64>,
-    /// Processor time; without a cgroup of each process, in whole seconds.
+    /// Which processors, such as `0-1`, where there is a cgroup.
+    pub cpuset: Option<String>,
+    /// Reading from and writing to the block device of the workspace, where there is a cgroup.
+    pub io: Option<IoLimits>,
+    /// Where cgroups may be made. Default: [`Cgroup::Auto`].
+    pub cgroup: Cgroup,
+    /// Processor time of each process, in whole seconds.
     pub cpu_time: Option<Span>,
     /// Time on the wall clock.
     pub timeout: Option<Span>,
@@ -57,6 +68,8 @@ impl Limits {
             Protection::Memory => self.memory.is_some(),
             Protection::Pids => self.pids.is_some(),
             Protection::Cpus => self.cpus.is_some(),
+            Protection::Cpuset => self.cpuset.is_some(),
+            Protection::Io => self.io.is_some(),
             Protection::CpuTime => self.cpu_time.is_some(),
             Protection::OpenFiles => self.open_files.is_some(),
             Protection::FileSize => self.file_size.is_some(),
@@ -67,6 +80,7 @@ impl Limits {
     pub(crate) fn check(&self) -> Result<(), PolicyError> {
         for (key, size) in [
             ("limits.memory", self.memory),
+            ("limits.swap", self.swap),
             ("limits.output", self.output),
             ("limits.tmp_size", self.tmp_size),
             ("limits.file_size", self.file_size),
@@ -88,6 +102,9 @@ impl Limits {
         if self.output_ends && self.output.is_none() {
             return Err(PolicyError::value("limits.output_ends", true, "needs limits.output"));
         }
+        self.cgroup.check()?;
+        self.io.map_or(Ok(()), |io| io.check())?;
+        self.cpuset.as_deref().map_or(Ok(()), check_cpuset)?;
         match self.cpus {
             Some(cpus) if !(cpus > 0.0 && cpus <= CPUS_MAX) => {
                 Err(PolicyError::value("limits.cpus", cpus, "must be a number above 0 and at most 4096"))

@@ -61,6 +61,10 @@ words! {
         Pids = "pids",
         /// The limit of processors.
         Cpus = "cpus",
+        /// Which processors may be used.
+        Cpuset = "cpuset",
+        /// The limit of reading from and writing to a block device.
+        Io = "io",
         /// The limit of processor time.
         CpuTime = "cpu_time",
         /// The limit of open files.
@@ -92,8 +96,8 @@ impl Protection {
 
     /// Whether it holds commands to one of the [`Limits`](crate::Limits).
     pub const fn is_limit(self) -> bool {
-        use Protection::{CpuTime, Cpus, FileSize, Memory, OpenFiles, Pids};
-        matches!(self, Memory | Pids | Cpus | CpuTime | OpenFiles | FileSize)
+        use Protection::{CpuTime, Cpus, Cpuset, FileSize, Io, Memory, OpenFiles, Pids};
+        matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
     }
 }
 
@@ -174,6 +178,8 @@ mod tests {
                 "memory",
                 "pids",
                 "cpus",
+                "cpuset",
+                "io",
                 "cpu_time",
                 "open_files",
                 "file_size"

@@ -10,7 +10,7 @@ use crate::{
     Host, Protection,
     host::{
         OLDEST,
-        remedy::{container, remedy},
+        remedy::{DELEGATE, UNIFIED, container, remedy},
     },
 };
 
@@ -120,21 +120,23 @@ fn overlay(answer: Option<&Answer>) -> Finding {
 
 fn cgroup(cgroup: &Cgroup) -> Finding {
     let finding = |detail: String| fact("cgroup2", detail);
-    let boot = "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup v2 has all controllers";
     let Some(directory) = cgroup.directory.as_ref().map(|directory| directory.display()) else {
-        return finding("no cgroup v2 hierarchy is mounted".to_owned()).negative(Found::Missing, boot);
+        return finding("no cgroup v2 hierarchy is mounted".to_owned()).negative(Found::Missing, UNIFIED);
     };
     let has = |name: &str| cgroup.controllers.iter().any(|other| other == name);
     if !has("memory") || !has("pids") {
         let detail = format!("{directory} has no memory and pids controllers");
-        return finding(detail).negative(Found::Missing, boot);
+        return finding(detail).negative(Found::Missing, UNIFIED);
     }
     let controllers = cgroup.controllers.join(" ");
     if cgroup.delegated {
-        return finding(format!("delegated at {directory}, controllers {controllers}"));
+        return finding(format!(
+            "delegated at {directory}, controllers {controllers}; a group was made and removed"
+        ));
     }
-    finding(format!("not delegated at {directory}, controllers {controllers}")).negative(
-        Found::Degraded,
-        "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …",
-    )
+    let (reason, remedy) = match &cgroup.lack {
+        Some((reason, remedy)) => (reason.as_str(), remedy.as_str()),
+        None => ("not delegated", DELEGATE),
+    };
+    finding(format!("{reason} ({directory}, controllers {controllers})")).negative(Found::Degraded, remedy)
 }

@@ -20,19 +20,23 @@ use tokio::io::Interest;
 
 use super::trials::Answer;
 use crate::{
-    Enforcement, Error, Limits, Protection,
+    Enforcement, Error, Limits, Policy, Profile, Protection, Size,
+    caller::Caller,
+    cgroup::{Cgroups, Controller, Groups},
     compile::{
-        Compiled, Overlay, Section, Variables,
+        Compiled, Overlay, Section, Shape, Variables,
+        cgroup::{self, GroupPlan},
         footing::Footing,
         narrow::Grants,
         request::{RequestBuf, Wanted},
     },
     exec,
+    host::Host,
     image::Image,
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError, Birthright, Users},
+    sys::{self, BirthError, Birthright, Cradle, Users},
 };
 
 /// Whether a memfd could be executed.
@@ -55,9 +59,10 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::give_birth(image.as_fd(), theirs.as_fd(), Birthright { users, overlays: false }) {
-        Ok(pidfd) => {
-            drop(Inside::child(ours, pidfd));
+    let birthright = Birthright { users, overlays: false };
+    match sys::give_birth(image.as_fd(), theirs.as_fd(), birthright, Cradle::Namespaces) {
+        Ok(born) => {
+            drop(Inside::child(ours, born.pidfd));
             Execution::Works
         }
         Err(BirthError::Exec(error)) => refused(error),
@@ -138,6 +143,7 @@ fn overlay_plan() -> (Compiled, u32) {
         watches: Arc::default(),
         rooms: Vec::new(),
         limits: Limits::default(),
+        groups: Default::default(),
         audit: None,
         network: None,
         bridge: None,
@@ -150,40 +156,51 @@ fn overlay_plan() -> (Compiled, u32) {
 /// The unified cgroup hierarchy as this process may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cgroup {
-    /// The cgroup of this process; none where no unified hierarchy is mounted.
+    /// Where groups of commands are made, or else the cgroup of this process; none where no unified hierarchy is mounted.
     pub(super) directory: Option<PathBuf>,
     /// What it can hold commands to.
     pub(super) controllers: Vec<String>,
-    /// Whether a cgroup can be made in it.
+    /// Whether a group could be made in it, limited, killed and removed.
     pub(super) delegated: bool,
+    /// Why not, and what can be done.
+    pub(super) lack: Option<(String, String)>,
 }
 
 impl Cgroup {
-    pub(super) fn look() -> Self {
-        let Some(directory) = own_cgroup() else { return Self::default() };
-        let controllers = fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+    /// Looks for a place as a policy with limits has it looked for, and tries it.
+    pub(super) async fn look() -> Self {
+        let mut policy = Policy::profile(Profile::RepoWrite, "/");
+        let (memory, swap) = (Some(Size::from_bytes(1 << 30)), None);
+        policy.limits = Limits { memory, swap, pids: Some(100), cpus: Some(1.0), ..Limits::default() };
+        let found = cgroup::groups(&policy, &Host::detect(), &Caller::current(), Shape::OneShot);
+        let groups = found.unwrap_or_default();
+        let names = |controllers: &[Controller]| controllers.iter().map(Controller::to_string).collect();
+        if let Some(plan) = &groups.plan {
+            let tried = try_groups(plan).await;
+            let lack = tried.as_ref().err().map(|error| {
+                (error.chain(), error.remedy().unwrap_or("name another cgroup with --cgroup").to_owned())
+            });
+            let (directory, controllers) = (Some(plan.parent.clone()), names(&plan.controllers));
+            return Self { directory, controllers, delegated: tried.is_ok(), lack };
+        }
+        let own = Cgroups::look().own;
         Self {
-            controllers: controllers.split_whitespace().map(str::to_owned).collect(),
-            delegated: can_make_cgroup(&directory),
-            directory: Some(directory),
+            controllers: own.as_ref().map(|own| names(&own.offers)).unwrap_or_default(),
+            directory: own.map(|own| own.path),
+            delegated: false,
+            lack: groups.why(),
         }
     }
 }
 
-fn own_cgroup() -> Option<PathBuf> {
-    let process = Process::myself().ok()?;
-    let mounts = process.mountinfo().ok()?;
-    let mount = mounts.into_iter().find(|mount| mount.fs_type == "cgroup2")?;
-    let cgroups = process.cgroups().ok()?;
-    let own = cgroups.into_iter().find(|cgroup| cgroup.hierarchy == 0)?;
-    let below = Path::new(&own.pathname).strip_prefix(&mount.root).ok()?;
-    Some(mount.mount_point.join(below).components().collect())
-}
-
-/// Makes a cgroup and takes it away again.
-fn can_make_cgroup(directory: &Path) -> bool {
-    let child = directory.join(format!("kennel-probe-{}", std::process::id()));
-    fs::create_dir(&child).is_ok() && fs::remove_dir(&child).is_ok()
+/// Makes a group with limits, kills what is in it, which is nobody, and removes it.
+async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
+    let groups = Groups::make(plan, &Images::new(Users::Own)?)?;
+    let leaf = groups.only_leaf()?;
+    leaf.kill();
+    drop(leaf);
+    groups.gone().await;
+    Ok(())
 }
 
 /// Container engines cover parts of /proc by mounts, and then the kernel allows no fresh procfs that would show

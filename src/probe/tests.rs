@@ -40,6 +40,7 @@ fn trials(host: &Host) -> Trials {
         directory: Some(PathBuf::from("/sys/fs/cgroup/user")),
         controllers: ["cpu", "memory", "pids"].map(str::to_owned).into(),
         delegated: true,
+        lack: None,
     };
     Trials {
         memfd: Execution::Works,

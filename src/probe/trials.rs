@@ -90,7 +90,7 @@ impl Trials {
         Self {
             memfd: host::execute_memfd(compile::users(policy, &Host::detect_for(policy), &Caller::current())),
             overlay: host::mount_overlay().await,
-            cgroup: Cgroup::look(),
+            cgroup: Cgroup::look().await,
             covered: host::covered_below_proc(),
             start,
             refusals,

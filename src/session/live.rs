@@ -27,6 +27,7 @@ use crate::{
     Enforcement, Error, Host, OverlayError, Policy,
     audit::{Record, Trail},
     caller::Caller,
+    cgroup::Groups,
     compile::{self, Section, Shape},
     inside::{Arrival, Inside},
     overlay::{self, Claim, Ledger},
@@ -49,6 +50,8 @@ pub(super) const MOST_TRIES: u32 = 5;
 pub(crate) struct Live {
     prepared: Arc<Prepared>,
     zygote: Inside,
+    /// The cgroups of it and its workers, where there are some.
+    groups: Option<Arc<Groups>>,
     /// What is in force, as far as all commands share it.
     enforcement: Enforcement,
     ground: Ground,
@@ -87,7 +90,9 @@ impl Live {
         let images =
             Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
-        let mut zygote = start::start(&images, shape, &begun.namespaces)?;
+        let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
+        let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
+        let mut zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let upper = compiled.merged.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
@@ -102,6 +107,7 @@ impl Live {
             enforcement: prepared.compiled.enforcement.clone(),
             prepared: Arc::new(prepared),
             zygote,
+            groups,
             ground,
             waiting: Mutex::default(),
             tree: Mutex::default(),
@@ -274,10 +280,18 @@ impl Live {
         let (ours, theirs) = socket_pair()?;
         let mut message = Vec::new();
         let steps = making.own.as_ref().map(|own| &own.bytes);
-        ZygoteOrder::Worker { narrow: steps.map_or(0, |steps| steps.length) }.put(&mut message);
-        let descriptors = std::iter::once(theirs.as_fd()).chain(steps.map(AsFd::as_fd));
+        let leaf = self.groups.as_ref().map(Groups::leaf).transpose()?;
+        ZygoteOrder::Worker {
+            narrow: steps.map_or(0, |steps| steps.length),
+            leaf: u32::from(leaf.is_some()),
+        }
+        .put(&mut message);
+        let descriptors = std::iter::once(theirs.as_fd())
+            .chain(steps.map(AsFd::as_fd))
+            .chain(leaf.as_ref().map(AsFd::as_fd));
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
+        worker.lies_in(leaf);
         worker.watch(&making.watches);
         Ok(Worker::ordered(worker, making))
     }
@@ -310,11 +324,17 @@ impl Live {
         self.lock().clear();
         self.background().clear();
         self.trees().take();
+        if let Some(groups) = &self.groups {
+            groups.end();
+        }
     }
 
     /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
+        if let Some(groups) = &self.groups {
+            groups.gone().await;
+        }
         if let Some(serving) = &self.serving {
             serving.gone().await;
         }

@@ -47,6 +47,9 @@ fn help_is_on_stdout_and_succeeds() {
             &["run", "--help"],
             &[
                 "--cpus",
+                "--cpuset",
+                "--io",
+                "--cgroup",
                 "--cpu-time",
                 "--timeout",
                 "--max-output",
@@ -134,6 +137,12 @@ fn policy_that_is_shown_is_a_policy() {
         "1G",
         "--cpus",
         "0.5",
+        "--cpuset",
+        "0",
+        "--io",
+        "read=1G,write_ops=1000",
+        "--cgroup",
+        "off",
         "--protect",
         ".env",
         "--hostname",
@@ -185,7 +194,7 @@ fn policy_show_judges_too() {
 #[test]
 fn policy_check_lists_protections_and_runs_nothing() {
     let dir = workspace();
-    let output = cli(dir.path(), &["policy", "check", "--memory", "1G"]);
+    let output = cli(dir.path(), &["policy", "check", "--cgroup", "off", "--memory", "1G"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let text = stdout(&output);
     for name in ["user_namespace", "root", "landlock", "seccomp", "capabilities", "protected_paths"] {
@@ -204,7 +213,8 @@ fn policy_check_lists_protections_and_runs_nothing() {
 #[test]
 fn remarks_go_to_stderr_and_never_to_stdout() {
     let dir = workspace();
-    let output = kennel(dir.path(), &["--memory", "1G"], &["echo", "out"]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--memory", "1G"], &["echo", "out"]).output().unwrap();
     assert_eq!((output.stdout.as_slice(), stderr(&output).lines().count()), (&b"out\n"[..], 1), "{output:?}");
     assert!(stderr(&output).starts_with("kennel: memory degraded: "), "{output:?}");
 }

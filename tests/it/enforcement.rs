@@ -40,7 +40,20 @@ fn plain_run_enforces_everything_that_is_no_limit() {
 #[test]
 fn every_entry_has_a_detail_of_one_line() {
     let dir = workspace();
-    let flags = ["--memory", "1G", "--cpus", "1", "--cpu-time", "10s", "--pids", "100", "--net", "host"];
+    let flags = [
+        "--cgroup",
+        "off",
+        "--memory",
+        "1G",
+        "--cpus",
+        "1",
+        "--cpu-time",
+        "10s",
+        "--pids",
+        "100",
+        "--net",
+        "host",
+    ];
     let (_, report) = report(dir.path(), &flags, &["true"]);
     for entry in report["enforcement"]["protections"].as_array().unwrap() {
         let detail = entry["detail"].as_str().unwrap();
@@ -91,6 +104,7 @@ fn network_is_as_the_report_says() {
 fn degraded_limit_makes_the_level_partial() {
     let dir = workspace();
     for flags in [["--memory", "1G"], ["--cpus", "1"], ["--cpu-time", "10s"]] {
+        let flags = [&["--cgroup", "off"], &flags[..]].concat();
         let (output, report) = report(dir.path(), &flags, &["true"]);
         assert_eq!(report["enforcement"]["level"], "partial", "{flags:?}");
         assert!(output.status.success() && !output.stderr.is_empty(), "{flags:?}: {output:?}");

@@ -41,14 +41,15 @@ fn with_limits(limits: &str, script: &str) -> (std::process::Output, Value) {
 #[test]
 fn memory_limit_says_how_weak_it_is() {
     let dir = workspace();
-    let (output, report) = report(dir.path(), &["--memory", "64M"], &["true"]);
+    let (output, report) = report(dir.path(), &["--cgroup", "off", "--memory", "64M"], &["true"]);
     assert!(output.status.success(), "{output:?}");
     let detail = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and files in \
                   private places are not counted";
     assert_eq!(protection(&report, "memory"), ("degraded", detail));
     assert_eq!(report["enforcement"]["level"], "partial");
     assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: memory degraded: {detail}")));
-    let output = kennel(dir.path(), &["--memory", "64M", "--quiet"], &["true"]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--memory", "64M", "--quiet"], &["true"]).output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
@@ -58,7 +59,7 @@ fn memory_limit_holds_for_one_process() {
     let dir = workspace();
     let allocate = |limit: &str| {
         let command = ["python3", "-c", "b = bytearray(10**9); print(len(b))"];
-        kennel(dir.path(), &["--quiet", "--memory", limit], &command).output().unwrap()
+        kennel(dir.path(), &["--quiet", "--cgroup", "off", "--memory", limit], &command).output().unwrap()
     };
     let output = allocate("64M");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -70,21 +71,23 @@ fn memory_limit_holds_for_one_process() {
 fn process_limit_holds_for_an_ordinary_user() {
     only_as_user!();
     let dir = workspace();
-    let (_, said) = report(dir.path(), &["--pids", "20"], &["true"]);
+    let (_, said) = report(dir.path(), &["--cgroup", "off", "--pids", "20"], &["true"]);
     assert_eq!(protection(&said, "pids").0, "enforced");
     let script = format!(
         "i=0; while [ $i -lt 30 ]; do sleep {} & i=$((i+1)); done; wait; echo all",
         patient(Duration::from_secs(1)).as_secs()
     );
-    let output = kennel(dir.path(), &["--pids", "20"], &["sh", "-c", &script]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--pids", "20"], &["sh", "-c", &script]).output().unwrap();
     assert!(
         stderr(&output).contains("Cannot fork") || stderr(&output).contains("Resource temporarily"),
         "{output:?}"
     );
-    assert_eq!(succeeds(dir.path(), &["--pids", "60"], &script), "all");
+    assert_eq!(succeeds(dir.path(), &["--cgroup", "off", "--pids", "60"], &script), "all");
     // Two sandboxes do not count each other's processes.
-    let mut other = kennel(dir.path(), &["--pids", "40"], &["sh", "-c", &script]).spawn().unwrap();
-    assert_eq!(succeeds(dir.path(), &["--pids", "40"], &script), "all");
+    let mut other =
+        kennel(dir.path(), &["--cgroup", "off", "--pids", "40"], &["sh", "-c", &script]).spawn().unwrap();
+    assert_eq!(succeeds(dir.path(), &["--cgroup", "off", "--pids", "40"], &script), "all");
     assert!(other.wait().unwrap().success());
 }
 
@@ -100,8 +103,8 @@ fn process_limit_says_how_it_holds_for_root() {
     let dir = workspace();
     let of_host = || fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
     let before = of_host();
-    let (output, report) =
-        report(dir.path(), &["--pids", "20"], &["sh", "-c", "cat /proc/sys/kernel/pid_max"]);
+    let flags = ["--cgroup", "off", "--pids", "20"];
+    let (output, report) = report(dir.path(), &flags, &["sh", "-c", "cat /proc/sys/kernel/pid_max"]);
     let never = "the kernel never applies RLIMIT_NPROC to real root";
     let (state, detail) = if has_pid_max() {
         ("degraded", "; instead kernel.pid_max of the pid namespace: as many, and up to 300 more")
@@ -150,7 +153,7 @@ fn a_required_process_limit_is_refused_for_root() {
 #[test]
 fn processors_limit_says_that_it_is_off() {
     let dir = workspace();
-    let (output, report) = report(dir.path(), &["--cpus", "1"], &["true"]);
+    let (output, report) = report(dir.path(), &["--cgroup", "off", "--cpus", "1"], &["true"]);
     assert!(output.status.success());
     assert_eq!(protection(&report, "cpus"), ("off", "needs a delegated cgroup v2"));
     assert!(stderr(&output).contains("kennel: cpus off: "), "{output:?}");

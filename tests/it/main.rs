@@ -6,6 +6,7 @@
 //! | `process` | signals, exit statuses, terminals, timeouts; nothing outlives the command |
 //! | `hosts` | hosts that refuse something: refused or degraded as the policy says, with the remedy |
 //! | `limits` | limits hold, or the report says that they do not |
+//! | `cgroups` | what cgroups hold: limits of all processes together, usage, and that none is left |
 //! | `errors` | every refusal names the thing, the cause and the remedy, and leaves nothing behind |
 //! | `identity` | who the command is inside |
 //! | `environment` | which variables it gets |
@@ -37,6 +38,7 @@
 mod audit;
 mod broker;
 mod capabilities;
+mod cgroups;
 mod cli;
 mod embed;
 mod enforcement;

@@ -37,6 +37,8 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("kill-everyone", processes::kill_everyone),
     ("fork-bomb", processes::fork_bomb),
     ("orphans", processes::orphans),
+    ("hog", processes::hog),
+    ("busy", processes::busy),
     ("subreaper", processes::subreaper),
     ("stubborn", processes::stubborn),
     ("stop-self", processes::stop_self),

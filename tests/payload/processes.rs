@@ -153,3 +153,31 @@ pub(crate) fn debug_child(_: &[&str]) {
     let _ = child.kill();
     let _ = child.wait();
 }
+
+/// Takes that many MiB of memory and writes to every page; says so, and waits that many seconds with it.
+pub(crate) fn hog(arguments: &[&str]) {
+    let number = |at: usize| arguments.get(at).and_then(|text| text.parse().ok()).unwrap_or(0u64);
+    let mut held = Vec::new();
+    for mebibyte in 0..number(0) {
+        // Not zero, which would be held in no page at all.
+        held.push(vec![u8::try_from(mebibyte % 255).unwrap_or(0) | 1; 1 << 20]);
+    }
+    println!("has {}", held.len());
+    let _ = std::io::stdout().flush();
+    sleep(Duration::from_secs(number(1)));
+    assert!(held.iter().all(|part| part.len() == 1 << 20));
+}
+
+/// Keeps that many processes busy until they are killed.
+pub(crate) fn busy(arguments: &[&str]) {
+    let count: u64 = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(1);
+    for _ in 1..count {
+        if fork() == Ok(0) {
+            break;
+        }
+    }
+    let mut spun = 0u64;
+    loop {
+        spun = std::hint::black_box(spun.wrapping_add(1));
+    }
+}

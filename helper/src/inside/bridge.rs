@@ -51,7 +51,7 @@ pub(crate) fn serve<'p>(
     steps::carry_out(plan.walls, section::WALLS, &mut state, channel)?;
     // With its descriptors of the root and of the ruleset.
     drop(state);
-    let Some((BridgeOrder::Serve { connections }, [listener, _])) = channel.order().map_err(Fault::init)?
+    let Some((BridgeOrder::Serve { connections }, [listener, ..])) = channel.order().map_err(Fault::init)?
     else {
         return Ok(());
     };

@@ -15,7 +15,7 @@ pub(crate) struct Channel {
 }
 
 /// An order, and the descriptors that came with it.
-pub(crate) type Arrived<T> = (T, [Option<Fd>; 2]);
+pub(crate) type Arrived<T> = (T, [Option<Fd>; 3]);
 
 /// A request, where the pointer arrays of execve(2) can be laid out, and where the request lies: one or two mappings.
 pub(crate) type Command = (Request<'static>, &'static mut [usize], [Range; 2]);
@@ -45,15 +45,18 @@ impl Channel {
         &self.socket
     }
 
-    /// Receives the first message: what this process shall be, and the steps to begin with.
-    pub(crate) fn receive_role<'b>(&self, buffer: &'b mut [u8; LONGEST_ROLE]) -> Result<Role<'b>, Errno> {
-        let (count, _) = sys::receive(&self.socket, buffer)?;
-        decode(buffer.get(..count))
+    /// Receives the first message: what this process shall be, the steps to begin with, and what came with it.
+    pub(crate) fn receive_role<'b>(
+        &self,
+        buffer: &'b mut [u8; LONGEST_ROLE],
+    ) -> Result<(Role<'b>, Option<Fd>), Errno> {
+        let (count, [first, ..]) = sys::receive(&self.socket, buffer)?;
+        Ok((decode(buffer.get(..count))?, (first >= 0).then(|| Fd::adopt(first))))
     }
 
     /// Receives the plan's bytes, and steps for a one-shot alone.
     pub(crate) fn receive_plan(&self) -> Result<(&'static [u8], &'static [u8]), Errno> {
-        let (Handover::Plan { plan, narrow }, [first, second]) = self.order()?.ok_or(Errno(EPROTO))?;
+        let (Handover::Plan { plan, narrow }, [first, second, _]) = self.order()?.ok_or(Errno(EPROTO))?;
         Ok((mapped(first, plan)?, mapped(second, narrow)?))
     }
 
@@ -92,12 +95,12 @@ impl Channel {
     /// Receives an order and the descriptors that came with it; `None` once the outside is gone.
     pub(crate) fn order<T: for<'w> Field<'w>>(&self) -> Result<Option<Arrived<T>>, Errno> {
         let mut bytes = [0; LONGEST];
-        let (count, [first, second, ..]) = sys::receive(&self.socket, &mut bytes)?;
+        let (count, [first, second, third, _]) = sys::receive(&self.socket, &mut bytes)?;
         if count == 0 {
             return Ok(None);
         }
         let descriptor = |number: i32| (number >= 0).then(|| Fd::adopt(number));
-        let descriptors = [descriptor(first), descriptor(second)];
+        let descriptors = [descriptor(first), descriptor(second), descriptor(third)];
         Ok(Some((decode(bytes.get(..count))?, descriptors)))
     }
 

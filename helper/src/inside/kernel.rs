@@ -38,6 +38,7 @@ pub(crate) mod nr {
     pub(crate) const MOUNT: usize = 165;
     pub(crate) const UMOUNT2: usize = 166;
     pub(crate) const SETHOSTNAME: usize = 170;
+    pub(crate) const GETDENTS64: usize = 217;
     pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const EXIT_GROUP: usize = 231;
     pub(crate) const EPOLL_WAIT: usize = 232;
@@ -45,6 +46,7 @@ pub(crate) mod nr {
     pub(crate) const KEYCTL: usize = 250;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
+    pub(crate) const UNLINKAT: usize = 263;
     pub(crate) const MKNODAT: usize = 259;
     pub(crate) const SYMLINKAT: usize = 266;
     pub(crate) const UNSHARE: usize = 272;
@@ -60,6 +62,7 @@ pub(crate) mod nr {
     pub(crate) const OPEN_TREE: usize = 428;
     pub(crate) const MOVE_MOUNT: usize = 429;
     pub(crate) const PIDFD_OPEN: usize = 434;
+    pub(crate) const CLONE3: usize = 435;
     pub(crate) const CLOSE_RANGE: usize = 436;
     pub(crate) const OPENAT2: usize = 437;
     pub(crate) const MOUNT_SETATTR: usize = 442;
@@ -77,6 +80,7 @@ pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENFILE: i32 = 23;
+pub(crate) const ENOSYS: i32 = 38;
 pub(crate) const EMFILE: i32 = 24;
 pub(crate) const EPROTO: i32 = 71;
 pub(crate) const ECONNABORTED: i32 = 103;
@@ -84,6 +88,7 @@ pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ESTALE: i32 = 116;
 
 pub(crate) const AT_FDCWD: i32 = -100;
+pub(crate) const AT_REMOVEDIR: usize = 0x200;
 pub(crate) const AT_EMPTY_PATH: usize = 0x1000;
 pub(crate) const AT_RECURSIVE: usize = 0x8000;
 
@@ -94,6 +99,7 @@ pub(crate) const O_CREAT: usize = 0o100;
 pub(crate) const O_EXCL: usize = 0o200;
 pub(crate) const O_NOCTTY: usize = 0o400;
 pub(crate) const O_NONBLOCK: usize = 0o4000;
+pub(crate) const O_DIRECTORY: usize = 0o200_000;
 pub(crate) const O_NOFOLLOW: usize = 0o400_000;
 pub(crate) const O_CLOEXEC: usize = 0o2_000_000;
 pub(crate) const O_PATH: usize = 0o10_000_000;
@@ -133,6 +139,7 @@ pub(crate) const CLONE_VM: usize = 0x100;
 pub(crate) const CLONE_VFORK: usize = 0x4000;
 pub(crate) const CLONE_NEWUSER: u32 = 0x1000_0000;
 pub(crate) const CLONE_NEWPID: usize = 0x2000_0000;
+pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 pub(crate) const SIGKILL: u32 = 9;
 pub(crate) const SIGCHLD: u32 = 17;
@@ -250,6 +257,16 @@ pub(crate) struct PathBeneathAttr {
 pub(crate) struct NetPortAttr {
     pub(crate) access: u64,
     pub(crate) port: u64,
+}
+
+/// `struct clone_args`: pidfd, child_tid, parent_tid; stack, its size, tls, set_tid, its size.
+#[repr(C)]
+pub(crate) struct CloneArgs {
+    pub(crate) flags: u64,
+    pub(crate) handles: [u64; 3],
+    pub(crate) exit_signal: u64,
+    pub(crate) memory: [u64; 5],
+    pub(crate) cgroup: u64,
 }
 
 /// `struct pollfd`.

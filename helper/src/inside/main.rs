@@ -20,6 +20,7 @@ mod payload;
 #[path = "../plan.rs"]
 #[expect(dead_code, reason = "shared with the outside, which uses all of it")]
 mod plan;
+mod reaper;
 mod steps;
 mod sys;
 mod terminal;
@@ -67,8 +68,8 @@ fn live(channel: &Channel, what: impl FnOnce(&Channel) -> Result<(), Fault>) -> 
     sys::exit(code)
 }
 
-/// The life of one sandbox: build what is shared, then be the only worker or fork workers; or that of a bridge. The outside compiles the
-/// plan while the first steps are carried out.
+/// The life of one sandbox: build what is shared, then be the only worker or fork workers; or that of a bridge or a
+/// reaper. The outside compiles the plan while the first steps are carried out.
 fn confine(channel: &Channel) -> Result<(), Fault> {
     let begun = sys::monotonic_us();
     sys::signal_mask(u64::MAX).map_err(Fault::init)?;
@@ -76,9 +77,15 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let file_mask = sys::file_mask(0);
     let mut state = steps::State::default();
     let mut buffer = [0; LONGEST_ROLE];
-    let role = channel.receive_role(&mut buffer).map_err(Fault::init)?;
-    let (Role::Alone { namespaces } | Role::Zygote { namespaces } | Role::Bridge { namespaces }) = role;
+    let (role, directory) = channel.receive_role(&mut buffer).map_err(Fault::init)?;
+    let (Role::Alone { namespaces }
+    | Role::Zygote { namespaces }
+    | Role::Bridge { namespaces }
+    | Role::Reaper { namespaces, .. }) = role;
     steps::carry_out(namespaces, section::NAMESPACES, &mut state, channel)?;
+    if let Role::Reaper { name, .. } = role {
+        return reaper::serve(channel, &directory.ok_or(Fault::init(Errno(EPROTO)))?, name);
+    }
     let (bytes, narrow) = channel.receive_plan().map_err(Fault::init)?;
     let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
@@ -86,6 +93,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
         Role::Alone { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
         Role::Zygote { .. } => zygote::serve(channel, &plan, (begun, file_mask)),
         Role::Bridge { .. } => bridge::serve(channel, &plan, state, begun),
+        Role::Reaper { .. } => Ok(()),
     }
 }
 

@@ -53,6 +53,8 @@ macro_rules! call {
 mod birth;
 #[cfg(not(kennel_client))]
 mod bridge;
+#[cfg(not(kennel_client))]
+mod cgroups;
 #[cfg(kennel_client)]
 mod client;
 mod files;
@@ -63,8 +65,6 @@ mod sockets;
 mod terminal;
 mod walls;
 
-#[cfg(not(kennel_client))]
-pub(crate) use self::bridge::*;
 #[cfg(kennel_client)]
 pub(crate) use self::client::*;
 #[cfg_attr(
@@ -74,6 +74,8 @@ pub(crate) use self::client::*;
 pub(crate) use self::{
     birth::*, files::*, mounts::*, namespaces::*, process::*, sockets::*, terminal::*, walls::*,
 };
+#[cfg(not(kennel_client))]
+pub(crate) use self::{bridge::*, cgroups::*};
 
 /// Arguments beyond those that a call has are zero.
 fn six<const N: usize>(arguments: [usize; N]) -> [usize; 6] {

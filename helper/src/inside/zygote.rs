@@ -4,7 +4,7 @@ use crate::{
     Fault,
     channel::{self, Channel},
     control::{Report, ZygoteOrder},
-    kernel::EPROTO,
+    kernel::{ENOSYS, EPROTO},
     live,
     plan::Plan,
     sys::{self, Errno, Fd},
@@ -23,22 +23,40 @@ pub(crate) fn serve(
         .report(&Report::Ready { took_us: sys::monotonic_us().saturating_sub(begun) })
         .map_err(Fault::init)?;
     while let Some((order, descriptors)) = channel.order().map_err(Fault::init)? {
-        let ZygoteOrder::Worker { narrow } = order;
-        let [Some(socket), steps] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
-        fork(&socket, plan, (steps, narrow), file_mask);
+        let ZygoteOrder::Worker { narrow, leaf } = order;
+        let [Some(socket), second, third] = descriptors else { return Err(Fault::init(Errno(EPROTO))) };
+        let (steps, leaf) = match (narrow, leaf) {
+            (0, 0) => (None, None),
+            (0, _) => (None, second),
+            _ => (second, third),
+        };
+        fork(&socket, plan, (steps, narrow), leaf.as_ref(), file_mask);
     }
     Ok(())
 }
 
 /// Forks one worker. What goes wrong is told on its own socket, to whoever wanted it: the session goes on.
-fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), file_mask: usize) {
-    match sys::fork_into_new_pid_namespace() {
+fn fork(socket: &Fd, plan: &Plan<'_>, narrow: (Option<Fd>, u32), leaf: Option<&Fd>, file_mask: usize) {
+    let refused = |errno| {
+        // Who wanted it may be gone already.
+        let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
+    };
+    match sys::fork_into_new_pid_namespace(leaf) {
         Ok(None) => begin(socket, plan, narrow, file_mask),
         Ok(Some(_)) => {}
-        Err(errno) => {
-            // Who wanted it may be gone already.
-            let _ = Channel::report_on(socket, &Fault::clone(errno).report(), None);
-        }
+        // A seccomp filter around all of this hides clone3: then the worker goes to its cgroup by itself.
+        Err(Errno(ENOSYS)) => match sys::fork_into_new_pid_namespace(None) {
+            Ok(None) => match leaf.map_or(Ok(()), sys::enter_cgroup) {
+                Ok(()) => begin(socket, plan, narrow, file_mask),
+                Err(errno) => {
+                    refused(errno);
+                    sys::exit(1)
+                }
+            },
+            Ok(Some(_)) => {}
+            Err(errno) => refused(errno),
+        },
+        Err(errno) => refused(errno),
     }
 }
 

@@ -4,7 +4,9 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use kennel::{EnvBase, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains};
+use kennel::{
+    Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains,
+};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -376,6 +378,16 @@ pub(crate) struct PolicyFlags {
     /// Processors, such as 1.5.
     #[arg(long, value_name = "F", help_heading = "Limits")]
     pub(crate) cpus: Option<f64>,
+    /// Which processors, such as 0-1. Needs a cgroup.
+    #[arg(long, value_name = "LIST", help_heading = "Limits")]
+    pub(crate) cpuset: Option<String>,
+    /// Reading from and writing to the disk of the workspace, a second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a
+    /// cgroup.
+    #[arg(long, value_name = "RATES", help_heading = "Limits")]
+    pub(crate) io: Option<IoLimits>,
+    /// Where cgroups that hold limits may be made: auto, off, or a directory of cgroup v2 [default: auto].
+    #[arg(long, value_name = "WHERE", help_heading = "Limits")]
+    pub(crate) cgroup: Option<Cgroup>,
     /// CPU time of each process, such as 10s.
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<Span>,

@@ -121,6 +121,9 @@ fn limits(policy: &mut Policy, flags: &PolicyFlags) {
     limits.memory = flags.memory.or(limits.memory);
     limits.pids = flags.pids.or(limits.pids);
     limits.cpus = flags.cpus.or(limits.cpus);
+    limits.cpuset = flags.cpuset.clone().or(limits.cpuset.take());
+    limits.io = flags.io.or(limits.io);
+    set(&mut limits.cgroup, flags.cgroup.clone());
     limits.cpu_time = flags.cpu_time.or(limits.cpu_time);
     limits.timeout = flags.timeout.or(limits.timeout);
     limits.output = flags.max_output.or(limits.output);

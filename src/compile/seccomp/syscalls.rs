@@ -28,6 +28,14 @@ pub(super) const HIDDEN: &[c_long] = &[SYS_openat2, SYS_clone3];
 pub(super) const MAKING: &[c_long] = &[
     SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
     SYS_keyctl,
+    // Where commands have cgroups, workers are born in them by it.
+    SYS_clone3,
+];
+
+/// Everything that a reaper does once it has given up its privileges. Any other call ends it.
+pub(super) const REAPING: &[c_long] = &[
+    SYS_chdir, SYS_recvmsg, SYS_sendmsg, SYS_openat, SYS_getdents64, SYS_unlinkat, SYS_write, SYS_poll, SYS_close,
+    SYS_exit_group,
 ];
 
 /// Everything that a bridge does once its walls stand, but socket(2), which has a rule. Any other call ends it.

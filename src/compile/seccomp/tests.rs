@@ -8,7 +8,7 @@ use libc::{
 
 use super::interpreter::{self, Call, Run, X86_64};
 use super::rule::Verdict;
-use super::{bytes, of_bridge, of_worker, of_zygote, rules, syscalls, whole};
+use super::{bytes, of_bridge, of_reaper, of_worker, of_zygote, rules, syscalls, whole};
 
 const HIGH_BITS: u64 = 0xdead_beef_0000_0000;
 
@@ -79,6 +79,18 @@ fn a_bridge_makes_its_calls_and_no_other() {
     assert_eq!(action(socket, bits(AF_UNIX)), libc::SECCOMP_RET_ALLOW);
     for family in [AF_INET, AF_INET6, AF_NETLINK, libc::AF_PACKET] {
         assert_eq!(action(socket, bits(family)), libc::SECCOMP_RET_KILL_PROCESS, "{family}");
+    }
+}
+
+#[test]
+fn a_reaper_makes_its_calls_and_no_other() {
+    let program = of_reaper();
+    interpreter::check(&program);
+    for number in (0..600).chain([0x4000_0000, u32::MAX]) {
+        let allowed = syscalls::REAPING.contains(&number.into());
+        let expected = if allowed { libc::SECCOMP_RET_ALLOW } else { libc::SECCOMP_RET_KILL_PROCESS };
+        let call = Call { number, arch: X86_64, arguments: [0; 6] };
+        assert_eq!(interpreter::run(&program, &call).action, expected, "{number}");
     }
 }
 

@@ -150,7 +150,7 @@ fn ci_only_refuses_what_would_weaken_it() {
 fn ci_only_refuses_a_limit_that_is_not_enforced() {
     require_ci_only!();
     let dir = workspace();
-    let said = refused(dir.path(), &["--profile", "ci-only", "--cpus", "1"]);
+    let said = refused(dir.path(), &["--profile", "ci-only", "--cgroup", "off", "--cpus", "1"]);
     assert!(said.contains("cpus: ") && said.contains("cgroup"), "{said}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kennel::{Details, Error, Limit, Limits, Session, Size, Span};
+use kennel::{Cgroup, Details, Error, Limit, Limits, Session, Size, Span};
 
 use super::{in_time, policy, said, session, shell};
 use crate::support::workspace;
@@ -23,6 +23,8 @@ fn of_policy() -> Limits {
         output: size(1 << 20),
         open_files: Some(200),
         file_size: size(1 << 20),
+        // Those of a cgroup are in `cgroups`.
+        cgroup: Cgroup::Off,
         ..Limits::default()
     }
 }

@@ -18,10 +18,22 @@ pub(crate) fn vfork<T>(
     i32::try_from(check(pid)?).map_err(|_| Errno(EPROTO))
 }
 
-/// clone(CLONE_NEWPID): a child with a copy of this memory, PID 1 of a new pid namespace. Answers `None` in the
-/// child, its pid in the parent.
-pub(crate) fn fork_into_new_pid_namespace() -> Result<Option<i32>, Errno> {
-    let pid = call!(nr::CLONE, CLONE_NEWPID | SIGCHLD as usize, 0, 0, 0, 0)?;
+/// clone(CLONE_NEWPID), or clone3(CLONE_INTO_CGROUP) with it where there is a `leaf` (Linux 5.7): a child with a copy of
+/// this memory, PID 1 of a new pid namespace. Answers `None` in the child, its pid in the parent.
+pub(crate) fn fork_into_new_pid_namespace(leaf: Option<&Fd>) -> Result<Option<i32>, Errno> {
+    let pid = match leaf {
+        None => call!(nr::CLONE, CLONE_NEWPID | SIGCHLD as usize, 0, 0, 0, 0)?,
+        Some(leaf) => {
+            let wanted = CloneArgs {
+                flags: CLONE_NEWPID as u64 | CLONE_INTO_CGROUP,
+                handles: [0; 3],
+                exit_signal: u64::from(SIGCHLD),
+                memory: [0; 5],
+                cgroup: u64::from(leaf.number()),
+            };
+            call!(nr::CLONE3, &raw const wanted, size_of::<CloneArgs>())?
+        }
+    };
     let pid = i32::try_from(pid).map_err(|_| Errno(EPROTO))?;
     Ok((pid > 0).then_some(pid))
 }

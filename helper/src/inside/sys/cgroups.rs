@@ -1,0 +1,41 @@
+//! cgroup v2: entering one, ending and removing what is left of them.
+
+use super::*;
+
+/// write(2) of `0` to `cgroup.procs`: this process moves to the group, with all of its threads.
+pub(crate) fn enter_cgroup(group: &Fd) -> Result<(), Errno> {
+    write_at(group, c"cgroup.procs", b"0")
+}
+
+/// write(2) of `1` to `cgroup.kill`: SIGKILL to every process of the group and those below. Linux 5.14.
+pub(crate) fn kill_cgroup(group: &Fd) -> Result<(), Errno> {
+    write_at(group, c"cgroup.kill", b"1")
+}
+
+fn write_at(directory: &Fd, name: &CStr, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
+    let file = call!(nr::OPENAT, directory.0, name.as_ptr(), flags, 0).map(fd)?;
+    write_all(&file, bytes)
+}
+
+/// openat(2) of a directory, to read what it has.
+pub(crate) fn open_dir(at: &Fd, name: &CStr) -> Result<Fd, Errno> {
+    let flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    call!(nr::OPENAT, at.0, name.as_ptr(), flags, 0).map(fd)
+}
+
+/// unlinkat(AT_REMOVEDIR).
+pub(crate) fn remove_dir(at: &Fd, name: &CStr) -> Result<(), Errno> {
+    call!(nr::UNLINKAT, at.0, name.as_ptr(), AT_REMOVEDIR).map(drop)
+}
+
+/// getdents64(2): some more entries of a directory; none at its end.
+pub(crate) fn entries<'b>(of: &Fd, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
+    let count = call!(nr::GETDENTS64, of.0, buffer.as_mut_ptr(), buffer.len())?;
+    Ok(buffer.get(..count).unwrap_or_default())
+}
+
+/// poll(2) of nothing: sleeps that many milliseconds.
+pub(crate) fn sleep(milliseconds: i32) {
+    let _ = call!(nr::POLL, 0, 0, milliseconds);
+}

@@ -1,0 +1,291 @@
+//! Groups of cgroup v2 for what commands are held to: made, entered, read and removed here; what they are to say is
+//! decided in `compile::cgroup`.
+//!
+//! ```text
+//! parent              delegated to us; nothing of ours is written in it but the groups, and what it gives to them
+//! ├─ kennel-host      this program, where it was alone in `parent`: what holds processes can give no controllers
+//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked by its owner as long as that lives
+//!    ├─ zygote        of a session
+//!    └─ 1, 2, …       each worker, with its command
+//! ```
+//!
+//! No group stays behind. A leaf is removed when its command has ended, and what is still in use then with the next one;
+//! the whole at the end; by the reaper where this program does not come to it; and by whoever makes a group next where
+//! the reaper did not either.
+
+mod controller;
+pub(crate) mod device;
+mod find;
+mod group;
+mod reaper;
+mod usage;
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+pub(crate) use self::{
+    controller::{Controller, Setting},
+    find::{Cgroups, Spot},
+    group::HOST,
+    usage::Used,
+};
+use self::{
+    group::{Locked, Parent},
+    reaper::Reaper,
+    usage::{keyed, number, summed},
+};
+use crate::{Error, Protection, compile::cgroup::GroupPlan, start::Images};
+
+/// The leaf of a zygote.
+const ZYGOTE: &str = "zygote";
+
+/// How long what was killed may take to be gone, and how often to look.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    plan: Arc<GroupPlan>,
+    parent: Parent,
+    group: Locked,
+    reaper: Mutex<Option<Reaper>>,
+    next: AtomicU64,
+    /// Leaves that could not be removed yet.
+    left: Mutex<Vec<String>>,
+    /// How often memory was at the limit of all commands together, as far as was read.
+    shortages: AtomicU64,
+}
+
+impl Groups {
+    /// Makes the group, and starts who takes it away if nobody else does. Sweeps up what others could not.
+    ///
+    /// # Errors
+    /// What the kernel refuses, with the path.
+    pub(crate) fn make(plan: &Arc<GroupPlan>, images: &Images) -> Result<Arc<Self>, Error> {
+        let failed = |what: &str| {
+            let step = format!("{what} {}", plan.parent.display());
+            move |source| failed(step, plan.protection, source)
+        };
+        let parent = Parent::open(&plan.parent).map_err(failed("open the cgroup"))?;
+        parent.sweep();
+        if plan.leave {
+            parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
+        }
+        parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
+        let name = group::name();
+        // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+        let reaper = Reaper::start(images, plan, &parent, &name)?;
+        let group = parent.make(&name).map_err(failed("make a cgroup in"))?;
+        let groups = Self {
+            plan: Arc::clone(plan),
+            parent,
+            group,
+            reaper: Mutex::new(Some(reaper)),
+            next: AtomicU64::new(1),
+            left: Mutex::default(),
+            shortages: AtomicU64::new(0),
+        };
+        let set = || {
+            groups.group.give(&plan.controllers)?;
+            plan.shared.iter().try_for_each(|setting| groups.group.set(setting))
+        };
+        set().map_err(failed("set the limits of a cgroup in"))?;
+        Ok(Arc::new(groups))
+    }
+
+    /// The leaf of a zygote, which has no limit of its own.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub(crate) fn zygote(self: &Arc<Self>) -> Result<Leaf, Error> {
+        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.of_leaf())
+    }
+
+    /// A leaf for a command, with the limits that each one has.
+    ///
+    /// # Errors
+    /// Those of mkdir(2) and of its files.
+    pub(crate) fn leaf(self: &Arc<Self>) -> io::Result<Leaf> {
+        self.sweep();
+        let name = self.next.fetch_add(1, Relaxed).to_string();
+        self.make_leaf(name, &self.plan.leaf)
+    }
+
+    /// [`leaf`](Self::leaf), for who has nobody else to tell.
+    pub(crate) fn only_leaf(self: &Arc<Self>) -> Result<Leaf, Error> {
+        self.leaf().map_err(self.of_leaf())
+    }
+
+    fn of_leaf(&self) -> impl FnOnce(io::Error) -> Error {
+        let step = format!("make a cgroup for a command in {}", self.plan.parent.display());
+        let protection = self.plan.protection;
+        move |source| failed(step, protection, source)
+    }
+
+    fn make_leaf(self: &Arc<Self>, name: String, settings: &[Setting]) -> io::Result<Leaf> {
+        let directory = self.group.make_leaf(&name)?;
+        let (groups, shortages) = (Arc::clone(self), self.shortages.load(Relaxed));
+        let leaf = Leaf { groups, name, directory, shortages };
+        settings.iter().try_for_each(|setting| leaf.set(setting))?;
+        Ok(leaf)
+    }
+
+    /// Removes leaves that could not be removed before.
+    fn sweep(&self) {
+        self.left().retain(|name| !self.group.remove_leaf(name));
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<String>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills everything in it.
+    pub(crate) fn kill(&self) {
+        // Before Linux 5.14 the end of each PID 1 has to do.
+        let _ = group::write(self.group.as_fd(), "cgroup.kill", "1");
+    }
+
+    /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
+    pub(crate) fn end(&self) {
+        self.kill();
+        drop(self.take_reaper());
+    }
+
+    fn take_reaper(&self) -> Option<Reaper> {
+        self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.
+    pub(crate) async fn gone(&self) {
+        self.kill();
+        let removed = async {
+            while !self.parent.remove(&self.group) {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, removed).await.is_err() {
+            tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
+        }
+        if let Some(reaper) = self.take_reaper() {
+            reaper.gone().await;
+        }
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        self.kill();
+        self.parent.remove(&self.group);
+        // The reaper goes on where something is still in it.
+        drop(self.take_reaper());
+    }
+}
+
+/// The group of one worker and its command, or of a zygote. Dropping it removes it as soon as nothing is in it any more.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    groups: Arc<Groups>,
+    name: String,
+    directory: OwnedFd,
+    /// How often memory was short for all commands together before this one.
+    shortages: u64,
+}
+
+impl Leaf {
+    /// Sets one of its limits.
+    pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
+        group::set(self.directory.as_fd(), setting)
+    }
+
+    /// Sets limits of its command alone.
+    ///
+    /// # Errors
+    /// Those of its files.
+    pub(crate) fn tighten(&self, settings: &[Setting]) -> Result<(), Error> {
+        settings.iter().try_for_each(|setting| {
+            let step = || format!("set {} of the command's cgroup to {}", setting.file, setting.value);
+            self.set(setting).map_err(|source| failed(step(), self.groups.plan.protection, source))
+        })
+    }
+
+    /// Moves a process into it.
+    pub(crate) fn take_in(&self, pid: i32) -> Result<(), Error> {
+        group::write(self.directory.as_fd(), "cgroup.procs", &pid.to_string()).map_err(|source| {
+            failed("move a process to its cgroup".to_owned(), self.groups.plan.protection, source)
+        })
+    }
+
+    /// Kills everything in it. Linux 5.14.
+    pub(crate) fn kill(&self) {
+        let _ = group::write(self.directory.as_fd(), "cgroup.kill", "1");
+    }
+
+    /// What was used in it so far.
+    pub(crate) fn used(&self) -> Used {
+        let has = |controller| self.groups.plan.controllers.contains(&controller);
+        let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
+        let cpu = read("cpu.stat");
+        let mut used = Used {
+            user_us: keyed(&cpu, "user_usec"),
+            system_us: keyed(&cpu, "system_usec"),
+            throttled_us: keyed(&cpu, "throttled_usec"),
+            ..Used::default()
+        };
+        if has(Controller::Memory) {
+            let events = read("memory.events");
+            used.peak_memory = number(&read("memory.peak"));
+            used.oom_kills = keyed(&events, "oom_kill");
+            used.over_own_limit = used.oom_kills.is_some_and(|kills| kills > 0)
+                && (keyed(&events, "oom").is_some_and(|times| times > 0) || self.was_short_together());
+        }
+        if has(Controller::Pids) {
+            used.peak_pids = number(&read("pids.peak"));
+            used.refused_pids = keyed(&read("pids.events"), "max").is_some_and(|times| times > 0);
+        }
+        if has(Controller::Io) {
+            let io = read("io.stat");
+            (used.read, used.written) = (Some(summed(&io, "rbytes")), Some(summed(&io, "wbytes")));
+        }
+        used
+    }
+
+    /// Whether memory was at the limit of all commands together since it was made.
+    fn was_short_together(&self) -> bool {
+        let events = group::read(self.groups.group.as_fd(), "memory.events.local").unwrap_or_default();
+        let now = keyed(&events, "oom").unwrap_or_default();
+        self.groups.shortages.fetch_max(now, Relaxed);
+        now > self.shortages
+    }
+}
+
+impl AsFd for Leaf {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        if !self.groups.group.remove_leaf(&self.name) {
+            self.groups.left().push(std::mem::take(&mut self.name));
+        }
+    }
+}
+
+/// The error for a group that could not be had.
+fn failed(step: String, protection: Protection, source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
+        Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
+        _ => "name another cgroup with --cgroup, or do without one: --cgroup off",
+    };
+    Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
+}

@@ -1,0 +1,270 @@
+//! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
+
+use std::{
+    fs::File,
+    hash::{BuildHasher, Hasher, RandomState},
+    io::{self, Read, Write},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    dir::{Dir, Type},
+    errno::Errno,
+    fcntl::{Flock, FlockArg, OFlag, openat},
+    sys::stat::{Mode, fstat, mkdirat},
+    unistd::{UnlinkatFlags, geteuid, unlinkat},
+};
+
+use super::{Controller, Setting};
+
+/// What every group of ours is called, before 16 hexadecimal digits.
+const PREFIX: &str = "kennel-";
+
+/// The group of the embedding program, where it has to leave the one that is delegated to it. It stays: whoever is in
+/// it cannot remove it, and the service manager removes it with the one that it delegated.
+pub(crate) const HOST: &str = "kennel-host";
+
+/// How often to make a group anew that somebody takes for one of the dead.
+const TRIES: u32 = 50;
+
+/// A name that no other group has.
+pub(super) fn name() -> String {
+    // Keyed at random for each.
+    format!("{PREFIX}{:016x}", RandomState::new().build_hasher().finish())
+}
+
+fn is_name(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The group that ours are made in.
+#[derive(Debug)]
+pub(super) struct Parent(OwnedFd);
+
+/// A group of ours: as long as this lives, everybody can tell.
+#[derive(Debug)]
+pub(super) struct Locked {
+    /// The lock goes with this open file description, which nobody else has.
+    directory: Flock<OwnedFd>,
+    name: String,
+}
+
+impl Parent {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(nix::fcntl::open(path, directory_flags(OFlag::O_RDONLY), Mode::empty())?))
+    }
+
+    /// Moves this program to a group of its own: what holds processes can give no controllers. All of its threads.
+    pub(super) fn make_room(&self) -> io::Result<()> {
+        let host = make(self.0.as_fd(), HOST)?;
+        write(host.as_fd(), "cgroup.procs", "0")
+    }
+
+    /// Gives controllers to the groups in it.
+    pub(super) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
+        give(self.0.as_fd(), controllers)
+    }
+
+    /// Makes a group, and locks it.
+    pub(super) fn make(&self, name: &str) -> io::Result<Locked> {
+        let mut refused = io::Error::from(Errno::EAGAIN);
+        for _ in 0..TRIES {
+            match self.try_make(name) {
+                Ok(Some(directory)) => return Ok(Locked { directory, name: name.to_owned() }),
+                // Somebody sweeps up at this moment.
+                Ok(None) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => refused = error,
+                Err(error) => return Err(error),
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Err(refused)
+    }
+
+    fn try_make(&self, name: &str) -> io::Result<Option<Flock<OwnedFd>>> {
+        // Once more with O_RDONLY, which a lock needs.
+        drop(make(self.0.as_fd(), name)?);
+        let directory = openat(&self.0, name, directory_flags(OFlag::O_RDONLY), Mode::empty())?;
+        let Ok(locked) = Flock::lock(directory, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        // It may have been removed before it was locked; then it has no files any more.
+        Ok(read(locked.as_fd(), "cgroup.controllers").is_ok().then_some(locked))
+    }
+
+    /// Kills what is in a group and removes it, if nothing is in it any more; answers whether it is gone.
+    pub(super) fn remove(&self, group: &Locked) -> bool {
+        self.remove_tree(group.as_fd(), &group.name)
+    }
+
+    fn remove_tree(&self, group: BorrowedFd<'_>, name: &str) -> bool {
+        for leaf in directories(group).unwrap_or_default() {
+            let _ = unlinkat(group, &*leaf, UnlinkatFlags::RemoveDir);
+        }
+        matches!(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
+    }
+
+    /// Removes the groups of programs that are gone, as far as nothing is in them.
+    pub(super) fn sweep(&self) {
+        let ours = geteuid().as_raw();
+        for name in directories(self.0.as_fd()).unwrap_or_default().iter().filter(|name| is_name(name)) {
+            let Ok(group) = openat(&self.0, &**name, directory_flags(OFlag::O_RDONLY), Mode::empty()) else {
+                continue;
+            };
+            if !fstat(&group).is_ok_and(|stat| stat.st_uid == ours) {
+                continue;
+            }
+            if let Ok(locked) = Flock::lock(group, FlockArg::LockExclusiveNonblock) {
+                let _ = write(locked.as_fd(), "cgroup.kill", "1");
+                let gone = self.remove_tree(locked.as_fd(), name);
+                tracing::info!(name, gone, "a cgroup was left by a program that is gone");
+            }
+        }
+    }
+}
+
+impl AsFd for Parent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Locked {
+    pub(super) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
+        give(self.as_fd(), controllers)
+    }
+
+    pub(super) fn set(&self, setting: &Setting) -> io::Result<()> {
+        set(self.as_fd(), setting)
+    }
+
+    /// Makes a group in it; answers its directory, as a path only.
+    pub(super) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
+        make(self.as_fd(), name)
+    }
+
+    /// Removes a group in it; answers whether it is gone.
+    pub(super) fn remove_leaf(&self, name: &str) -> bool {
+        matches!(unlinkat(self.as_fd(), name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
+    }
+}
+
+impl AsFd for Locked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (*self.directory).as_fd()
+    }
+}
+
+fn directory_flags(access: OFlag) -> OFlag {
+    access | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
+}
+
+/// mkdirat(2); one that is there already will do.
+fn make(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    match mkdirat(at, name, Mode::from_bits_truncate(0o755)) {
+        Ok(()) | Err(Errno::EEXIST) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(openat(at, name, directory_flags(OFlag::O_PATH), Mode::empty())?)
+}
+
+fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let wanted: Vec<String> = controllers.iter().map(|controller| format!("+{controller}")).collect();
+    write(group, "cgroup.subtree_control", &wanted.join(" "))
+}
+
+/// Writes one setting of a group.
+pub(super) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
+    match write(group, setting.file, &setting.value) {
+        Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}
+
+/// Writes to a file of a group, in one piece, as the kernel asks for.
+pub(super) fn write(group: BorrowedFd<'_>, file: &str, text: &str) -> io::Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    File::from(openat(group, file, flags, Mode::empty())?).write_all(text.as_bytes())
+}
+
+/// Reads a file of a group.
+pub(super) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut text = String::new();
+    File::from(openat(group, file, flags, Mode::empty())?).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Names of the groups in a group.
+fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
+    let mut directory = Dir::openat(group, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
+    let entries = directory.iter().flatten().filter(|entry| entry.file_type() == Some(Type::Directory));
+    let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    Ok(names.filter(|name| name != "." && name != "..").collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn parent() -> (tempfile::TempDir, Parent) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let parent = Parent::open(dir.path()).expect("opens");
+        (dir, parent)
+    }
+
+    #[test]
+    fn names_are_random_and_known_again() {
+        let (one, other) = (name(), name());
+        assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
+        for name in
+            ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
+        {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    /// Directories that are no cgroups will do: what is swept is decided by name, owner and lock.
+    #[test]
+    fn what_nobody_holds_is_swept_and_nothing_else() {
+        let (dir, parent) = parent();
+        let (dead, alive, other) = (name(), name(), "kennel-of-somebody");
+        fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
+        fs::create_dir(dir.path().join(&alive)).expect("a directory");
+        fs::create_dir(dir.path().join(other)).expect("a directory");
+        fs::create_dir(dir.path().join(HOST)).expect("a directory");
+        let held = openat(&parent, &*alive, directory_flags(OFlag::O_RDONLY), Mode::empty()).expect("opens");
+        let held = Flock::lock(held, FlockArg::LockExclusiveNonblock).expect("locks");
+        parent.sweep();
+        let is_there = |name: &str| dir.path().join(name).exists();
+        assert!(!is_there(&dead) && is_there(&alive) && is_there(other) && is_there(HOST));
+        drop(held);
+        parent.sweep();
+        assert!(!is_there(&alive) && is_there(HOST));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
+        let (dir, parent) = parent();
+        // Not a cgroup: it has no files, as one that was removed.
+        let error = parent.make(&name()).expect_err("no cgroup");
+        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        let missing = dir.path().join("missing");
+        assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn files_that_a_kernel_may_lack_may_be_missing() {
+        let (_dir, parent) = parent();
+        set(parent.as_fd(), &Setting::where_there("memory.swap.max", 0)).expect("may be missing");
+        let error = set(parent.as_fd(), &Setting::new("memory.max", 1)).expect_err("may not");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

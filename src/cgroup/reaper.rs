@@ -1,0 +1,103 @@
+//! The outside's hold on a reaper: a process that removes a group once this program is gone, however that ended.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use tokio::{io::Interest, runtime::Handle};
+
+use super::group::Parent;
+use crate::{
+    Error,
+    compile::cgroup::GroupPlan,
+    start::{self, Images},
+    sys,
+};
+
+/// How long the last drop waits for a reaper that was let go, in milliseconds. It outlives that where it has more to do.
+const LAST_WAIT: u16 = 200;
+
+/// How long a call waits that can.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A reaper. Dropping it lets it go: it removes what is left, and ends.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    /// Taken at the end, which the reaper waits for.
+    control: Option<OwnedFd>,
+    left: Option<Left>,
+}
+
+impl Reaper {
+    pub(super) fn start(
+        images: &Images,
+        plan: &GroupPlan,
+        parent: &Parent,
+        name: &str,
+    ) -> Result<Self, Error> {
+        let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
+        Ok(Self { control: Some(control), left: Some(Left { pidfd }) })
+    }
+
+    /// Lets it go, and waits until it has ended, a second at most.
+    pub(super) async fn gone(mut self) {
+        drop(self.control.take());
+        let Some(left) = self.left.take() else { return };
+        if let Ok(left) = sys::watched(left, Interest::READABLE) {
+            let _ = tokio::time::timeout(PATIENCE, left.readable()).await;
+        }
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        drop(self.control.take());
+        let Some(left) = self.left.take() else { return };
+        if left.has_ended(PollTimeout::ZERO) {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                if let Ok(left) = sys::watched(left, Interest::READABLE) {
+                    let _ = left.readable().await;
+                }
+            });
+        }
+    }
+}
+
+/// A reaper that was let go. Dropping this takes its zombie away, if it is one by then.
+#[derive(Debug)]
+struct Left {
+    pidfd: OwnedFd,
+}
+
+impl Left {
+    fn has_ended(&self, within: PollTimeout) -> bool {
+        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        loop {
+            match poll(&mut ended, within) {
+                Err(Errno::EINTR) => {}
+                polled => return polled.is_ok_and(|count| count > 0),
+            }
+        }
+    }
+}
+
+impl AsRawFd for Left {
+    fn as_raw_fd(&self) -> RawFd {
+        self.pidfd.as_raw_fd()
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        self.has_ended(PollTimeout::from(LAST_WAIT));
+        sys::reap(&self.pidfd);
+    }
+}

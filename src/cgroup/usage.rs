@@ -1,0 +1,96 @@
+//! What a cgroup says that its processes used, and of what they had too much. Pure: texts of the kernel in, numbers out.
+
+use crate::Usage;
+
+/// What was read of a group at the end of its command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) user_us: Option<u64>,
+    pub(crate) system_us: Option<u64>,
+    pub(crate) throttled_us: Option<u64>,
+    pub(crate) peak_memory: Option<u64>,
+    pub(crate) peak_pids: Option<u64>,
+    pub(crate) read: Option<u64>,
+    pub(crate) written: Option<u64>,
+    /// Processes that were killed for want of memory, whosever limit it was.
+    pub(crate) oom_kills: Option<u64>,
+    /// Whether a limit of the group or of the session's was what they were killed for.
+    pub(crate) over_own_limit: bool,
+    /// Whether a process or thread was refused because there were too many.
+    pub(crate) refused_pids: bool,
+}
+
+impl Used {
+    /// Enters what is known.
+    pub(crate) fn enter(&self, usage: &mut Usage) {
+        usage.user_us = self.user_us.unwrap_or(usage.user_us);
+        usage.system_us = self.system_us.unwrap_or(usage.system_us);
+        usage.peak_memory_bytes = self.peak_memory;
+        usage.peak_pids = self.peak_pids;
+        usage.io_read_bytes = self.read;
+        usage.io_write_bytes = self.written;
+        usage.throttled_us = self.throttled_us;
+        usage.oom_kills = self.oom_kills;
+    }
+
+    /// Whether processes were killed because memory was at a limit of the policy or the command.
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
+        self.over_own_limit && self.oom_kills.is_some_and(|kills| kills > 0)
+    }
+}
+
+/// The number behind a key, in a file of lines such as `oom_kill 3`.
+pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+/// A file of one number.
+pub(crate) fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// The sum over all devices of a field of io.stat, with lines such as `8:0 rbytes=1 wbytes=2`.
+pub(crate) fn summed(text: &str, key: &str) -> u64 {
+    let fields = text.lines().flat_map(|line| line.split_whitespace().skip(1));
+    let values = fields.filter_map(|field| field.strip_prefix(key)?.strip_prefix('=')?.parse::<u64>().ok());
+    values.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        let events = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n";
+        assert_eq!((keyed(events, "oom"), keyed(events, "oom_kill")), (Some(2), Some(3)));
+        assert_eq!((keyed(events, "oom_"), keyed("", "oom")), (None, None));
+        assert_eq!((number("4096\n"), number("max\n"), number("")), (Some(4096), None, None));
+        let stat = "8:0 rbytes=10 wbytes=5 rios=1\n253:1 rbytes=1 wbytes=2\n8:16 \n";
+        assert_eq!((summed(stat, "rbytes"), summed(stat, "wbytes"), summed("", "rbytes")), (11, 7, 0));
+    }
+
+    #[test]
+    fn what_is_not_known_takes_nothing_away() {
+        let mut usage = Usage { user_us: 5, system_us: 6, ..Usage::default() };
+        Used { user_us: Some(9), peak_pids: Some(3), ..Used::default() }.enter(&mut usage);
+        assert_eq!((usage.user_us, usage.system_us, usage.peak_pids, usage.oom_kills), (9, 6, Some(3), None));
+    }
+
+    #[test]
+    fn somebody_else_s_shortage_is_no_limit() {
+        let killed = Used { oom_kills: Some(1), ..Used::default() };
+        assert!(!killed.ran_out_of_memory(), "the host was short, not the policy");
+        assert!(Used { over_own_limit: true, ..killed }.ran_out_of_memory());
+        assert!(!Used { over_own_limit: true, oom_kills: Some(0), ..Used::default() }.ran_out_of_memory());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_reading_panic(text in ".{0,60}", key in "[a-z_]{0,8}") {
+            let _ = (keyed(&text, &key), number(&text), summed(&text, &key));
+        }
+    }
+}

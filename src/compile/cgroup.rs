@@ -1,0 +1,199 @@
+//! Limits → files of cgroups, and where the cgroups are made. Decides by facts (`Cgroups`), so that hosts that we do not
+//! have can be written down; makes nothing.
+
+mod place;
+mod settings;
+
+use std::{path::PathBuf, sync::Arc};
+
+use kennel_helper::plan::Step;
+
+use self::{
+    place::{Place, delegated, missing, named},
+    settings::settings,
+};
+use super::{Shape, identity, limits, seccomp, section::Section};
+use crate::{
+    Error,
+    caller::Caller,
+    cgroup::{self, Cgroups, Controller, Setting},
+    host::Host,
+    policy::{Cgroup, Limits, Policy, Protection},
+};
+
+pub(super) use self::place::Lack;
+
+/// The group of one command counts its init too.
+const INIT: u64 = 1;
+
+/// The groups of a session, or of the one-shots of a sandbox.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupPlan {
+    /// Where they are made.
+    pub(crate) parent: PathBuf,
+    /// Controllers that it does not give to groups in it yet.
+    pub(crate) enable: Vec<Controller>,
+    /// Controllers that they have.
+    pub(crate) controllers: Vec<Controller>,
+    /// Whether the embedding program, alone in it, has to leave it first.
+    pub(crate) leave: bool,
+    /// Limits of all commands together.
+    pub(crate) shared: Vec<Setting>,
+    /// Limits of each.
+    pub(crate) leaf: Vec<Setting>,
+    /// What to call it when the kernel refuses any of it.
+    pub(crate) protection: Protection,
+    /// Steps of the reaper.
+    pub(crate) reaper: Section,
+}
+
+/// Whether there are groups, or why not.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Groups {
+    pub(crate) plan: Option<Arc<GroupPlan>>,
+    lack: Option<Lack>,
+    device: Option<(u64, u64)>,
+}
+
+impl Groups {
+    /// What there is without groups, where nobody asks.
+    pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, device: None };
+
+    /// Whether groups hold what `controller` can.
+    pub(crate) fn hold(&self, controller: Controller) -> bool {
+        let plan = self.plan.as_ref().filter(|plan| plan.controllers.contains(&controller));
+        plan.is_some() && (controller != Controller::Io || self.device.is_some())
+    }
+
+    /// Why they do not, where somebody wanted them.
+    pub(super) fn lack(&self, controller: Controller) -> Option<Lack> {
+        match (&self.plan, &self.lack) {
+            (Some(plan), _) if plan.controllers.contains(&controller) => Some(Lack::new(
+                "the workspace lies on a file system without a block device",
+                "have the workspace on a disk, or do without the limit",
+            )),
+            (Some(plan), _) => Some(missing(&plan.parent.display().to_string(), controller)),
+            (None, lack) => lack.clone(),
+        }
+    }
+
+    /// Why there are none, and what can be done.
+    pub(crate) fn why(&self) -> Option<(String, String)> {
+        self.lack.clone().map(|Lack { reason, remedy }| (reason, remedy))
+    }
+
+    /// The limits of one command alone: those of `wanted` that a group holds.
+    pub(super) fn of_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
+        if self.plan.is_none() {
+            return Vec::new();
+        }
+        let Limits { memory, pids, cpus, .. } = *wanted;
+        settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self, INIT)
+    }
+}
+
+/// Controllers that the limits of a policy ask for.
+fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
+    let asked = [
+        (limits.memory.is_some(), Controller::Memory, Protection::Memory),
+        (limits.pids.is_some(), Controller::Pids, Protection::Pids),
+        (limits.cpus.is_some(), Controller::Cpu, Protection::Cpus),
+        (limits.io.is_some(), Controller::Io, Protection::Io),
+        (limits.cpuset.is_some(), Controller::Cpuset, Protection::Cpuset),
+    ];
+    asked
+        .into_iter()
+        .filter(|(asked, ..)| *asked)
+        .map(|(_, controller, protection)| (controller, protection))
+        .collect()
+}
+
+/// Whether there shall be groups, and where.
+///
+/// # Errors
+/// A path of the policy's where no cgroup is.
+pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Groups, Error> {
+    let limits = &policy.limits;
+    let asked = asked(limits);
+    let is_named = matches!(limits.cgroup, Cgroup::At(_));
+    if limits.cgroup == Cgroup::Off || asked.is_empty() && !is_named {
+        return Ok(Groups::default());
+    }
+    let facts = Cgroups::look();
+    let found = match &limits.cgroup {
+        Cgroup::At(path) => {
+            let spot = facts.at(path).map_err(|source| Error::Grant {
+                what: "limits.cgroup",
+                path: path.clone(),
+                source,
+                remedy: Some(
+                    "name a directory of the cgroup v2 file system that you may write to".to_owned(),
+                ),
+            })?;
+            named(&spot, caller.is_root())
+        }
+        _ => delegated(&facts, caller.is_root(), &asked.iter().map(|(asked, _)| *asked).collect::<Vec<_>>()),
+    };
+    let place = match found {
+        Ok(place) => place,
+        Err(lack) => return Ok(Groups { lack: Some(lack), ..Groups::default() }),
+    };
+    let device = limits.io.and_then(|_| cgroup::device::of(&caller.absolute(&policy.workspace)));
+    Ok(plan(policy, host, place, shape, device))
+}
+
+fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, device: Option<(u64, u64)>) -> Groups {
+    let limits = &policy.limits;
+    // Where nobody asks for it, it would only be in the way of whatever moves tasks between processors.
+    let is_asked = |controller: &Controller| *controller != Controller::Cpuset || limits.cpuset.is_some();
+    let Place { path: parent, mut enable, mut controllers, leave } = place;
+    enable.retain(is_asked);
+    controllers.retain(is_asked);
+    let protection = asked(limits).first().map_or(Protection::Memory, |(_, protection)| *protection);
+    let plan = GroupPlan {
+        parent,
+        enable,
+        controllers,
+        leave,
+        shared: Vec::new(),
+        leaf: Vec::new(),
+        protection,
+        reaper: reaper(host),
+    };
+    let mut groups = Groups { plan: Some(Arc::new(plan.clone())), lack: None, device };
+    let mut leaf = Vec::new();
+    if groups.hold(Controller::Memory) {
+        // Half of a command is of no use to anybody, and init goes with it, so that the end is told by the kernel.
+        leaf.push(Setting::new("memory.oom.group", 1));
+    }
+    let (shared, leaf) = match shape {
+        Shape::OneShot => {
+            leaf.extend(settings(limits, &groups, INIT));
+            (Vec::new(), leaf)
+        }
+        Shape::Session { ready } => {
+            // Whoever hits it first shall be the one who made them.
+            let of_each = Limits { pids: limits.pids, ..Limits::default() };
+            leaf.extend(settings(&of_each, &groups, INIT));
+            (settings(limits, &groups, limits::own_processes(ready)), leaf)
+        }
+    };
+    groups.plan = Some(Arc::new(GroupPlan { shared, leaf, ..plan }));
+    groups
+}
+
+/// A reaper lies beside the embedding program, in no namespace of its own, and makes few calls. What is sent to the
+/// program's process group does not reach it.
+fn reaper(host: &Host) -> Section {
+    let mut steps = Section::default();
+    steps.push(Protection::PidNamespace, &Step::NewSession {});
+    identity::untouchable(&mut steps);
+    if host.seccomp {
+        let program = &seccomp::bytes(&seccomp::of_reaper());
+        steps.push(Protection::Seccomp, &Step::Seccomp { program });
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! What cgroups hold: limits of all processes together, what was used, and that no group is left.
+//!
+//! | module | promise |
+//! | --- | --- |
+//! | `attacks` | who wants more than its share gets no more, and others do not notice |
+//! | `left` | no group is left, whatever ends and however |
+//! | `limits` | each limit, of one-shots and of sessions, and how a command ended by it |
+//! | `places` | where groups are made, and what is said where they cannot be |
+//!
+//! Where a host has no groups with controllers, limits must be said to be weaker; what is about groups alone is tested
+//! wherever one can be made at all. `KENNEL_CGROUPS` says that this host has all of it.
+
+mod attacks;
+mod left;
+mod limits;
+mod places;
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use kennel::{Cgroup, Limits, Policy, Size};
+use serde_json::Value;
+
+use crate::support::{kennel, payload_path, report, until, workspace};
+
+/// Whether limits are held by cgroups here.
+fn has_groups() -> bool {
+    let dir = workspace();
+    let (output, said) = report(dir.path(), &["--memory", "1G"], &["true"]);
+    assert!(output.status.success(), "{output:?}");
+    let enforced = protection(&said, "memory").0 == "enforced";
+    assert!(enforced || env::var_os("KENNEL_CGROUPS").is_none(), "there must be groups here: {said}");
+    enforced
+}
+
+/// Ends the test where limits are not held by cgroups.
+macro_rules! require_groups {
+    () => {
+        crate::support::require!(crate::cgroups::has_groups(), "a delegated cgroup v2 with controllers");
+    };
+}
+use require_groups;
+
+/// State and detail of one protection in a report.
+fn protection<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
+    let entries = report["enforcement"]["protections"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["name"] == name);
+    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
+    (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
+}
+
+/// A cgroup of a test's own, so that what is in it is known. Whatever is left in it fails the test.
+struct Ground(PathBuf);
+
+impl Ground {
+    /// One that can be made here, if any can.
+    fn new() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
+        let top = PathBuf::from(mount.split(' ').nth(4)?);
+        let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+        let above = top.join(own).parent().filter(|above| above.starts_with(&top)).map(Path::to_owned);
+        let name = format!("kennel-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let mut places = [Some(top), above].into_iter().flatten();
+        places.find_map(|place| {
+            let _ = fs::write(place.join("cgroup.subtree_control"), "+memory +pids +cpu");
+            let ground = place.join(&name);
+            fs::create_dir(&ground).ok()?;
+            Some(Self(ground))
+        })
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    /// As flags name it.
+    fn flags(&self) -> [&str; 2] {
+        ["--cgroup", self.path()]
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { cgroup: Cgroup::At(self.0.clone()), ..Limits::default() }
+    }
+
+    /// Whether its groups can hold anything.
+    fn has_controllers(&self) -> bool {
+        let said = fs::read_to_string(self.0.join("cgroup.controllers")).unwrap();
+        ["memory", "pids", "cpu"].iter().all(|name| said.split_whitespace().any(|other| other == *name))
+    }
+
+    /// Groups in it, all of them.
+    fn groups(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut places = vec![self.0.clone()];
+        while let Some(place) = places.pop() {
+            let entries = fs::read_dir(&place).into_iter().flatten().flatten();
+            let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+            let groups: Vec<PathBuf> = groups.map(|entry| entry.path()).collect();
+            places.extend(groups.iter().cloned());
+            found.extend(groups);
+        }
+        found
+    }
+
+    /// Waits until none is left.
+    fn is_empty(&self) {
+        until("no group is left", || self.groups().is_empty());
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.is_empty();
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Ends the test where no group can be made; answers one.
+macro_rules! ground {
+    () => {{
+        let ground = crate::cgroups::Ground::new();
+        assert!(
+            ground.is_some() || std::env::var_os("KENNEL_CGROUPS").is_none(),
+            "there must be groups here"
+        );
+        crate::support::require!(ground.is_some(), "a cgroup v2 to make groups in");
+        ground.unwrap()
+    }};
+}
+use ground;
+
+/// A policy with the payload at `/payload`.
+fn policy(workspace: &Path, limits: Limits) -> Policy {
+    let payload = kennel::Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
+    Policy::profile(kennel::Profile::NoNetwork, workspace).mount(payload).limits(limits)
+}
+
+/// Runs an attempt of the payload under `flags`; answers the status, what it said, and the report.
+fn attempt(flags: &[&str], words: &str) -> (Option<i32>, String, Value) {
+    let dir = workspace();
+    let grant = format!("{}:/payload", payload_path().display());
+    let flags = [&["--ro", &grant][..], flags].concat();
+    let command: Vec<&str> = ["/payload"].into_iter().chain(words.split_whitespace()).collect();
+    let (output, said) = report(dir.path(), &flags, &command);
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).trim_end().to_owned(), said)
+}
+
+fn mebibytes(count: u64) -> Option<Size> {
+    Some(Size::from_bytes(count << 20))
+}
+
+/// `kennel run` of a shell script, as a process.
+fn running(workspace: &Path, flags: &[&str], script: &str) -> std::process::Child {
+    let mut command = kennel(workspace, flags, &["sh", "-c", script]);
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+    command.stderr(std::process::Stdio::null()).spawn().unwrap()
+}
