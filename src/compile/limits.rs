@@ -326,3 +326,6 @@ fn lower<T: PartialOrd + Copy>(name: &str, wanted: Option<T>, kept: &mut Option<
 fn refused(name: &str, reason: &str) -> Error {
     Error::Command { what: "limit", value: name.to_owned(), reason: reason.to_owned() }
 }
+
+#[cfg(test)]
+mod tests;
