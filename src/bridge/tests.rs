@@ -63,7 +63,8 @@ impl World {
         let proxy = proxy_at(&dir.path().join("proxy.sock"), backlog);
         let mut plan = plan(&dir.path().join("proxy.sock"));
         change(&mut plan);
-        let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan)).expect("a bridge");
+        let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan))
+            .expect("a bridge");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("its address");
         let mut told = Enforcement::default();
@@ -575,7 +576,8 @@ async fn socket_that_is_another_by_now_is_refused() {
     let plan = plan(&path);
     fs::rename(&path, dir.path().join("old")).expect("renamed");
     let _second = proxy_at(&path, 1);
-    let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan)).expect("a bridge");
+    let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan))
+        .expect("a bridge");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let error = soon(bridge.serve(listener.into(), &mut Enforcement::default())).await.expect_err("refused");
     let Error::Step { step, source, .. } = error else { panic!("{error:?}") };
