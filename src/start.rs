@@ -105,8 +105,8 @@ fn not_executed(source: io::Error) -> Error {
     let noexec = "allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or /tmp on a file system \
                   that is not mounted noexec";
     let remedy = match source.raw_os_error() {
-        Some(libc::EPERM | libc::ENOSYS) => remedy::of_birth(Protection::Capabilities, &source),
-        _ => Some(noexec.to_owned()),
+        Some(libc::EACCES) | None => Some(noexec.to_owned()),
+        _ => remedy::of_birth(Protection::Capabilities, &source),
     };
     let step = "execute the program of the inside".to_owned();
     Error::Step { step, protection: Protection::Root, source, remedy }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     Error,
+    host::remedy::{is_shortage, of_call},
     policy::{Mount, Profile, has_parent},
 };
 
@@ -33,15 +34,17 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         source,
         remedy: Some(remedy.to_owned()),
     };
+    let too_few = |source: io::Error| {
+        let remedy = of_call(&source).map(str::to_owned);
+        Error::Grant { what: "workspace", path: given.clone(), source, remedy }
+    };
     let found = match given.is_absolute() {
         true => Source::resolve(&given),
         // The caller's own directory was removed. The kernel would still find it by `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
     let source = found.map_err(|error| match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
-            Error::Grant { what: "workspace", path: given.clone(), source: error, remedy: None }
-        }
+        Some(errno) if is_shortage(errno) => too_few(error),
         Some(libc::EACCES) => refused(error, "run as a user who may reach the workspace"),
         _ => refused(error, "name an existing directory with --workspace"),
     })?;
@@ -53,8 +56,10 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
             io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
-    std::fs::read_dir(&source.path)
-        .map_err(|error| refused(error, "run as a user who may read the workspace"))?;
+    std::fs::read_dir(&source.path).map_err(|error| match error.raw_os_error() {
+        Some(errno) if is_shortage(errno) => too_few(error),
+        _ => refused(error, "run as a user who may read the workspace"),
+    })?;
     Ok(source)
 }
 

@@ -22,7 +22,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::support::{is_root, kennel_path, payload_path, stderr, stdout, workspace};
+use super::support::{is_emulated, is_root, kennel_path, payload_path, stderr, stdout, workspace};
 
 mod calls;
 mod machines;
@@ -130,7 +130,10 @@ impl Row<'_> {
             Degraded::Refused => self.is_refused(&degraded, &DEGRADE),
             Degraded::Off(protections) => self.runs_without(&degraded, protections, dir.path()),
         }
-        self.probe(dir.path());
+        // A dozen sandboxes each: in an emulated machine for the rows that the probe is there for.
+        if !is_emulated() || self.protection == "user_namespace" {
+            self.probe(dir.path());
+        }
         let left: Vec<_> =
             fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
         assert!(left.is_empty(), "{}: {left:?} are left", self.says);

@@ -181,6 +181,11 @@ pub fn patient(time: Duration) -> Duration {
     time * factor.unwrap_or(1)
 }
 
+/// Whether everything takes much longer here than it does elsewhere.
+pub fn is_emulated() -> bool {
+    env::var_os("KENNEL_TIME_FACTOR").is_some()
+}
+
 /// [`patient`], as flags have it.
 pub fn patient_flag(time: Duration) -> String {
     format!("{}ms", patient(time).as_millis())

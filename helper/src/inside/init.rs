@@ -35,15 +35,24 @@ impl Usage {
     }
 }
 
+/// What tells of children that end. Made before there is one: without it nothing runs.
+pub(crate) fn signals() -> Result<Fd, Errno> {
+    sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))
+}
+
 /// Serves until the command and what it may leave behind have ended, or the outside is gone. Returning means exit,
 /// which kills whoever is left.
-pub(crate) fn serve(channel: &Channel, command: Running, rooms: &Rooms<'_>) -> Result<(), Errno> {
-    let signals = sys::signal_fd(1u64 << (SIGCHLD.wrapping_sub(1)))?;
+pub(crate) fn serve(
+    channel: &Channel,
+    command: Running,
+    rooms: &Rooms<'_>,
+    signals: &Fd,
+) -> Result<(), Errno> {
     let mut usage = Usage::default();
     loop {
-        let [ended, spoken] = wait(&signals, channel.socket())?;
+        let [ended, spoken] = wait(signals, channel.socket())?;
         if ended {
-            sys::take_signal(&signals)?;
+            sys::take_signal(signals)?;
             let Reaping { status, nobody_left } = reap(command.pid, &mut usage);
             // What is unlinked and still open is there until the end of the last who has it open.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {

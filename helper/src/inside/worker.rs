@@ -40,9 +40,10 @@ pub(crate) fn serve<'p>(
 fn confined<'p>(channel: &'p Channel, plan: &Plan<'p>, mut payload: Payload<'p>) -> Result<(), Fault> {
     steps::carry_out(plan.walls, section::WALLS, &mut payload.state, channel)?;
     let rooms = payload.state.rooms;
+    let signals = init::signals().map_err(Fault::init)?;
     let Some(running) = payload::start(plan.payload, payload, channel)? else { return Ok(()) };
     channel.report(&Report::Started {}).map_err(Fault::init)?;
-    init::serve(channel, running, &rooms).map_err(Fault::init)
+    init::serve(channel, running, &rooms, &signals).map_err(Fault::init)
 }
 
 /// Undoes what the zygote set for itself, and gives the outside a hold on this process.

@@ -3,6 +3,7 @@
 use std::{
     env, fmt,
     io::{self, Read, Write},
+    path::Path,
     process::{Command, ExitCode, Stdio},
 };
 
@@ -41,8 +42,8 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     let arguments = arguments.map(|(at, argument)| if at + 1 == ACTION { "host".into() } else { argument });
     let mut host = Command::new("/proc/self/exe")
         .args(arguments)
-        // At its end from the first. Not /dev/null: a host without it is the sandbox's to tell of.
-        .stdin(Stdio::piped())
+        // A host without the device is the sandbox's to tell of.
+        .stdin(if Path::new("/dev/null").exists() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -38,6 +38,72 @@ fn user_namespaces_that_are_refused() {
     }
 }
 
+/// Nothing that a start takes may run out half-way and leave something that runs. Numbers are of calls that no test names.
+#[test]
+fn whatever_runs_short_nothing_runs() {
+    const EPOLL_CREATE1: &str = "291";
+    const EVENTFD2: &str = "290";
+    const FCNTL: &str = "72";
+    const DUP2: &str = "33";
+    const RECVMSG: &str = "47";
+    const SENDMSG: &str = "46";
+    const SIGNALFD4: &str = "289";
+    const RT_SIGPROCMASK: &str = "14";
+    const LANDLOCK_ADD_RULE: &str = "445";
+    const LANDLOCK_RESTRICT_SELF: &str = "446";
+    let calls = [
+        EPOLL_CREATE1,
+        EVENTFD2,
+        FCNTL,
+        DUP2,
+        RECVMSG,
+        SENDMSG,
+        SIGNALFD4,
+        RT_SIGPROCMASK,
+        LANDLOCK_ADD_RULE,
+        LANDLOCK_RESTRICT_SELF,
+        "socketpair",
+        "memfd_create",
+        "clone",
+        "unshare",
+        "mount",
+        "open_tree",
+        "move_mount",
+        "mount_setattr",
+        "pivot_root",
+        "prctl",
+        "capset",
+        "execveat",
+        "umount2",
+        "openat2",
+        "mkdirat",
+        "symlinkat",
+        "mknodat",
+        "fchdir",
+        "close_range",
+        "sethostname",
+        "socket",
+        "ioctl",
+    ];
+    let dir = place();
+    for call in calls {
+        for (errno, words, remedy) in [
+            ("EMFILE", "Too many open files", "ulimit -n"),
+            ("ENOMEM", "Cannot allocate memory", "ulimit -v"),
+        ] {
+            let rule = format!("{call}={errno}");
+            let output = run(&refusing(&[&rule, "clone3=ENOSYS"]), dir.path(), &["-q"]);
+            let said = stderr(&output);
+            assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{rule}: {output:?}");
+            let lines: Vec<&str> = said.lines().collect();
+            let [first, second] = lines.as_slice() else { panic!("{rule}: {said}") };
+            assert!(first.starts_with("kennel: ") && first.ends_with(words), "{rule}: {said}");
+            assert!(second.starts_with("kennel: to mend it: ") && second.contains(remedy), "{rule}: {said}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
 /// What the default list of a container engine without privileges comes to.
 #[test]
 fn namespaces_and_mounts_that_an_engine_refuses() {

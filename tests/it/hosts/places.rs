@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Degraded, Row, kennel, place, run, script};
-use crate::support::{is_root, kennel_path, require, stderr, stdout};
+use crate::support::{is_root, kennel_path, only_as_root, require, stderr, stdout};
 
 /// Namespaces of a rootless container, with a /proc of its own.
 const CONTAINER: [&str; 3] = ["unshare", "-Urmpf", "--mount-proc"];
@@ -39,6 +39,8 @@ fn covered_parts_of_proc() {
 
 #[test]
 fn memory_that_is_not_executed() {
+    // The setting is of a pid namespace, and its file root's.
+    only_as_root!();
     require!(fs::exists("/proc/sys/vm/memfd_noexec").unwrap(), "vm.memfd_noexec, from Linux 6.3 on");
     let dir = place();
     let before = script(&CONTAINER, "echo 2 > /proc/sys/vm/memfd_noexec");
@@ -53,6 +55,8 @@ fn memory_that_is_not_executed() {
 /// Nothing is left to execute from: one clear error.
 #[test]
 fn memory_and_directories_that_are_not_executed() {
+    // The setting is of a pid namespace, and its file root's.
+    only_as_root!();
     require!(fs::exists("/proc/sys/vm/memfd_noexec").unwrap(), "vm.memfd_noexec, from Linux 6.3 on");
     let steps = "echo 2 > /proc/sys/vm/memfd_noexec; mount -t tmpfs none /home; cp \"$1\" /home/kennel; mkdir /home/w; shift; \
                  for d in /tmp /var/tmp /dev/shm; do mount -t tmpfs -o noexec none $d; done; cd /home/w; \
