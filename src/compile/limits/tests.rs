@@ -29,7 +29,7 @@ fn compiled(
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
         descriptors: 1024,
     };
-    let host = Host { kernel, landlock_abi: 7, seccomp: true, cgroup2: false };
+    let host = Host { kernel, landlock_abi: 7, seccomp: true, user_namespaces: true, cgroup2: false };
     compile(policy, &host, &caller, shape)
 }
 

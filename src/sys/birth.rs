@@ -1,0 +1,324 @@
+//! The vfork-like start: how the inside is born, with what, and where. The child borrows the memory of this program until
+//! it executes the image, so nothing here allocates or locks once there is one.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    io,
+    mem::MaybeUninit,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{SigSet, SigmaskHow},
+        wait::{Id, WaitPidFlag, waitid},
+    },
+    unistd::geteuid,
+};
+
+use super::received;
+
+/// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
+/// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
+pub(crate) const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
+
+/// Whose user namespace the inside is born in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Users {
+    /// One of its own.
+    Own,
+    /// The caller's, who holds [`INSIDE_CAPABILITIES`] there: real root where the host has no other.
+    Callers,
+}
+
+/// What the inside is born with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birthright {
+    pub(crate) users: Users,
+    /// Whether it mounts an overlay, which takes one capability more.
+    pub(crate) overlays: bool,
+}
+
+/// The same and CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted
+/// it. Dropped as soon as it is mounted.
+const OVERLAY_CAPABILITIES: [u32; 5] = [1, 8, 10, 12, 21];
+
+/// What a reaper of root's needs: CAP_DAC_OVERRIDE.
+const REAPER_CAPABILITIES: [u32; 1] = [1];
+
+/// `CLONE_INTO_CGROUP` of clone3(2), which is wider than the flags of clone(2).
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// The child has a few small frames before execveat(2).
+const STACK: usize = 32 * 1024;
+
+/// Why the inside did not start.
+#[derive(Debug)]
+pub(crate) enum BirthError {
+    /// clone(2) refused: no process was made.
+    Clone(io::Error),
+    /// The capabilities that the inside needs could not be kept; the process is gone.
+    Keep(io::Error),
+    /// The image could not be executed; the process is gone.
+    Exec(io::Error),
+}
+
+/// What the child needs between clone(2) and execveat(2), and where it leaves the reason when it fails.
+struct Birth<'k> {
+    image: RawFd,
+    control: RawFd,
+    /// Capabilities that it keeps.
+    capabilities: &'k [u32],
+    /// Whether they are those of the caller's user namespace.
+    is_callers: bool,
+    kept: bool,
+    errno: c_int,
+}
+
+/// A process that was started.
+#[derive(Debug)]
+pub(crate) struct Born {
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) pid: c_int,
+    /// Whether it is where it was to be born.
+    pub(crate) is_in_group: bool,
+}
+
+/// Where a process is born.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cradle<'g> {
+    /// In a new pid namespace, as PID 1, and in a new user namespace unless its birthright says otherwise.
+    Namespaces,
+    /// There, and in this cgroup, if the kernel can do both at once.
+    Group(BorrowedFd<'g>),
+    /// Beside this program, with nothing of what root may but to write to any file: the root of the cgroup hierarchy has
+    /// no write permission for its owner, and a user namespace would have no say there.
+    Beside,
+}
+
+/// Starts the image, its descriptor 0 being `control`.
+///
+/// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
+/// (CLONE_VFORK), so the cost does not depend on the program's size.
+pub(crate) fn give_birth(
+    image: BorrowedFd<'_>,
+    control: BorrowedFd<'_>,
+    birthright: Birthright,
+    cradle: Cradle<'_>,
+) -> Result<Born, BirthError> {
+    let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
+    let is_beside = matches!(cradle, Cradle::Beside);
+    let capabilities: &[u32] = match birthright {
+        _ if is_beside && geteuid().is_root() => &REAPER_CAPABILITIES,
+        _ if is_beside => &[],
+        Birthright { overlays: true, .. } => &OVERLAY_CAPABILITIES,
+        Birthright { overlays: false, .. } => &INSIDE_CAPABILITIES,
+    };
+    let is_callers = is_beside || birthright.users == Users::Callers;
+    let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
+    let mut birth = Birth { image, control, capabilities, is_callers, kept: false, errno: 0 };
+    let mut pidfd: c_int = -1;
+    // No handler of the embedding program may run in the child, which shares its memory.
+    let before = SigSet::all()
+        .thread_swap_mask(SigmaskHow::SIG_SETMASK)
+        .map_err(|errno| BirthError::Clone(errno.into()))?;
+    let users = if birthright.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
+    let of_its_own = users | libc::CLONE_NEWPID;
+    let born = match cradle {
+        Cradle::Beside => clone_vfork(0, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true)),
+        Cradle::Namespaces => {
+            clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true))
+        }
+        Cradle::Group(group) => match clone_into(group, of_its_own, &mut stack, &mut birth, &mut pidfd) {
+            // An older kernel, or a seccomp filter around all of this.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, false))
+            }
+            born => born.map(|pid| (pid, true)),
+        },
+    };
+    // Restoring what was there before cannot fail; there would be nobody to tell.
+    let _ = before.thread_set_mask();
+    let (pid, is_in_group) = born.map_err(BirthError::Clone)?;
+    // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, owned by nobody else.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    if birth.errno != 0 {
+        bury(&pidfd);
+        let why = if birth.kept { BirthError::Exec } else { BirthError::Keep };
+        return Err(why(io::Error::from_raw_os_error(birth.errno)));
+    }
+    Ok(Born { pidfd, pid, is_in_group })
+}
+
+fn clone_vfork(
+    namespaces: c_int,
+    stack: &mut [MaybeUninit<u8>; STACK],
+    birth: &mut Birth<'_>,
+    pidfd: &mut c_int,
+) -> io::Result<c_int> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD | namespaces;
+    let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
+    // asleep until the child has executed or ended; `be_born` never returns into Rust code of the parent.
+    let pid = unsafe { libc::clone(be_born, top, flags, ptr::from_mut(birth).cast(), ptr::from_mut(pidfd)) };
+    if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
+}
+
+/// clone3(CLONE_INTO_CGROUP), which the C library does not have: as [`clone_vfork`], but born in `group`. Linux 5.7.
+fn clone_into(
+    group: BorrowedFd<'_>,
+    namespaces: c_int,
+    stack: &mut [MaybeUninit<u8>; STACK],
+    birth: &mut Birth<'_>,
+    pidfd: &mut c_int,
+) -> io::Result<c_int> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
+    let base = stack.as_mut_ptr();
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
+    wanted.flags = u64::from(flags.cast_unsigned()) | INTO_CGROUP;
+    wanted.exit_signal = u64::from(libc::SIGCHLD.cast_unsigned());
+    wanted.pidfd = ptr::from_mut(pidfd).expose_provenance() as u64;
+    wanted.stack = base.expose_provenance() as u64;
+    // Where a function is called the stack is aligned to 16 bytes.
+    wanted.stack_size = (STACK - base.wrapping_add(STACK).addr() % 16) as u64;
+    wanted.cgroup = u64::from(group.as_raw_fd().cast_unsigned());
+    let answer: i64;
+    // SAFETY: the record is live and of its true size; what it refers to outlives the child's use, as in
+    // `clone_vfork`. The child has all registers but rax, rcx and r11, and a stack of its own from which nothing
+    // returns: it calls `be_born` and ends. In the parent the instructions after the call change nothing.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r13",
+            "call r12",
+            "mov edi, eax",
+            "mov eax, {exit}",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit_group,
+            inlateout("rax") libc::SYS_clone3 => answer,
+            in("rdi") &raw const wanted,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") be_born as extern "C" fn(*mut c_void) -> c_int,
+            in("r13") ptr::from_mut(birth),
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    match c_int::try_from(answer) {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err(io::Error::from_raw_os_error(c_int::try_from(-answer).unwrap_or(libc::EINVAL))),
+    }
+}
+
+/// The child, in borrowed memory: only raw system calls, no allocation, no lock.
+extern "C" fn be_born(argument: *mut c_void) -> c_int {
+    // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
+    let birth = unsafe { &mut *argument.cast::<Birth<'_>>() };
+    let rootless = if birth.is_callers { without_root() } else { Ok(()) };
+    let kept = rootless.and_then(|()| keep_capabilities(birth.capabilities));
+    birth.kept = kept.is_ok();
+    birth.errno = kept.and_then(|()| execute(birth)).err().unwrap_or_default();
+    1
+}
+
+/// prctl(PR_SET_SECUREBITS): uid 0 of the caller's user namespace would get every capability by execveat(2), and not
+/// only those that are kept. In a namespace of its own the uid is not mapped yet, and others than root get none.
+fn without_root() -> Result<(), c_int> {
+    const NOROOT: libc::c_long = 1;
+    // SAFETY: geteuid(2) only answers.
+    if unsafe { libc::syscall(libc::SYS_geteuid) } != 0 {
+        return Ok(());
+    }
+    // SAFETY: prctl(2) with integer arguments only.
+    let bits = unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_SECUREBITS, 0, 0, 0, 0) };
+    errno_of(bits)?;
+    // SAFETY: as above.
+    errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_SET_SECUREBITS, bits | NOROOT, 0, 0, 0) })
+}
+
+/// Makes the capabilities survive execveat(2) of an ordinary file by who is not root: the ambient set.
+fn keep_capabilities(capabilities: &[u32]) -> Result<(), c_int> {
+    let header = [0x2008_0522u32, 0];
+    let kept = capabilities.iter().fold(0u32, |set, capability| set | 1 << capability);
+    // effective, permitted, inheritable, of the low 32 capabilities and then of the high ones
+    let data = [kept, kept, kept, 0, 0, 0];
+    // SAFETY: header and data have the layout of capset(2), version 3.
+    errno_of(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), data.as_ptr()) })?;
+    for &capability in capabilities {
+        let raise = libc::PR_CAP_AMBIENT_RAISE;
+        // SAFETY: prctl(2) with integer arguments only.
+        errno_of(unsafe { libc::syscall(libc::SYS_prctl, libc::PR_CAP_AMBIENT, raise, capability, 0, 0) })?;
+    }
+    Ok(())
+}
+
+/// Moves the control socket to descriptor 0 and becomes the image.
+fn execute(birth: &Birth<'_>) -> Result<(), c_int> {
+    // SAFETY: dup2(2) of a descriptor that the parent holds open; descriptor 0 is the child's own copy.
+    errno_of(unsafe { libc::syscall(libc::SYS_dup2, birth.control, 0) })?;
+    let empty: *const c_char = c"".as_ptr();
+    let arguments = [c"kennel".as_ptr(), ptr::null()];
+    let environment: [*const c_char; 1] = [ptr::null()];
+    // SAFETY: the path is a C string and both arrays are NULL-terminated.
+    errno_of(unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            birth.image,
+            empty,
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    })
+}
+
+fn errno_of(answer: libc::c_long) -> Result<(), c_int> {
+    if answer >= 0 {
+        return Ok(());
+    }
+    // SAFETY: always valid; it is the calling thread's own, and the child borrows that of the sleeping parent.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    Err(unsafe { *errno })
+}
+
+/// clone(2) of a child that ends at once: whether `namespaces`, flags of clone(2), are to be had. It sends no signal when
+/// it ends, and nobody else waits for it.
+pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
+    let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
+    let mut pidfd: c_int = -1;
+    // No handler of the embedding program may run in the child, which shares its memory.
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | namespaces;
+    let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: stack and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread asleep until it has
+    // ended; `end_at_once` takes no argument.
+    let pid = unsafe { libc::clone(end_at_once, top, flags, ptr::null_mut(), ptr::from_mut(&mut pidfd)) };
+    let error = io::Error::last_os_error();
+    // Restoring what was there before cannot fail; there would be nobody to tell.
+    let _ = before.thread_set_mask();
+    if pid < 0 {
+        return Err(error);
+    }
+    bury(&received(pidfd));
+    Ok(())
+}
+
+/// A child, in borrowed memory: clone(2) ends it with what this answers.
+extern "C" fn end_at_once(_: *mut c_void) -> c_int {
+    0
+}
+
+/// waitid(P_PIDFD) for a child that is about to end: memory that was borrowed is given back a moment before that.
+fn bury(pidfd: &OwnedFd) {
+    // ECHILD: as in `reap`.
+    while waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) == Err(Errno::EINTR) {}
+}
