@@ -104,8 +104,12 @@ async fn no_limit_is_named_on_a_guess() {
 #[tokio::test]
 async fn output_ends_a_command_only_where_the_policy_says_so() {
     let dir = workspace();
-    let cut =
-        Limits { output_ends: false, timeout: Some(patient(Duration::from_millis(400)).into()), ..limits() };
+    let cut = Limits {
+        output_ends: false,
+        timeout: Some(patient(Duration::from_millis(400)).into()),
+        cpu_time: None,
+        ..limits()
+    };
     let session =
         Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path()).limits(cut)).await.unwrap();
     let out = session.command("yes").output().await.unwrap();
