@@ -222,6 +222,18 @@ impl Session {
         Ok(committed.await.map_err(OverlayError::list)?)
     }
 
+    /// Has changes that are kept in a directory ([`Overlay::upper`](crate::Overlay::upper)) stay there when the session
+    /// ends, and answers where; `None` where they are in memory, and go.
+    ///
+    /// They lie there as overlayfs keeps them: whole files, and a device 0:0 for what was deleted. No other session can
+    /// have the directory until somebody has emptied it.
+    ///
+    /// # Errors
+    /// [`OverlayError::None`] for a session without an overlay.
+    pub fn leave_changes(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(self.live().ledger()?.keep())
+    }
+
     /// Drops the changes, and with them the session: the kernel does not let them be taken out of an overlay that is in
     /// use. Prepare another one to go on.
     ///

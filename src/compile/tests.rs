@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 use super::{Compiled, Shape, begin, compile};
 use crate::{
-    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Policy, Profile, Protection, Requirement, State,
-    TmpLife, Version, caller::Caller, sys::Users,
+    Error, Host, Level, Mount, NetworkMode, OnUnavailable, Overlay, Policy, Profile, Protection, Requirement,
+    State, TmpLife, Version, caller::Caller, sys::Users,
 };
 
 fn host() -> Host {
@@ -442,4 +442,49 @@ fn the_first_message_holds_every_first_step() {
         let first = begin(&policy, &host(), &caller, shape).expect("compiles").namespaces;
         assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
     }
+}
+
+#[test]
+fn an_overlay_takes_a_kernel_that_keeps_its_changes() {
+    let home = home();
+    let policy = Policy::profile(Profile::NoNetwork, home.path().join("repo")).overlay(Overlay::default());
+    let old = Host { kernel: Version(6, 5), ..host() };
+    let error = compiled(&policy, &old, home.path()).expect_err("refused");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--overlay-upper")), "{error:?}");
+    compiled(&policy, &Host { kernel: Version(6, 6), ..host() }, home.path()).expect("compiles");
+    let upper = tempfile::tempdir().expect("a temporary directory");
+    let uid = nix::unistd::geteuid().as_raw();
+    let own = Caller { uid, ..caller(home.path()) };
+    let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), size: None });
+    compile(&policy, &old, &own, Shape::OneShot).expect("compiles");
+    let other = Caller { uid: uid + 1, ..own };
+    let error = compile(&policy, &old, &other, Shape::OneShot).expect_err("refused").chain();
+    assert!(error.contains("belongs to another user"), "{error}");
+}
+
+#[test]
+fn nothing_below_an_overlay_is_bound_from_the_host() {
+    let home = home();
+    let repo = home.path().canonicalize().expect("a directory").join("repo");
+    fs::create_dir_all(repo.join(".git/hooks")).expect("a directory");
+    fs::write(repo.join(".git/config"), "").expect("a file");
+    let policy = Policy::profile(Profile::NoNetwork, &repo).overlay(Overlay::default()).protect("ci");
+    let compiled =
+        compile(&policy, &host(), &caller(home.path()), Shape::Session { ready: 1 }).expect("compiles");
+    let steps = steps(&compiled);
+    let at = |path: &Path| super::emit::relative(path);
+    let position = |wanted: &dyn Fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("a step");
+    let mounted = position(&|step| matches!(step, Step::Mount { kind, .. } if *kind == c"overlay"));
+    let dropped = position(&|step| matches!(step, Step::DropCapability { capability: 1 }));
+    let moved = position(&|step| matches!(step, Step::Move { to, .. } if *to == &*at(&repo)));
+    let pinned =
+        position(&|step| matches!(step, Step::Pin { target, .. } if *target == &*at(&repo.join(".git"))));
+    assert!(mounted < dropped && dropped < moved && moved < pinned);
+    for step in &steps {
+        if let Step::Bind { target, .. } = step {
+            assert!(!target.to_bytes().starts_with(at(&repo).to_bytes()), "{target:?}");
+        }
+    }
+    let merged = compiled.merged.expect("an overlay");
+    assert!(merged.never.len() >= 5 && compiled.watches.is_empty(), "{:?}", merged.never);
 }

@@ -2,19 +2,22 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        unix::fs::MetadataExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg, OFlag},
+    sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat},
+    unistd::geteuid,
 };
 use xattr::FileExt;
 
@@ -36,6 +39,9 @@ const MOMENT: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(crate) struct Claim {
     directory: Flock<File>,
+    path: PathBuf,
+    /// Whether what is in it shall stay.
+    keeps: AtomicBool,
 }
 
 impl Claim {
@@ -49,17 +55,19 @@ impl Claim {
         let directory = super::tree::open_for_listing(&held).map_err(failed)?;
         let locked = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
         let directory = locked.map_err(|_| OverlayError::InUse { path: path.to_owned() })?;
-        if !super::ledger::is_own_and_empty(path).map_err(failed)? {
+        let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
+        let is_own = directory.metadata().map_err(failed)?.uid() == geteuid().as_raw();
+        if !is_own || !super::tree::names(&own).map_err(failed)?.is_empty() {
             return Err(OverlayError::NotEmpty { path: path.to_owned() });
         }
-        let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
         check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
-        let claim = Self { directory };
+        let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(false) };
         let mode = fs::metadata(workspace).map_err(failed)?.mode() & 0o1777;
         for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
-            let path = path.join(name);
-            DirBuilder::new().mode(0o700).create(&path).map_err(failed)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+            let mode = Mode::from_bits_truncate(mode);
+            mkdirat(claim.directory.as_fd(), name, Mode::S_IRWXU).map_err(|errno| failed(errno.into()))?;
+            let changed = fchmodat(claim.directory.as_fd(), name, mode, FchmodatFlags::FollowSymlink);
+            changed.map_err(|errno| failed(errno.into()))?;
         }
         Ok(claim)
     }
@@ -67,6 +75,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if self.keeps.load(Relaxed) {
+            return;
+        }
         for name in [UPPER, WORK] {
             if let Err(error) = self.remove(name.as_ref()) {
                 tracing::warn!(%error, "what an overlay left in its directory could not be removed");
@@ -76,6 +87,12 @@ impl Drop for Claim {
 }
 
 impl Claim {
+    /// Leaves what is in it; answers where that is.
+    pub(super) fn keep(&self) -> PathBuf {
+        self.keeps.store(true, Relaxed);
+        self.path.join(UPPER)
+    }
+
     /// Whoever wrote there was killed, which may take a moment.
     fn remove(&self, name: &OsStr) -> io::Result<()> {
         for _ in 0..MOST_TRIES {
@@ -93,6 +110,9 @@ impl Claim {
 /// `EOPNOTSUPP` where a directory keeps no user attributes.
 pub(super) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
     let directory = File::from(directory.try_clone()?);
-    directory.set_xattr(PROBE, b"y")?;
-    directory.remove_xattr(PROBE)
+    match directory.set_xattr(PROBE, b"y") {
+        // A workspace that its owner does not write in has such a directory of changes.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        set => set.and_then(|()| directory.remove_xattr(PROBE)),
+    }
 }

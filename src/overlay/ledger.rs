@@ -2,11 +2,9 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    fs::File,
+    io,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -18,12 +16,7 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 
-use super::{
-    OverlayError,
-    claim::Claim,
-    never::Never,
-    tree::{Changed, Tree},
-};
+use super::{OverlayError, claim::Claim, never::Never, tree::Tree};
 use crate::{
     compile::overlay::Merged,
     host::{identity, open_without_links},
@@ -44,7 +37,7 @@ pub(crate) struct Ledger {
     never: Vec<Never>,
     state: Mutex<State>,
     /// The directory that changes are kept in, if they are not in memory.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
 }
 
 /// What commits know of each other.
@@ -71,20 +64,24 @@ impl Ledger {
     ///
     /// # Errors
     /// A workspace that was replaced meanwhile, or a place for changes that does not keep extended attributes.
-    pub(crate) fn open(merged: &Merged, upper: OwnedFd, claim: Option<Claim>) -> Result<Self, OverlayError> {
+    pub(crate) async fn open(
+        merged: &Merged,
+        upper: OwnedFd,
+        claim: Option<Claim>,
+    ) -> Result<Self, OverlayError> {
         let path = &merged.workspace.path;
         let failed = |source: io::Error| OverlayError::io("open the workspace", path, source);
         let workspace = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-        let found = fs::File::from(workspace.try_clone().map_err(failed)?).metadata().map_err(failed)?;
+        let found = File::from(workspace.try_clone().map_err(failed)?).metadata().map_err(failed)?;
         if identity(&found) != merged.workspace.identity {
             return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
         }
-        let directory = Changed::of(Tree { root: upper.as_fd() }).list(Path::new(""));
-        let directory = directory.map_err(|error| OverlayError::io("open the changes of", path, error))?;
+        let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+        let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let state = State { since: now_of_files(), applied: HashMap::new() };
+        let state = State { since: now_of_files().await, applied: HashMap::new() };
         let (never, state) = (merged.never.clone(), Mutex::new(state));
-        Ok(Self { upper, workspace, never, state, _claim: claim })
+        Ok(Self { upper, workspace, never, state, claim })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -101,6 +98,11 @@ impl Ledger {
         Tree { root: self.workspace.as_fd() }
     }
 
+    /// Has changes stay in their directory, if they have one; answers where.
+    pub(super) fn keep(&self) -> Option<PathBuf> {
+        self.claim.as_ref().map(Claim::keep)
+    }
+
     pub(super) fn never(&self) -> &[Never] {
         &self.never
     }
@@ -108,7 +110,7 @@ impl Ledger {
 
 /// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an
 /// earlier one.
-fn now_of_files() -> Stamp {
+async fn now_of_files() -> Stamp {
     let read = |clock| clock_gettime(clock).map(|time| (time.tv_sec(), time.tv_nsec())).unwrap_or_default();
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MOST_TICKS {
@@ -116,7 +118,7 @@ fn now_of_files() -> Stamp {
         if now > begun {
             return now;
         }
-        std::thread::sleep(TICK);
+        tokio::time::sleep(TICK).await;
     }
     begun
 }
@@ -186,10 +188,4 @@ pub(super) fn changed(stat: &FileStat) -> Stamp {
 
 pub(super) fn modified(stat: &FileStat) -> Stamp {
     (stat.st_mtime, stat.st_mtime_nsec)
-}
-
-/// Whether a directory of the host's is the caller's own and empty.
-pub(super) fn is_own_and_empty(directory: &Path) -> io::Result<bool> {
-    let own = fs::metadata(directory)?.uid() == nix::unistd::geteuid().as_raw();
-    Ok(own && fs::read_dir(directory)?.next().is_none())
 }

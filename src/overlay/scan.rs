@@ -27,6 +27,9 @@ use crate::files::{FileKind, kind};
 /// More changes than that are not listed.
 const MOST_CHANGES: usize = 1_000_000;
 
+/// What lies deeper is not looked at: every way is walked from the top.
+const DEEPEST: usize = 200;
+
 /// A directory that takes the place of one below it, instead of adding to it.
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
 
@@ -155,6 +158,9 @@ impl Scan<'_> {
         lower: Option<FileStat>,
         level: &Level,
     ) -> io::Result<()> {
+        if path.components().count() > DEEPEST {
+            return self.cannot_read(path, &Errno::ENAMETOOLONG.into());
+        }
         let directory = match self.changed.list(path) {
             Ok(directory) => directory,
             Err(error) => return self.cannot_read(path, &error),

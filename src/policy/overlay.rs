@@ -28,7 +28,8 @@ pub struct Overlay {
     /// An empty directory of the host that changes are kept in meanwhile. `None`: in memory, which takes Linux 6.6.
     ///
     /// It must be the caller's own, on a file system with user extended attributes such as ext4, XFS or btrfs, and
-    /// outside of all that commands can write. It is empty again after the session.
+    /// outside of all that commands can write. It is empty again after the session, unless somebody
+    /// says otherwise ([`Session::leave_changes`](crate::Session::leave_changes)).
     pub upper: Option<PathBuf>,
     /// How much changes may take in memory, in bytes. Default: [`Limits::tmp_size`](crate::Limits::tmp_size).
     pub size: Option<Size>,

@@ -150,7 +150,7 @@ impl Live {
                 None => self.zygote.next().await.map_err(Error::io("read the control socket"))?,
             };
             match arrival {
-                Arrival::Report(Report::Ready { .. }) => return self.keep_changes(upper, claim),
+                Arrival::Report(Report::Ready { .. }) => return self.keep_changes(upper, claim).await,
                 Arrival::Upper(directory) => upper = Some(directory),
                 Arrival::Report(Report::Upper {}) => return Err(Error::no_descriptor()),
                 Arrival::Report(Report::Failed { section, index, errno }) => {
@@ -166,9 +166,9 @@ impl Live {
     }
 
     /// Takes down where the changes of the workspace are, if they are kept apart from it.
-    fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
+    async fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
         if let (Some(merged), Some(upper)) = (&self.prepared.compiled.merged, upper) {
-            self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim)?)));
+            self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim).await?)));
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! What becomes of the changes of `kennel run --overlay`, and how it is told.
 
+use std::path::PathBuf;
+
 use kennel::{Change, Committed, Error, Outcome, Policy, PolicyError, Report, Session};
 
 use crate::{FAILED, args::Run};
@@ -39,6 +41,9 @@ impl Choice {
             Self::Commit if outcome.exit_code() == 0 => settled.committed = Some(session.commit().await?),
             _ => settled.changes = Some(session.changes().await?),
         }
+        if settled.has_refused() {
+            settled.left = session.leave_changes()?;
+        }
         session.discard().await?;
         Ok(settled)
     }
@@ -50,9 +55,15 @@ pub(crate) struct Settled {
     /// What is dropped.
     changes: Option<Vec<Change>>,
     committed: Option<Committed>,
+    /// Where those are that could not be committed.
+    left: Option<PathBuf>,
 }
 
 impl Settled {
+    fn has_refused(&self) -> bool {
+        self.committed.as_ref().is_some_and(|committed| !committed.refused.is_empty())
+    }
+
     /// The report with the changes in it.
     pub(crate) fn told(&self, mut report: Report) -> Report {
         report.changes = self.changes.clone();
@@ -76,10 +87,13 @@ impl Settled {
         refused.for_each(|refused| {
             eprintln!("kennel: not committed: {}: {}", refused.change, refused.refusal);
         });
+        if let Some(left) = &self.left {
+            eprintln!("kennel: what the command wrote is left in {}", left.display());
+        }
     }
 
     /// The status where not everything could be committed.
     pub(crate) fn exit_code(&self) -> Option<u8> {
-        self.committed.as_ref().filter(|committed| !committed.refused.is_empty()).map(|_| FAILED)
+        self.has_refused().then_some(FAILED)
     }
 }

@@ -151,3 +151,84 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
         assert_eq!(refusals(&session).await, [format!("M f: {CONFLICT}")]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace() {
+    require_in_memory!();
+    let (dir, victim) = (workspace(), workspace());
+    fs::write(victim.path().join("f"), "victim").unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    std::os::unix::fs::symlink(victim.path(), dir.path().join("link")).unwrap();
+    let session = session(dir.path()).await;
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (base, stopped) = (dir.path().to_owned(), std::sync::Arc::clone(&stop));
+    let exchange = std::thread::spawn(move || {
+        let (d, link, aside) = (base.join("d"), base.join("link"), base.join("aside"));
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            for (from, to) in [(&d, &aside), (&link, &d), (&d, &link), (&aside, &d)] {
+                let _ = fs::rename(from, to);
+            }
+        }
+    });
+    for round in 0..20 {
+        shell(
+            &session,
+            &format!(
+                "mkdir -p d; echo {round} > d/f; echo {round} > d/new{round}; rm -rf d/gone; : > d/gone"
+            ),
+        )
+        .await;
+        for _ in 0..5 {
+            session.commit().await.unwrap();
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    exchange.join().unwrap();
+    assert_eq!(read(victim.path(), "f"), "victim");
+    assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1, "nothing came through the link");
+}
+
+#[tokio::test]
+async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
+    require_in_memory!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "for i in 1 2 3 4 5 6 7 8 9; do echo x > f$i; done").await;
+    let dropped = tokio::time::timeout(std::time::Duration::from_millis(1), session.commit()).await;
+    drop(dropped);
+    // A commit that goes on keeps the second one, and commands, away.
+    crate::support::until("it is done", || {
+        fs::read_dir(dir.path()).unwrap().count() == 9 || fs::read_dir(dir.path()).unwrap().count() == 0
+    });
+    loop {
+        match session.commit().await {
+            Err(kennel::Error::Overlay(kennel::OverlayError::Running)) => {}
+            committed => break assert!(committed.unwrap().refused.is_empty()),
+        }
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 9);
+    assert!(is_without_temporaries(dir.path()));
+    shell(&session, "cat f1").await;
+}
+
+#[test]
+fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
+    crate::support::only_as_root!();
+    crate::support::require!(crate::support::has("unshare"), "unshare");
+    let dir = workspace();
+    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" && echo old > a && echo old > big || exit 9
+        "$0" run --quiet --overlay --commit -- sh -c 'echo new > a; head -c 3000000 /dev/zero > big; echo new > z'
+        echo "status $?"; cat a big z; ls -A"#;
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(crate::support::kennel_path())
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(crate::support::stdout(&output), "status 125\nnew\nold\nnew\na\nbig\nz", "{output:?}");
+    let said = crate::support::stderr(&output);
+    assert_eq!(said, "kennel: not committed: M big: No space left on device (os error 28)");
+}

@@ -155,3 +155,41 @@ async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"one\n");
     assert!(dir.path().join("b").exists());
 }
+
+#[test]
+fn nobody_inside_keeps_the_capability_that_mounting_took() {
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
+    let dir = workspace();
+    let mut kennel = crate::support::kennel(dir.path(), &["--quiet", "--overlay"], &["cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(kennel.stdin.as_mut().unwrap(), b"x").unwrap();
+    std::io::Read::read_exact(kennel.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let mut inside = vec![kennel.id()];
+    let mut sets = Vec::new();
+    while let Some(pid) = inside.pop() {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        for child in children.split_whitespace() {
+            let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
+            let set = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.map(|line| u64::from_str_radix(line.trim(), 16).unwrap())
+            };
+            sets.extend(
+                [set("CapEff:"), set("CapPrm:"), set("CapInh:"), set("CapAmb:")].into_iter().flatten(),
+            );
+            inside.push(child.parse().unwrap());
+        }
+    }
+    assert!(
+        sets.iter().any(|set| set & (1 << 21) != 0),
+        "the zygote has CAP_SYS_ADMIN in its namespace: {sets:x?}"
+    );
+    assert!(sets.iter().all(|set| set & 0b10 == 0), "and CAP_DAC_OVERRIDE nowhere: {sets:x?}");
+    drop(kennel.stdin.take());
+    assert!(kennel.wait().unwrap().success());
+}

@@ -80,3 +80,21 @@ async fn a_sandbox_has_none() {
     assert!(matches!(ran, Err(Error::Overlay(OverlayError::NeedsSession))), "{ran:?}");
     assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
 }
+
+#[tokio::test]
+async fn what_could_not_be_committed_can_be_left_there() {
+    let (dir, upper) = (workspace(), workspace());
+    let Some(session) = session(dir.path(), upper.path()).await else { return };
+    session.discard().await.unwrap();
+    drop(session);
+    let place = upper.path().to_str().unwrap();
+    let flags = ["--quiet", "--overlay-upper", place, "--commit", "--protect", ".env"];
+    let output = crate::support::shell(dir.path(), &flags, "echo x > .env; echo y > y");
+    assert_eq!(output.status.code(), Some(125));
+    let said = crate::support::stderr(&output);
+    assert!(said.ends_with(&format!("what the command wrote is left in {place}/upper")), "{said}");
+    assert_eq!(fs::read(upper.path().join("upper/.env")).unwrap(), b"x\n");
+    assert!(dir.path().join("y").exists());
+    let said = crate::support::refused(dir.path(), &flags);
+    assert!(said.contains("not empty"), "{said}");
+}
