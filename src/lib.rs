@@ -97,8 +97,9 @@ pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
 pub use policy::{
-    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode, OnUnavailable,
-    Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,
+    OnUnavailable, Policy, PolicyError, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
+    Toolchains,
 };
 pub use pool::Pool;
 pub use probe::{Area, Finding, Found, Probe, Verdict};

@@ -12,7 +12,7 @@ use crate::{
     Enforcement, Error, Version,
     cgroup::{Controller, Setting},
     enforcement::State,
-    policy::{Limits, Policy, Protection, Requirement, Size, Span},
+    policy::{Cgroup, Limits, Policy, Protection, Requirement, Size, Span},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -68,13 +68,22 @@ pub(super) fn limits(
     }
     let of_groups_alone = [
         (wanted.cpus.map(|cpus| format!("cpu.max {cpus}")), Controller::Cpu, Protection::Cpus),
-        (wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}")), Controller::Cpuset, Protection::Cpuset),
+        (
+            wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}")),
+            Controller::Cpuset,
+            Protection::Cpuset,
+        ),
         (wanted.io.map(|io| format!("io.max {io}")), Controller::Io, Protection::Io),
     ];
     for (wanted, controller, protection) in of_groups_alone {
         match wanted {
             Some(how) if groups.hold(controller) => limit.hold(protection, &format!("{how}, {whose}")),
-            Some(_) => limit.fall_back(protection, State::Off, "needs a delegated cgroup v2", groups.lack(controller))?,
+            Some(_) => limit.fall_back(
+                protection,
+                State::Off,
+                "needs a delegated cgroup v2",
+                groups.lack(controller),
+            )?,
             None => {}
         }
     }
@@ -208,7 +217,7 @@ pub(crate) fn tightened(
         ("cpuset", wanted.cpuset.is_some()),
         ("io", wanted.io.is_some()),
         ("swap", wanted.swap.is_some()),
-        ("cgroup", wanted.cgroup != Default::default()),
+        ("cgroup", wanted.cgroup != Cgroup::default() && wanted.cgroup != session.cgroup),
         ("tmp_size", wanted.tmp_size.is_some()),
     ];
     if let Some((name, _)) = for_all.into_iter().find(|(_, wanted)| *wanted) {

@@ -10,8 +10,7 @@ use proptest::sample::select;
 
 use super::{
     Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,
-    OnUnavailable,
-    Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
+    OnUnavailable, Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife, Toolchains,
 };
 
 /// Any policy.

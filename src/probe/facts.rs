@@ -130,7 +130,9 @@ fn cgroup(cgroup: &Cgroup) -> Finding {
     }
     let controllers = cgroup.controllers.join(" ");
     if cgroup.delegated {
-        return finding(format!("delegated at {directory}, controllers {controllers}; a group was made and removed"));
+        return finding(format!(
+            "delegated at {directory}, controllers {controllers}; a group was made and removed"
+        ));
     }
     let (reason, remedy) = match &cgroup.lack {
         Some((reason, remedy)) => (reason.as_str(), remedy.as_str()),

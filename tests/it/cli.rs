@@ -213,7 +213,8 @@ fn policy_check_lists_protections_and_runs_nothing() {
 #[test]
 fn remarks_go_to_stderr_and_never_to_stdout() {
     let dir = workspace();
-    let output = kennel(dir.path(), &["--cgroup", "off", "--memory", "1G"], &["echo", "out"]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--memory", "1G"], &["echo", "out"]).output().unwrap();
     assert_eq!((output.stdout.as_slice(), stderr(&output).lines().count()), (&b"out\n"[..], 1), "{output:?}");
     assert!(stderr(&output).starts_with("kennel: memory degraded: "), "{output:?}");
 }

@@ -40,7 +40,20 @@ fn plain_run_enforces_everything_that_is_no_limit() {
 #[test]
 fn every_entry_has_a_detail_of_one_line() {
     let dir = workspace();
-    let flags = ["--cgroup", "off", "--memory", "1G", "--cpus", "1", "--cpu-time", "10s", "--pids", "100", "--net", "host"];
+    let flags = [
+        "--cgroup",
+        "off",
+        "--memory",
+        "1G",
+        "--cpus",
+        "1",
+        "--cpu-time",
+        "10s",
+        "--pids",
+        "100",
+        "--net",
+        "host",
+    ];
     let (_, report) = report(dir.path(), &flags, &["true"]);
     for entry in report["enforcement"]["protections"].as_array().unwrap() {
         let detail = entry["detail"].as_str().unwrap();

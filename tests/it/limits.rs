@@ -37,7 +37,8 @@ fn memory_limit_says_how_weak_it_is() {
     assert_eq!(protection(&report, "memory"), ("degraded", detail));
     assert_eq!(report["enforcement"]["level"], "partial");
     assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: memory degraded: {detail}")));
-    let output = kennel(dir.path(), &["--cgroup", "off", "--memory", "64M", "--quiet"], &["true"]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--memory", "64M", "--quiet"], &["true"]).output().unwrap();
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
@@ -65,14 +66,16 @@ fn process_limit_holds_for_an_ordinary_user() {
         "i=0; while [ $i -lt 30 ]; do sleep {} & i=$((i+1)); done; wait; echo all",
         patient(Duration::from_secs(1)).as_secs()
     );
-    let output = kennel(dir.path(), &["--cgroup", "off", "--pids", "20"], &["sh", "-c", &script]).output().unwrap();
+    let output =
+        kennel(dir.path(), &["--cgroup", "off", "--pids", "20"], &["sh", "-c", &script]).output().unwrap();
     assert!(
         stderr(&output).contains("Cannot fork") || stderr(&output).contains("Resource temporarily"),
         "{output:?}"
     );
     assert_eq!(succeeds(dir.path(), &["--cgroup", "off", "--pids", "60"], &script), "all");
     // Two sandboxes do not count each other's processes.
-    let mut other = kennel(dir.path(), &["--cgroup", "off", "--pids", "40"], &["sh", "-c", &script]).spawn().unwrap();
+    let mut other =
+        kennel(dir.path(), &["--cgroup", "off", "--pids", "40"], &["sh", "-c", &script]).spawn().unwrap();
     assert_eq!(succeeds(dir.path(), &["--cgroup", "off", "--pids", "40"], &script), "all");
     assert!(other.wait().unwrap().success());
 }

@@ -4,7 +4,9 @@ use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use kennel::{Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains};
+use kennel::{
+    Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains,
+};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]

@@ -113,7 +113,13 @@ fn report_of_a_run_that_did_not_start() {
     fs::write(dir.path().join("plain"), "").unwrap();
     for (flags, command, status, class, boundary) in [
         (&["--ro", "/absent"][..], "true", 125, "capability_denied", "manifest"),
-        (&["--profile", "ci-only", "--cgroup", "off", "--cpus", "1"], "true", 125, "spawn_sandbox_unavailable", "sandbox"),
+        (
+            &["--profile", "ci-only", "--cgroup", "off", "--cpus", "1"],
+            "true",
+            125,
+            "spawn_sandbox_unavailable",
+            "sandbox",
+        ),
         (&["--cwd", "/absent"], "true", 125, "capability_denied", "action"),
         (&["--policy", "/absent.toml"], "true", 125, "load_failed", "manifest"),
         (&[], "absent-program", 127, "load_failed", "sandbox"),

@@ -85,7 +85,11 @@ async fn every_command_has_an_ipc_mount_and_pid_namespace_of_its_own() {
 #[tokio::test]
 async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
     let dir = workspace();
-    let policy = policy(dir.path()).limits(Limits { pids: Some(40), cgroup: kennel::Cgroup::Off, ..Limits::default() });
+    let policy = policy(dir.path()).limits(Limits {
+        pids: Some(40),
+        cgroup: kennel::Cgroup::Off,
+        ..Limits::default()
+    });
     let session = Session::prepare(&policy).await.unwrap();
     let entry = session.enforcement().get(Protection::Pids).unwrap().clone();
     if is_root() {
@@ -104,7 +108,11 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
 async fn a_limit_of_processes_holds_over_all_commands() {
     only_as_user!();
     let dir = workspace();
-    let policy = policy(dir.path()).limits(Limits { pids: Some(20), cgroup: kennel::Cgroup::Off, ..Limits::default() });
+    let policy = policy(dir.path()).limits(Limits {
+        pids: Some(20),
+        cgroup: kennel::Cgroup::Off,
+        ..Limits::default()
+    });
     let session = Session::prepare(&policy).await.unwrap();
     let many = "i=0; while [ $i -lt 70 ]; do sleep 9 & i=$((i+1)); done; wait; echo all";
     let out = in_time(session.command("sh").args(["-c", many]).output()).await.unwrap();
