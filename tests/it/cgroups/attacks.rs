@@ -75,7 +75,7 @@ async fn what_groups_cost_is_little() {
     let ground = ground!();
     let (with, without) = (workspace(), workspace());
     let (mut prepared, mut warm) = (Vec::new(), Vec::new());
-    for _ in 0..7 {
+    for _ in 0..3 {
         let time = |policy| async move {
             let start = Instant::now();
             let session = Session::prepare(&policy).await.unwrap();
