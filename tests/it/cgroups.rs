@@ -66,7 +66,8 @@ use require_groups;
 
 /// State and detail of one protection in a report.
 fn protection<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
-    let entries = report["enforcement"]["protections"].as_array().unwrap();
+    let entries = report["enforcement"]["protections"].as_array();
+    let entries = entries.unwrap_or_else(|| panic!("it did not start: {report}"));
     let entry = entries.iter().find(|entry| entry["name"] == name);
     let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
     (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
