@@ -77,11 +77,18 @@ impl Parent {
                 Ok(Some(directory)) => return Ok(Locked { directory, name: name.to_owned() }),
                 // Somebody sweeps up at this moment.
                 Ok(None) => {}
-                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => refused = error,
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let is_swept = error.raw_os_error() == Some(libc::ENOENT);
+                    refused = error;
+                    if !is_swept {
+                        break;
+                    }
+                }
             }
             thread::sleep(Duration::from_millis(1));
         }
+        // It may have been made before something else was refused.
+        let _ = unlinkat(&self.0, name, UnlinkatFlags::RemoveDir);
         Err(refused)
     }
 
@@ -91,7 +98,11 @@ impl Parent {
         let directory = openat(&self.0, name, directory_flags(OFlag::O_RDONLY), Mode::empty())?;
         let Ok(locked) = Flock::lock(directory, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
         // It may have been removed before it was locked; then it has no files any more.
-        Ok(read(locked.as_fd(), "cgroup.controllers").is_ok().then_some(locked))
+        match read(locked.as_fd(), "cgroup.controllers") {
+            Ok(_) => Ok(Some(locked)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Kills what is in a group and removes it, if nothing is in it any more; answers whether it is gone.
@@ -118,7 +129,13 @@ impl Parent {
             }
             if let Ok(locked) = Flock::lock(group, FlockArg::LockExclusiveNonblock) {
                 let _ = write(locked.as_fd(), "cgroup.kill", "1");
-                let gone = self.remove_tree(locked.as_fd(), name);
+                let gone = (0..TRIES).any(|_| {
+                    self.remove_tree(locked.as_fd(), name) || {
+                        // What was killed is gone soon.
+                        thread::sleep(Duration::from_millis(1));
+                        false
+                    }
+                });
                 tracing::info!(name, gone, "a cgroup was left by a program that is gone");
             }
         }

@@ -12,7 +12,7 @@ use crate::{
     Enforcement, Error, Version,
     cgroup::{Controller, Setting},
     enforcement::State,
-    policy::{Limits, Policy, Protection, Requirement, Size, Span},
+    policy::{Cgroup, Limits, Policy, Protection, Requirement, Size, Span},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -282,7 +282,7 @@ pub(crate) fn tightened(
         ("cpuset", wanted.cpuset.is_some()),
         ("io", wanted.io.is_some()),
         ("swap", wanted.swap.is_some()),
-        ("cgroup", wanted.cgroup != Default::default()),
+        ("cgroup", wanted.cgroup != Cgroup::default() && wanted.cgroup != session.cgroup),
         ("tmp_size", wanted.tmp_size.is_some()),
         ("tmp_inodes", wanted.tmp_inodes.is_some()),
     ];

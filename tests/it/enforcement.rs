@@ -143,7 +143,7 @@ fn limit_that_is_required_and_not_to_be_had_is_refused() {
         format!("workspace = '{}'\nlimits.cpus = 1\nrequire.cpus = 'required'", dir.path().display()),
     )
     .unwrap();
-    let said = refused(dir.path(), &["--policy", file.to_str().unwrap()]);
+    let said = refused(dir.path(), &["--cgroup", "off", "--policy", file.to_str().unwrap()]);
     assert!(said.contains("cpus: ") && said.contains("to mend it: "), "{said}");
 }
 

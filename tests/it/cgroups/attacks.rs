@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use kennel::{Limit, Limits, Session};
 
-use super::{ground, mebibytes, policy};
-use crate::support::{patient, require, workspace};
+use super::{ground, ground_with_controllers, mebibytes, policy};
+use crate::support::{patient, workspace};
 
 /// The median of some warm commands.
 async fn median(session: &Session) -> Duration {
@@ -21,8 +21,7 @@ async fn median(session: &Session) -> Duration {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_beside_an_attack_goes_on_as_before() {
-    let ground = ground!();
-    require!(ground.has_controllers(), "controllers");
+    let ground = ground_with_controllers!();
     let (ours, theirs) = (workspace(), workspace());
     let calm = Session::prepare(&policy(ours.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
         .await
@@ -54,8 +53,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
 
 #[tokio::test]
 async fn memory_hogs_in_many_processes_come_to_one_limit() {
-    let ground = ground!();
-    require!(ground.has_controllers(), "controllers");
+    let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(96), pids: Some(64), ..ground.limits() };
     let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
@@ -70,4 +68,31 @@ async fn memory_hogs_in_many_processes_come_to_one_limit() {
         }
     }
     session.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_groups_cost_is_little() {
+    let ground = ground!();
+    let (with, without) = (workspace(), workspace());
+    let (mut prepared, mut warm) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let time = |policy| async move {
+            let start = Instant::now();
+            let session = Session::prepare(&policy).await.unwrap();
+            (start.elapsed(), session)
+        };
+        let (one, grouped) = time(policy(with.path(), ground.limits())).await;
+        let (other, plain) = time(policy(without.path(), Limits::default())).await;
+        prepared.push(one.as_secs_f64() / other.as_secs_f64());
+        warm.push(median(&grouped).await.as_secs_f64() / median(&plain).await.as_secs_f64());
+        grouped.shutdown().await;
+        plain.shutdown().await;
+    }
+    let middle = |mut ratios: Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    let (prepared, warm) = (middle(prepared), middle(warm));
+    eprintln!("with groups: {prepared:.2} of a plain prepare, {warm:.2} of a plain warm command");
+    assert!(prepared < 6.0 && warm < 4.0, "{prepared} {warm}");
 }

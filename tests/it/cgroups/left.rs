@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{Ground, ground, policy, running};
-use crate::support::{kennel, patient, until, workspace};
+use crate::support::{kennel, kennel_path, patient, stderr, succeeds, until, workspace};
 
 /// Where the host below finds its workspace and its cgroup.
 const HOST: &str = "KENNEL_TEST_GROUPS";
@@ -229,6 +229,38 @@ async fn leaves_are_removed_while_a_session_goes_on() {
     assert!(groups.len() <= 9, "{groups:?}");
     session.shutdown().await;
     assert!(ground.groups().is_empty());
+}
+
+#[test]
+fn nothing_is_left_of_a_start_that_lacks_descriptors() {
+    let ground = ground!();
+    let dir = workspace();
+    for most in 4..40 {
+        let script = format!(
+            "ulimit -n {most}; exec {} run --cgroup {} -- true",
+            kennel_path().display(),
+            ground.path()
+        );
+        let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 125..=127)), "{most}: {output:?}");
+        ground.is_empty();
+    }
+}
+
+#[test]
+fn a_host_that_allows_no_more_groups_says_so_and_has_none_left() {
+    let ground = ground!();
+    let dir = workspace();
+    for most in ["0", "1"] {
+        fs::write(ground.0.join("cgroup.max.descendants"), most).unwrap();
+        let output = kennel(dir.path(), &ground.flags(), &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{most}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("kennel: make a cgroup") && said.contains("cgroup.max.descendants"), "{said}");
+        ground.is_empty();
+    }
+    fs::write(ground.0.join("cgroup.max.descendants"), "2").unwrap();
+    succeeds(dir.path(), &ground.flags(), "true");
 }
 
 async fn settle(ground: &Ground) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kennel::{Details, Ended, Error, Limit, Limits, Session, State};
 use serde_json::json;
 
-use super::{attempt, ground, mebibytes, policy, protection, require_groups};
+use super::{attempt, ground, ground_with_controllers, mebibytes, policy, protection, require_groups};
 use crate::support::{
     has, kennel, patient, patient_flag, report, require, stderr, stdout, succeeds, workspace,
 };
@@ -157,8 +157,7 @@ fn usage_is_of_everything_that_the_command_had() {
 
 #[tokio::test]
 async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() {
-    let ground = ground!();
-    require!(ground.has_controllers(), "controllers");
+    let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(128), pids: Some(30), ..ground.limits() };
     let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
@@ -194,8 +193,7 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
 
 #[tokio::test]
 async fn one_command_of_a_session_can_have_less() {
-    let ground = ground!();
-    require!(ground.has_controllers(), "controllers");
+    let ground = ground_with_controllers!();
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path(), Limits { memory: mebibytes(256), ..ground.limits() }))
         .await

@@ -1,9 +1,13 @@
 //! Where groups are made, and what is said where they cannot be.
 
-use std::{env, fs};
+use std::{env, fs, process::Command};
 
-use super::{ground, has_groups, protection};
-use crate::support::{kennel, refused, report, stderr, stdout, succeeds, workspace};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+
+use super::{ground, has_groups, protection, require_groups};
+use crate::support::{
+    kennel, kennel_path, only_as_user, refused, report, stderr, stdout, succeeds, until, workspace,
+};
 
 #[test]
 fn without_groups_a_limit_is_weaker_and_says_why() {
@@ -114,4 +118,83 @@ fn commands_see_no_cgroup_but_their_own_as_the_root() {
                   for f in memory.max cgroup.procs; do echo max > /sys/fs/cgroup/$f; done 2>&1; cat /proc/mounts";
     let said = stdout(&kennel(dir.path(), &flags, &["sh", "-c", script]).output().unwrap());
     assert!(!said.contains("cgroup2 ") && !said.contains("memory.max\n"), "{said}");
+}
+
+/// As under `systemd-run --scope -p Delegate=yes`.
+#[test]
+fn who_is_alone_in_the_group_makes_room() {
+    let ground = ground!();
+    let dir = workspace();
+    let script = format!(
+        "echo $$ > {0}/cgroup.procs && exec {1} run --cgroup {0} -- sh -c 'exit 4'",
+        ground.path(),
+        kennel_path().display()
+    );
+    for _ in 0..2 {
+        let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        // What it lay in last cannot be removed by itself; the service manager does that with the whole.
+        let host = ground.0.join("kennel-host");
+        until("only the program's own is left", || ground.groups() == [host.clone()]);
+        until("nobody is in it", || fs::remove_dir(&host).is_ok());
+        // A group with controllers holds no process; the next round finds it as a service manager makes it.
+        let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
+    }
+}
+
+#[test]
+fn an_ordinary_user_finds_the_scope_that_is_its_own() {
+    only_as_user!();
+    require_groups!();
+    let ground = ground!();
+    let dir = workspace();
+    let script = format!(
+        "echo $$ > {0}/cgroup.procs && exec {1} run --memory 64M --json {2}/report -- true",
+        ground.path(),
+        kennel_path().display(),
+        dir.path().display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said: serde_json::Value =
+        serde_json::from_slice(&fs::read(dir.path().join("report")).unwrap()).unwrap();
+    assert_eq!(protection(&said, "memory").0, "enforced");
+    let host = ground.0.join("kennel-host");
+    until("only the program's own is left", || ground.groups() == [host.clone()]);
+    until("nobody is in it", || fs::remove_dir(&host).is_ok());
+}
+
+/// Seccomp filters of container engines answer clone3 with ENOSYS.
+#[test]
+fn without_clone3_groups_are_entered_otherwise() {
+    let ground = ground!();
+    let dir = workspace();
+    let policy = super::policy(dir.path(), ground.limits());
+    let flags: Vec<String> = ground.flags().iter().map(|flag| (*flag).to_owned()).collect();
+    let path = dir.path().to_owned();
+    // A thread of its own, and what it starts.
+    std::thread::spawn(move || {
+        let rules = [(nix::libc::SYS_clone3, Vec::new())].into_iter().collect();
+        let (refused, allowed) =
+            (SeccompAction::Errno(nix::libc::ENOSYS.cast_unsigned()), SeccompAction::Allow);
+        let filter = SeccompFilter::new(rules, allowed, refused, TargetArch::x86_64).unwrap();
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let shown = succeeds(&path, &flags, "cat /proc/self/cgroup");
+        assert!(shown.lines().any(|line| line == "0::/"), "it lies in its own: {shown}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let session = kennel::Session::prepare(&policy).await.unwrap();
+            for _ in 0..4 {
+                let out = session.command("cat").arg("/proc/self/cgroup").output().await.unwrap();
+                let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+                assert!(out.status.success() && shown.lines().any(|line| line == "0::/"), "{out:?}");
+                assert!(out.usage.user_us + out.usage.system_us > 0, "{out:?}");
+            }
+            session.shutdown().await;
+        });
+    })
+    .join()
+    .unwrap();
+    ground.is_empty();
 }
