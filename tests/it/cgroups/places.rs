@@ -44,8 +44,8 @@ fn off_is_off() {
     let dir = workspace();
     let flags = ["--cgroup", "off", "--memory", "64M", "--cpus", "1"];
     let (_, said) = report(dir.path(), &flags, &["true"]);
-    let weaker = "RLIMIT_DATA: private writable memory of each process, not of all together";
-    assert_eq!(protection(&said, "memory"), ("degraded", weaker));
+    let (state, detail) = protection(&said, "memory");
+    assert!(state == "degraded" && detail.starts_with("RLIMIT_DATA: ") && !detail.contains("cgroup"), "{said}");
     assert_eq!(protection(&said, "cpus"), ("off", "needs a delegated cgroup v2"));
     assert!(said["usage"]["peak_pids"].is_null(), "{said}");
 }

@@ -139,7 +139,8 @@ fn an_empty_root() {
     let dir = place();
     let root = dir.path().join("root");
     fs::create_dir_all(root.join("work")).unwrap();
-    fs::copy(kennel_path(), root.join("kennel")).unwrap();
+    // By a process of its own: a child that another test forks meanwhile would keep what we write open.
+    assert!(Command::new("cp").arg(kennel_path()).arg(root.join("kennel")).status().unwrap().success());
     for arguments in [&["run", "--workspace", "/work", "--", "/true"][..], &["probe"]] {
         let mut command = Command::new("unshare");
         command.args(["-Ur", "--root"]).arg(&root).arg("/kennel").args(arguments).env("LC_ALL", "C");
