@@ -45,7 +45,10 @@ fn off_is_off() {
     let flags = ["--cgroup", "off", "--memory", "64M", "--cpus", "1"];
     let (_, said) = report(dir.path(), &flags, &["true"]);
     let (state, detail) = protection(&said, "memory");
-    assert!(state == "degraded" && detail.starts_with("RLIMIT_DATA: ") && !detail.contains("cgroup"), "{said}");
+    assert!(
+        state == "degraded" && detail.starts_with("RLIMIT_DATA: ") && !detail.contains("cgroup"),
+        "{said}"
+    );
     assert_eq!(protection(&said, "cpus"), ("off", "needs a delegated cgroup v2"));
     assert!(said["usage"]["peak_pids"].is_null(), "{said}");
 }
