@@ -128,13 +128,15 @@ fn process_limit_holds_for_root_where_the_kernel_can() {
         "i=0; while [ $i -lt 400 ]; do sleep {} & i=$((i+1)); done; wait; echo all",
         patient(Duration::from_secs(2)).as_secs()
     );
-    let output = kennel(dir.path(), &["-q", "--pids", "20"], &["sh", "-c", &script]).output().unwrap();
+    let output = kennel(dir.path(), &["-q", "--cgroup", "off", "--pids", "20"], &["sh", "-c", &script])
+        .output()
+        .unwrap();
     assert!(stderr(&output).contains("Cannot fork"), "{output:?}");
-    assert_eq!(succeeds(dir.path(), &["-q", "--pids", "600"], &script), "all");
+    assert_eq!(succeeds(dir.path(), &["-q", "--cgroup", "off", "--pids", "600"], &script), "all");
     // As many as it asks for, however many numbers were used up before.
     let script = "i=0; while [ $i -lt 500 ]; do (exit 0); i=$((i+1)); done; \
                   i=0; while [ $i -lt 19 ]; do sleep 1 & i=$((i+1)); done; wait; echo all";
-    assert_eq!(succeeds(dir.path(), &["-q", "--pids", "20"], script), "all");
+    assert_eq!(succeeds(dir.path(), &["-q", "--cgroup", "off", "--pids", "20"], script), "all");
 }
 
 /// What there is instead is weaker, and so refused.
@@ -143,8 +145,10 @@ fn a_required_process_limit_is_refused_for_root() {
     only_as_root!();
     let (dir, beside) = (workspace(), workspace());
     let file = beside.path().join("policy.toml");
-    let policy =
-        format!("workspace = '{}'\nlimits.pids = 20\nrequire.pids = 'required'", dir.path().display());
+    let policy = format!(
+        "workspace = '{}'\nlimits = {{ pids = 20, cgroup = 'off' }}\nrequire.pids = 'required'",
+        dir.path().display()
+    );
     fs::write(&file, policy).unwrap();
     let said = refused(dir.path(), &["--policy", file.to_str().unwrap()]);
     assert!(said.contains("never applies RLIMIT_NPROC to real root"), "{said}");

@@ -10,21 +10,21 @@ fn hold(flags: &[&str], kind: &str, most: &str) -> String {
 
 #[test]
 fn private_memory_is_counted() {
-    let said = hold(&["-q", "--memory", "64M"], "private", "100");
+    let said = hold(&["-q", "--cgroup", "off", "--memory", "64M"], "private", "100");
     let mib: u32 =
         said.strip_prefix("ENOMEM ").and_then(|rest| rest.strip_suffix(" MiB")).unwrap().parse().unwrap();
     assert!((48..64).contains(&mib), "{said}");
-    assert_eq!(hold(&["-q", "--memory", "256M"], "private", "100"), "ok 100 MiB");
+    assert_eq!(hold(&["-q", "--cgroup", "off", "--memory", "256M"], "private", "100"), "ok 100 MiB");
 }
 
 /// Without this being so, the report would be wrong about it.
 #[test]
 fn shared_memory_is_not_counted_and_the_report_says_so() {
     let dir = workspace();
-    let (_, said) = report(dir.path(), &["--memory", "16M"], &["true"]);
+    let (_, said) = report(dir.path(), &["--cgroup", "off", "--memory", "16M"], &["true"]);
     let (state, detail) = protection(&said, "memory");
     for kind in ["shared", "file", "segment"] {
-        let held = hold(&["-q", "--memory", "16M"], kind, "40");
+        let held = hold(&["-q", "--cgroup", "off", "--memory", "16M"], kind, "40");
         if state == "degraded" {
             assert_eq!(held, "ok 40 MiB", "{kind}");
             assert!(detail.contains("shared memory and files in private places are not counted"), "{detail}");
@@ -53,7 +53,7 @@ fn files_in_private_places_are_memory_of_a_bounded_size() {
     let dir = workspace();
     let script =
         "cd /dev/shm; i=0; while head -c 1M /dev/zero > $i; do i=$((i+1)); done; cat * | wc -c; exit 1";
-    let flags = ["-q", "--memory", "16M", "--tmp-size", "8M"];
+    let flags = ["-q", "--cgroup", "off", "--memory", "16M", "--tmp-size", "8M"];
     let (output, said) = report(dir.path(), &flags, &["sh", "-c", script]);
     let bytes: u64 = crate::support::stdout(&output).parse().unwrap();
     assert!((7 << 20..9 << 20).contains(&bytes), "{output:?}");
