@@ -97,7 +97,7 @@ impl KennelSandbox {
 
     /// With a policy to start from: its grants, limits, variables and requirements hold for every context. Its profile,
     /// workspace and directory are the harness's to say, and so is what happens where a protection is missing. Egress lists
-    /// add to what it allows.
+    /// add to what it allows. An overlay is refused, since nobody could commit its changes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -120,8 +120,20 @@ impl KennelSandbox {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A harness knows of no changes that wait to be committed: they would be lost.
+    fn without_overlay(&self) -> Result<(), FluersError> {
+        if self.base.overlay.is_none() {
+            return Ok(());
+        }
+        Err(FluersError::Policy {
+            reason: "the changes of an overlay could not be committed through the harness".to_owned(),
+            remedy: Some("leave Policy::overlay out, or prepare a Session of your own".to_owned()),
+        })
+    }
+
     /// Prepares a context, unless there is one that serves.
     async fn open(&self, asked: &ExecSandboxContext) -> Result<(), FluersError> {
+        self.without_overlay()?;
         let shutdowns = self.state().shutdowns;
         let degrade =
             asked.profile != SandboxProfile::CiOnly && self.state().partial.contains(&asked.profile);
@@ -154,6 +166,7 @@ impl KennelSandbox {
     }
 
     async fn probed(&self, profile: SandboxProfile) -> Result<Enforcement, FluersError> {
+        self.without_overlay()?;
         let probe = Probe::under(policy::to_probe(&self.base, profile)).await?;
         for finding in probe.negatives().filter(|finding| finding.needed) {
             tracing::warn!(?profile, name = finding.name, state = %finding.state, detail = finding.detail,

@@ -59,6 +59,18 @@ async fn what_is_enforced_in_part_is_refused_or_kept() {
 }
 
 #[tokio::test]
+async fn an_overlay_is_refused_since_its_changes_would_be_lost() {
+    let dir = workspace();
+    let kennel = KennelSandbox::with_policy(Policy::default().overlay(kennel::Overlay::default()));
+    for error in [
+        kennel.probe(&RepoWrite).await.map(drop).expect_err("refused"),
+        kennel.prepare(&context(dir.path(), RepoWrite)).await.map(drop).expect_err("refused"),
+    ] {
+        assert!(error.to_string().contains("overlay could not be committed"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_unavailable_is_refused_or_dropped() {
     let (dir, kennel) = (workspace(), Arc::new(KennelSandbox::with_policy(strict())));
     let verdict = kennel.probe(&RepoWrite).await.unwrap();
