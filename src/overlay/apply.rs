@@ -1,5 +1,5 @@
-//! Applying changes to the workspace, one after the other, parents first. What is refused keeps no other from being
-//! applied, but what lies in it.
+//! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
+//! from being applied, but what lies in it; what fails, a full disk, keeps anything from being deleted.
 
 use std::{
     fs::File,
@@ -53,31 +53,66 @@ pub(super) fn commit(
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
     let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new() };
+    // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
+    let (puts, deletions): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut done = Committed::default();
-    // The last directory that was not made, and why.
-    let mut without: Option<(PathBuf, Refusal)> = None;
-    for found in found {
-        let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
-        let applied = match above {
-            Some((_, refusal)) => Err(*refusal),
-            None => commit.one(&found, state),
-        };
-        match applied {
-            Ok(()) => done.applied.push(found.change()),
-            Err(refusal) => {
-                if above.is_none() && found.file == FileKind::Directory && found.upper.is_some() {
-                    without = Some((found.path.clone(), refusal));
-                }
-                done.refused.push(Refused { change: found.change(), refusal });
-            }
-        }
+    let failed = commit.puts(puts, state, &mut done);
+    for found in deletions {
+        let applied = commit.deletion(&found, failed, state);
+        done.add(&found, applied);
     }
     commit.finish(state);
+    done.applied.sort_by(|one, other| one.path.cmp(&other.path));
+    done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done
 }
 
+impl Committed {
+    fn add(&mut self, found: &Found, applied: Result<(), Refusal>) {
+        let change = found.change();
+        match applied {
+            Ok(()) => self.applied.push(change),
+            Err(refusal) => self.refused.push(Refused { change, refusal }),
+        }
+    }
+}
+
 impl Commit<'_> {
-    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+    /// Applies all but deletions; answers why the first that failed did.
+    fn puts(&mut self, puts: Vec<Found>, state: &mut State, done: &mut Committed) -> Option<Refusal> {
+        let mut failed = None;
+        // The last directory that was not made, and why.
+        let mut without: Option<(PathBuf, Refusal)> = None;
+        for found in puts {
+            let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
+            let (is_above, applied) = match above {
+                Some((_, refusal)) => (true, Err(*refusal)),
+                None => (false, self.one(&found, state)),
+            };
+            if let Err(refusal) = applied {
+                if matches!(refusal, Refusal::Failed(_)) {
+                    failed = failed.or(Some(refusal));
+                }
+                if !is_above && found.file == FileKind::Directory && found.upper.is_some() {
+                    without = Some((found.path.clone(), refusal));
+                }
+            }
+            done.add(&found, applied);
+        }
+        failed
+    }
+
+    /// What would be refused anyway says why; what would not, that something else has failed.
+    fn deletion(&mut self, found: &Found, failed: Option<Refusal>, state: &mut State) -> Result<(), Refusal> {
+        match failed {
+            Some(refusal) => self.check(found).and(Err(refusal)),
+            None => self.one(found, state),
+        }
+    }
+
+    /// Whether it may be applied.
+    fn check(&self, found: &Found) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
             return Err(errno.into());
@@ -88,6 +123,12 @@ impl Commit<'_> {
         if found.conflict || !self.is_as_it_was(found)? {
             return Err(Refusal::Conflict);
         }
+        Ok(())
+    }
+
+    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+        self.check(found)?;
+        let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(path)?;
         let lower = found.lower.as_ref();

@@ -38,7 +38,16 @@ impl Choice {
     pub(crate) async fn settle(self, session: &Session, outcome: &Outcome) -> Result<Settled, Error> {
         let mut settled = Settled::default();
         match self {
-            Self::Commit if outcome.exit_code() == 0 => settled.committed = Some(session.commit().await?),
+            Self::Commit if outcome.exit_code() == 0 => match session.commit().await {
+                Ok(committed) => settled.committed = Some(committed),
+                Err(error) => {
+                    // They are all there are.
+                    if let Some(left) = session.leave_changes()? {
+                        eprintln!("kennel: what the command wrote is left in {}", left.display());
+                    }
+                    return Err(error);
+                }
+            },
             _ => settled.changes = Some(session.changes().await?),
         }
         if settled.has_refused() {

@@ -232,3 +232,28 @@ fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
     let said = crate::support::stderr(&output);
     assert_eq!(said, "kennel: not committed: M big: No space left on device (os error 28)");
 }
+
+#[test]
+fn what_was_moved_is_not_lost_where_the_disk_is_full() {
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
+    crate::support::only_as_root!();
+    crate::support::require!(crate::support::has("unshare"), "unshare");
+    let dir = workspace();
+    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" && head -c 700000 /dev/zero > movie || exit 9
+        echo old > gone
+        "$0" run --quiet --overlay --commit -- sh -c 'mv movie film; rm gone; echo new > a'
+        echo "status $?"; wc -c < movie; ls -A"#;
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(crate::support::kennel_path())
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(crate::support::stdout(&output), "status 125\n700000\na\ngone\nmovie", "{output:?}");
+    let refused = ["A film", "D gone", "D movie"];
+    let lines = refused
+        .map(|change| format!("kennel: not committed: {change}: No space left on device (os error 28)"));
+    assert_eq!(crate::support::stderr(&output), lines.join("\n"));
+}
