@@ -29,6 +29,9 @@ type Stamp = (i64, i64);
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: u32 = 50;
 
+/// What times of files are rounded to at most, in seconds.
+const COARSEST: i64 = 2;
+
 /// What an overlay was mounted with.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -126,7 +129,7 @@ async fn now_of_files() -> Stamp {
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
     pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
-        changed(stat) >= self.since && !self.is_ours(path, stat)
+        is_since(self.since, changed(stat)) && !self.is_ours(path, stat)
     }
 
     /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
@@ -182,10 +185,38 @@ impl State {
     }
 }
 
+/// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
+/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many.
+fn is_since(since: Stamp, (seconds, nanos): Stamp) -> bool {
+    if nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
+}
+
 pub(super) fn changed(stat: &FileStat) -> Stamp {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
 pub(super) fn modified(stat: &FileStat) -> Stamp {
     (stat.st_mtime, stat.st_mtime_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_were_rounded_are_rather_a_conflict() {
+        let since = (100, 500);
+        for (changed, expected) in [
+            ((100, 499), false),
+            ((100, 500), true),
+            ((101, 1), true),
+            ((99, 999_999_999), false),
+            // 100.9 in whole seconds, and in every other one.
+            ((100, 0), true),
+            ((98, 0), true),
+            ((97, 0), false),
+        ] {
+            assert_eq!(is_since(since, changed), expected, "{changed:?}");
+        }
+    }
 }
