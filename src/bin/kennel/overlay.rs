@@ -11,7 +11,10 @@ use crate::{FAILED, args::Run};
 pub(crate) enum Choice {
     Diff,
     Commit,
-    Discard,
+    Discard {
+        /// Whether a report lists them.
+        is_told: bool,
+    },
 }
 
 impl Choice {
@@ -19,7 +22,7 @@ impl Choice {
     pub(crate) fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
         let choice = match (run.commit, run.discard) {
             (true, _) => Self::Commit,
-            (_, true) => Self::Discard,
+            (_, true) => Self::Discard { is_told: run.json.is_some() },
             _ => Self::Diff,
         };
         match (&policy.overlay, run.diff || run.commit || run.discard) {
@@ -48,6 +51,7 @@ impl Choice {
                     return Err(error);
                 }
             },
+            Self::Discard { is_told: false } => {}
             _ => settled.changes = Some(session.changes().await?),
         }
         if settled.has_refused() {
