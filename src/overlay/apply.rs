@@ -94,7 +94,8 @@ impl Commit<'_> {
                 if matches!(refusal, Refusal::Failed(_)) {
                     failed = failed.or(Some(refusal));
                 }
-                if !is_above && found.file == FileKind::Directory && found.upper.is_some() {
+                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
+                if !is_above && !is_there && found.file == FileKind::Directory && found.upper.is_some() {
                     without = Some((found.path.clone(), refusal));
                 }
             }
@@ -131,12 +132,14 @@ impl Commit<'_> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(path)?;
+        let above = Above::of(path, &parent, state)?;
         let lower = found.lower.as_ref();
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
             }
             state.record(path, None, (None, false));
+            above.record(state)?;
             return Ok(());
         };
         let mut made = false;
@@ -153,6 +156,7 @@ impl Commit<'_> {
             FileKind::Other => return Err(Refusal::Unsupported),
         }
         state.record(path, self.workspace.stat(path)?, (Some(upper), made));
+        above.record(state)?;
         Ok(())
     }
 
@@ -257,6 +261,29 @@ impl Commit<'_> {
                 state.record(&path, Some(stat), (None, false));
             }
         }
+    }
+}
+
+/// The directory that something is put into or taken out of, which changes its times.
+struct Above {
+    path: PathBuf,
+    held: OwnedFd,
+    /// Whether nobody else has changed it since the session began.
+    is_known: bool,
+}
+
+impl Above {
+    fn of(path: &Path, parent: &OwnedFd, state: &State) -> Result<Self, Refusal> {
+        let path = path.parent().unwrap_or(Path::new("")).to_owned();
+        let is_known = !state.is_newer(&path, &fstat(parent)?);
+        Ok(Self { path, held: parent.try_clone()?, is_known })
+    }
+
+    fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if self.is_known {
+            state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+        }
+        Ok(())
     }
 }
 

@@ -156,7 +156,8 @@ impl Scan<'_> {
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
-        let conflict = level.conflict || gone || self.is_newer(&path, lower.as_ref());
+        let newer = lower.as_ref().is_some_and(|lower| self.is_another(&path, lower));
+        let conflict = level.conflict || gone || newer;
         self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower) })
     }
 
@@ -185,7 +186,8 @@ impl Scan<'_> {
             None => false,
         };
         if !same {
-            let conflict = conflict || (below.is_none() && self.is_newer(path, lower.as_ref()));
+            // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
+            let conflict = conflict || self.is_newer(path, lower.as_ref());
             self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower) })?;
         }
         let level = Level { path: path.to_owned(), has_lower: below.is_some(), is_opaque, conflict };
@@ -195,10 +197,16 @@ impl Scan<'_> {
     }
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
-        let moved = kind(&lower) == FileKind::Directory && self.state.was_moved(&path, &lower);
-        let newer = kind(&lower) != FileKind::Directory && self.is_newer(&path, Some(&lower));
-        let conflict = level.conflict || moved || newer;
+        let conflict = level.conflict || self.is_another(&path, &lower);
         self.push(Found { conflict, ..found(path, None, Some(lower)) })
+    }
+
+    /// Whether what is to be taken away was changed. What lies in a directory is looked at when it is.
+    fn is_another(&self, path: &Path, lower: &FileStat) -> bool {
+        match kind(lower) {
+            FileKind::Directory => self.state.was_moved(path, lower),
+            _ => self.state.is_newer(path, lower),
+        }
     }
 
     /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.

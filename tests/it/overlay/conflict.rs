@@ -257,3 +257,20 @@ fn what_was_moved_is_not_lost_where_the_disk_is_full() {
         .map(|change| format!("kennel: not committed: {change}: No space left on device (os error 28)"));
     assert_eq!(crate::support::stderr(&output), lines.join("\n"));
 }
+
+#[tokio::test]
+async fn a_directory_that_others_closed_meanwhile_stays_closed() {
+    require_in_memory!();
+    let dir = with_files(&["keys/old"]);
+    let at = |name: &str| dir.path().join(name);
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(at("keys"), mode(0o755)).unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside > keys/new").await;
+    fs::set_permissions(at("keys"), mode(0o700)).unwrap();
+    fs::write(at("keys/theirs"), "outside").unwrap();
+    assert_eq!(refusals(&session).await, [format!("M keys/: {CONFLICT}")]);
+    let permissions = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
+    assert_eq!(permissions & 0o777, 0o700);
+    assert_eq!(read(dir.path(), "keys/new"), "inside\n", "what lies in it is no conflict");
+}
