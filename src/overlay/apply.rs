@@ -201,10 +201,12 @@ impl Commit<'_> {
         for (name, value) in compare::attributes(&ours.into())? {
             file.set_xattr(name, &value)?;
         }
-        if lower.is_some_and(|lower| kind(lower) == FileKind::File)
-            && let Some(list) = self.access_list(path)
-        {
-            file.set_xattr(ACCESS_LIST, &list)?;
+        if lower.is_some_and(|lower| kind(lower) == FileKind::File) {
+            match self.access_list(path)? {
+                Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
+                // That of its directory, which the one that is there has not got.
+                None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
+            }
         }
         fchmod(&file, mode(upper))?;
         let [accessed, modified] = times(upper);
@@ -213,9 +215,10 @@ impl Commit<'_> {
     }
 
     /// The access list of a file of the workspace, which it keeps.
-    fn access_list(&self, path: &Path) -> Option<Vec<u8>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        File::from(self.workspace.open(path, flags).ok()?).get_xattr(ACCESS_LIST).ok()?
+    fn access_list(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        let held = self.workspace.open(path, OFlag::O_PATH)?;
+        let list = xattr::get_deref(format!("/proc/self/fd/{}", held.as_raw_fd()), ACCESS_LIST);
+        Ok(without_attribute(list)?.flatten())
     }
 
     fn link(&self, path: &Path, upper: &FileStat, parent: OwnedFd) -> Result<Temporary, Refusal> {
@@ -261,6 +264,14 @@ impl Commit<'_> {
                 state.record(&path, Some(stat), (None, false));
             }
         }
+    }
+}
+
+/// `None` where there is no such attribute, or where there are none at all.
+fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+        result => result.map(Some),
     }
 }
 
