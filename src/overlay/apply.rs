@@ -107,13 +107,13 @@ impl Commit<'_> {
     /// What would be refused anyway says why; what would not, that something else has failed.
     fn deletion(&mut self, found: &Found, failed: Option<Refusal>, state: &mut State) -> Result<(), Refusal> {
         match failed {
-            Some(refusal) => self.check(found).and(Err(refusal)),
+            Some(refusal) => self.check(found, state).and(Err(refusal)),
             None => self.one(found, state),
         }
     }
 
     /// Whether it may be applied.
-    fn check(&self, found: &Found) -> Result<(), Refusal> {
+    fn check(&self, found: &Found, state: &State) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
             return Err(errno.into());
@@ -121,26 +121,27 @@ impl Commit<'_> {
         if self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new)) {
             return Err(Refusal::Protected);
         }
-        if found.conflict || !self.is_as_it_was(found)? {
+        if found.conflict || !self.is_as_it_was(found, state)? {
             return Err(Refusal::Conflict);
         }
         Ok(())
     }
 
     fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
-        self.check(found)?;
+        self.check(found, state)?;
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(path)?;
         let above = Above::of(path, &parent, state)?;
         let lower = found.lower.as_ref();
+        let others = self.other_names(found)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
             }
             state.record(path, None, (None, false));
             above.record(state)?;
-            return Ok(());
+            return others.record(state);
         };
         let mut made = false;
         match found.file {
@@ -157,7 +158,15 @@ impl Commit<'_> {
         }
         state.record(path, self.workspace.stat(path)?, (Some(upper), made));
         above.record(state)?;
-        Ok(())
+        others.record(state)
+    }
+
+    /// What has other names than that of `found`.
+    fn other_names(&self, found: &Found) -> Result<Others, Refusal> {
+        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
+        let lower = found.lower.as_ref().filter(has);
+        let hold = |lower: &FileStat| Ok::<_, Errno>((self.workspace.open(&found.path, OFlag::O_PATH)?, *lower));
+        Ok(Others(lower.map(hold).transpose()?))
     }
 
     /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
@@ -174,14 +183,14 @@ impl Commit<'_> {
     }
 
     /// Whether nobody has changed the workspace there since it was looked at.
-    fn is_as_it_was(&self, found: &Found) -> io::Result<bool> {
+    fn is_as_it_was(&self, found: &Found, state: &State) -> io::Result<bool> {
         let now = self.workspace.stat(&found.path)?;
         Ok(match (&now, &found.lower) {
             (None, None) => true,
             (Some(now), Some(lower)) => {
                 let is_directory = kind(now) == FileKind::Directory;
                 (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
-                    && (is_directory || changed(now) == changed(lower))
+                    && (is_directory || changed(now) == changed(lower) || state.is_unlinked(now))
             }
             _ => false,
         })
@@ -293,6 +302,18 @@ impl Above {
     fn record(self, state: &mut State) -> Result<(), Refusal> {
         if self.is_known {
             state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+        }
+        Ok(())
+    }
+}
+
+/// A file whose other names may be in the workspace, and what it was.
+struct Others(Option<(OwnedFd, FileStat)>);
+
+impl Others {
+    fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if let Some((held, before)) = self.0 {
+            state.unlinked(&before, &fstat(&held)?);
         }
         Ok(())
     }

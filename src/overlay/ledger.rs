@@ -49,6 +49,8 @@ pub(super) struct State {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
     applied: HashMap<PathBuf, Applied>,
+    /// When files changed that lost one of their names to us, which is a change of the others too.
+    unlinked: HashMap<(u64, u64), Stamp>,
 }
 
 /// Something that we put into the workspace.
@@ -82,7 +84,7 @@ impl Ledger {
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let state = State { since: now_of_files().await, applied: HashMap::new() };
+        let state = State { since: now_of_files().await, applied: HashMap::new(), unlinked: HashMap::new() };
         let (never, state) = (merged.never.clone(), Mutex::new(state));
         Ok(Self { upper, workspace, never, state, claim })
     }
@@ -152,7 +154,20 @@ impl State {
         let is_it = |applied: &Applied| {
             applied.identity == (stat.st_dev, stat.st_ino) && applied.changed == changed(stat)
         };
-        self.applied.get(path).is_some_and(is_it)
+        self.applied.get(path).is_some_and(is_it) || self.is_unlinked(stat)
+    }
+
+    /// Whether the last change of a file was that we took one of its names.
+    pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
+        self.unlinked.get(&(stat.st_dev, stat.st_ino)) == Some(&changed(stat))
+    }
+
+    /// Takes down that we took a name from what was `before`.
+    pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
+        let what = |stat: &FileStat| (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, modified(stat));
+        if what(before) == what(now) {
+            self.unlinked.insert((now.st_dev, now.st_ino), changed(now));
+        }
     }
 
     /// Whether it was committed, and no command has changed it since.

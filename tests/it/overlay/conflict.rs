@@ -298,3 +298,17 @@ async fn the_access_list_of_a_directory_opens_no_file() {
     assert_eq!(read(dir.path(), "d/f"), "inside\n");
     assert_eq!(xattr::get(at("d/f"), "system.posix_acl_access").unwrap(), None);
 }
+
+#[tokio::test]
+async fn every_name_of_a_file_is_committed() {
+    require_in_memory!();
+    let dir = with_files(&["a", "gone/x"]);
+    for name in ["b", "c", "gone/y"] {
+        fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
+    }
+    let session = session(dir.path()).await;
+    shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
+    assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
+    assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a\n".into(), "b\n".into()));
+    assert!(!dir.path().join("c").exists() && !dir.path().join("gone").exists());
+}
