@@ -178,7 +178,8 @@ impl Session {
     /// A file that was only opened for writing, or whose times alone are others, is no change.
     ///
     /// # Errors
-    /// [`OverlayError`]: a session without an overlay, more than a million changes, what cannot be read.
+    /// [`OverlayError`]: a session without an overlay, more changes than 128 MiB hold (some 300,000 of ordinary paths),
+    /// what cannot be read.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -188,7 +189,7 @@ impl Session {
             rights::of_a_command(|| {
                 let (state, changed) = (ledger.state(), Changed::of(ledger.upper()));
                 let found = scan::scan(&ledger, &state, &changed)?;
-                Ok(found.iter().map(scan::Found::change).collect())
+                Ok(found.into_iter().map(scan::Found::into_change).collect())
             })
         });
         Ok(listed.await.map_err(OverlayError::list)?)
@@ -248,6 +249,10 @@ impl Session {
 }
 
 impl scan::Found {
+    fn into_change(self) -> Change {
+        Change { path: self.path, kind: self.kind, file: self.file }
+    }
+
     fn change(&self) -> Change {
         Change { path: self.path.clone(), kind: self.kind, file: self.file }
     }

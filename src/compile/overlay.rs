@@ -40,6 +40,9 @@ const OLDEST_IN_MEMORY: Version = Version(6, 6);
 pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
+/// Bits of a mode that let others than the owner in: who reads changes may see secrets, who writes them forges them.
+pub(crate) const OTHERS: u32 = 0o077;
+
 /// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
 /// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE; of linux/magic.h.
 const REMOTE: [i64; 9] = [
@@ -127,7 +130,7 @@ fn check_kernel(parts: &Parts<'_>, wanted: &policy::Overlay) -> Result<(), Error
     Ok(())
 }
 
-/// The directory that changes are kept in. Who could write there could forge them.
+/// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
 fn directory(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -> Result<Source, Error> {
     const REMEDY: &str =
         "name an empty directory of your own, outside of the workspace and of what is granted writable";
@@ -138,7 +141,8 @@ fn directory(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
     let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    if fs::metadata(&source.path).map_err(refused)?.uid() != parts.caller.uid {
+    let metadata = fs::metadata(&source.path).map_err(refused)?;
+    if metadata.uid() != parts.caller.uid {
         return Err(invalid("belongs to another user"));
     }
     if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
@@ -152,6 +156,10 @@ fn directory(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -
     }
     if file_system(&source.path).map_err(refused)? == statfs::OVERLAYFS_SUPER_MAGIC {
         return Err(invalid("lies on an overlay itself"));
+    }
+    if metadata.mode() & OTHERS != 0 {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "others can reach it");
+        return Err(self::refused("overlay directory", given, error, "chmod 700 it, or name another directory"));
     }
     Ok(source)
 }

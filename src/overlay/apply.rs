@@ -1,5 +1,5 @@
-//! Applying changes to the workspace, one after the other, parents first. What is refused keeps no other from being
-//! applied, but what lies in it.
+//! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
+//! from being applied, but what lies in it; what fails, a full disk, keeps anything from being deleted.
 
 use std::{
     fs::File,
@@ -53,31 +53,67 @@ pub(super) fn commit(
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
     let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new() };
+    // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
+    let (puts, deletions): (Vec<_>, Vec<_>) =
+        found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
     let mut done = Committed::default();
-    // The last directory that was not made, and why.
-    let mut without: Option<(PathBuf, Refusal)> = None;
-    for found in found {
-        let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
-        let applied = match above {
-            Some((_, refusal)) => Err(*refusal),
-            None => commit.one(&found, state),
-        };
-        match applied {
-            Ok(()) => done.applied.push(found.change()),
-            Err(refusal) => {
-                if above.is_none() && found.file == FileKind::Directory && found.upper.is_some() {
-                    without = Some((found.path.clone(), refusal));
-                }
-                done.refused.push(Refused { change: found.change(), refusal });
-            }
-        }
+    let failed = commit.puts(puts, state, &mut done);
+    for found in deletions {
+        let applied = commit.deletion(&found, failed, state);
+        done.add(&found, applied);
     }
     commit.finish(state);
+    done.applied.sort_by(|one, other| one.path.cmp(&other.path));
+    done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done
 }
 
+impl Committed {
+    fn add(&mut self, found: &Found, applied: Result<(), Refusal>) {
+        let change = found.change();
+        match applied {
+            Ok(()) => self.applied.push(change),
+            Err(refusal) => self.refused.push(Refused { change, refusal }),
+        }
+    }
+}
+
 impl Commit<'_> {
-    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+    /// Applies all but deletions; answers why the first that failed did.
+    fn puts(&mut self, puts: Vec<Found>, state: &mut State, done: &mut Committed) -> Option<Refusal> {
+        let mut failed = None;
+        // The last directory that was not made, and why.
+        let mut without: Option<(PathBuf, Refusal)> = None;
+        for found in puts {
+            let above = without.as_ref().filter(|(above, _)| found.path.starts_with(above));
+            let (is_above, applied) = match above {
+                Some((_, refusal)) => (true, Err(*refusal)),
+                None => (false, self.one(&found, state)),
+            };
+            if let Err(refusal) = applied {
+                if matches!(refusal, Refusal::Failed(_)) {
+                    failed = failed.or(Some(refusal));
+                }
+                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
+                if !is_above && !is_there && found.file == FileKind::Directory && found.upper.is_some() {
+                    without = Some((found.path.clone(), refusal));
+                }
+            }
+            done.add(&found, applied);
+        }
+        failed
+    }
+
+    /// What would be refused anyway says why; what would not, that something else has failed.
+    fn deletion(&mut self, found: &Found, failed: Option<Refusal>, state: &mut State) -> Result<(), Refusal> {
+        match failed {
+            Some(refusal) => self.check(found, state).and(Err(refusal)),
+            None => self.one(found, state),
+        }
+    }
+
+    /// Whether it may be applied.
+    fn check(&self, found: &Found, state: &State) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
             return Err(errno.into());
@@ -85,18 +121,27 @@ impl Commit<'_> {
         if self.ledger.never().iter().any(|never| never.forbids(path, becomes(found), self.is_new)) {
             return Err(Refusal::Protected);
         }
-        if found.conflict || !self.is_as_it_was(found)? {
+        if found.conflict || !self.is_as_it_was(found, state)? {
             return Err(Refusal::Conflict);
         }
+        Ok(())
+    }
+
+    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+        self.check(found, state)?;
+        let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(path)?;
+        let above = Above::of(path, &parent, state)?;
         let lower = found.lower.as_ref();
+        let others = self.other_names(found)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
             }
             state.record(path, None, (None, false));
-            return Ok(());
+            above.record(state)?;
+            return others.record(state);
         };
         let mut made = false;
         match found.file {
@@ -112,7 +157,16 @@ impl Commit<'_> {
             FileKind::Other => return Err(Refusal::Unsupported),
         }
         state.record(path, self.workspace.stat(path)?, (Some(upper), made));
-        Ok(())
+        above.record(state)?;
+        others.record(state)
+    }
+
+    /// What has other names than that of `found`.
+    fn other_names(&self, found: &Found) -> Result<Others, Refusal> {
+        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
+        let lower = found.lower.as_ref().filter(has);
+        let hold = |lower: &FileStat| Ok::<_, Errno>((self.workspace.open(&found.path, OFlag::O_PATH)?, *lower));
+        Ok(Others(lower.map(hold).transpose()?))
     }
 
     /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
@@ -129,14 +183,14 @@ impl Commit<'_> {
     }
 
     /// Whether nobody has changed the workspace there since it was looked at.
-    fn is_as_it_was(&self, found: &Found) -> io::Result<bool> {
+    fn is_as_it_was(&self, found: &Found, state: &State) -> io::Result<bool> {
         let now = self.workspace.stat(&found.path)?;
         Ok(match (&now, &found.lower) {
             (None, None) => true,
             (Some(now), Some(lower)) => {
                 let is_directory = kind(now) == FileKind::Directory;
                 (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
-                    && (is_directory || changed(now) == changed(lower))
+                    && (is_directory || changed(now) == changed(lower) || state.is_unlinked(now))
             }
             _ => false,
         })
@@ -156,10 +210,12 @@ impl Commit<'_> {
         for (name, value) in compare::attributes(&ours.into())? {
             file.set_xattr(name, &value)?;
         }
-        if lower.is_some_and(|lower| kind(lower) == FileKind::File)
-            && let Some(list) = self.access_list(path)
-        {
-            file.set_xattr(ACCESS_LIST, &list)?;
+        if lower.is_some_and(|lower| kind(lower) == FileKind::File) {
+            match self.access_list(path)? {
+                Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
+                // That of its directory, which the one that is there has not got.
+                None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
+            }
         }
         fchmod(&file, mode(upper))?;
         let [accessed, modified] = times(upper);
@@ -168,9 +224,10 @@ impl Commit<'_> {
     }
 
     /// The access list of a file of the workspace, which it keeps.
-    fn access_list(&self, path: &Path) -> Option<Vec<u8>> {
-        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        File::from(self.workspace.open(path, flags).ok()?).get_xattr(ACCESS_LIST).ok()?
+    fn access_list(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+        let held = self.workspace.open(path, OFlag::O_PATH)?;
+        let list = xattr::get_deref(format!("/proc/self/fd/{}", held.as_raw_fd()), ACCESS_LIST);
+        Ok(without_attribute(list)?.flatten())
     }
 
     fn link(&self, path: &Path, upper: &FileStat, parent: OwnedFd) -> Result<Temporary, Refusal> {
@@ -216,6 +273,49 @@ impl Commit<'_> {
                 state.record(&path, Some(stat), (None, false));
             }
         }
+    }
+}
+
+/// `None` where there is no such attribute, or where there are none at all.
+fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// The directory that something is put into or taken out of, which changes its times.
+struct Above {
+    path: PathBuf,
+    held: OwnedFd,
+    /// Whether nobody else has changed it since the session began.
+    is_known: bool,
+}
+
+impl Above {
+    fn of(path: &Path, parent: &OwnedFd, state: &State) -> Result<Self, Refusal> {
+        let path = path.parent().unwrap_or(Path::new("")).to_owned();
+        let is_known = !state.is_newer(&path, &fstat(parent)?);
+        Ok(Self { path, held: parent.try_clone()?, is_known })
+    }
+
+    fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if self.is_known {
+            state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+        }
+        Ok(())
+    }
+}
+
+/// A file whose other names may be in the workspace, and what it was.
+struct Others(Option<(OwnedFd, FileStat)>);
+
+impl Others {
+    fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if let Some((held, before)) = self.0 {
+            state.unlinked(&before, &fstat(&held)?);
+        }
+        Ok(())
     }
 }
 

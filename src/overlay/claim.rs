@@ -16,14 +16,14 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg, OFlag},
-    sys::stat::{FchmodatFlags, Mode, fchmodat, mkdirat},
+    sys::stat::{Mode, fchmod, mkdirat},
     unistd::geteuid,
 };
 use xattr::FileExt;
 
-use super::OverlayError;
+use super::{OverlayError, tree::Tree};
 use crate::{
-    compile::overlay::{UPPER, WORK},
+    compile::overlay::{OTHERS, UPPER, WORK},
     host::open_without_links,
     watch,
 };
@@ -48,7 +48,7 @@ impl Claim {
     /// Takes the directory at `path` and makes in it what an overlay of a workspace of that mode needs.
     ///
     /// # Errors
-    /// One that is in use, or not empty; a file system without extended attributes.
+    /// One that is in use, or not empty, or that others can reach; a file system without extended attributes.
     pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
         let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
@@ -56,7 +56,11 @@ impl Claim {
         let locked = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
         let directory = locked.map_err(|_| OverlayError::InUse { path: path.to_owned() })?;
         let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
-        let is_own = directory.metadata().map_err(failed)?.uid() == geteuid().as_raw();
+        let metadata = directory.metadata().map_err(failed)?;
+        let is_own = metadata.uid() == geteuid().as_raw();
+        if is_own && metadata.mode() & OTHERS != 0 {
+            return Err(OverlayError::Reachable { path: path.to_owned() });
+        }
         if !is_own || !super::tree::names(&own).map_err(failed)?.is_empty() {
             return Err(OverlayError::NotEmpty { path: path.to_owned() });
         }
@@ -64,13 +68,16 @@ impl Claim {
         let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(false) };
         let mode = fs::metadata(workspace).map_err(failed)?.mode() & 0o1777;
         for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
-            let mode = Mode::from_bits_truncate(mode);
-            mkdirat(claim.directory.as_fd(), name, Mode::S_IRWXU).map_err(|errno| failed(errno.into()))?;
-            let changed = fchmodat(claim.directory.as_fd(), name, mode, FchmodatFlags::FollowSymlink);
-            changed.map_err(|errno| failed(errno.into()))?;
+            make(&claim.directory, name, mode).map_err(|errno| failed(errno.into()))?;
         }
         Ok(claim)
     }
+}
+
+fn make(directory: &File, name: &str, mode: u32) -> nix::Result<()> {
+    mkdirat(directory, name, Mode::S_IRWXU)?;
+    let made = Tree { root: directory.as_fd() }.open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    fchmod(made, Mode::from_bits_truncate(mode))
 }
 
 impl Drop for Claim {

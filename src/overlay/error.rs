@@ -33,6 +33,12 @@ pub enum OverlayError {
         /// The directory.
         path: PathBuf,
     },
+    /// Its mode lets others read or forge what commands change.
+    #[error("overlay directory {}: others can reach it", path.display())]
+    Reachable {
+        /// The directory.
+        path: PathBuf,
+    },
     /// Each command of a [`Sandbox`](crate::Sandbox) has an overlay of its own, in memory.
     #[error("an overlay directory belongs to a session")]
     NeedsSession,
@@ -80,6 +86,7 @@ impl OverlayError {
             Self::NotEmpty { .. } => {
                 "empty it, or name another: a session that was killed leaves its changes there"
             }
+            Self::Reachable { .. } => "chmod 700 it, or name another directory",
             Self::NeedsSession => "prepare a Session, or keep the changes in memory",
             Self::Attributes { .. } => {
                 "keep them in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"

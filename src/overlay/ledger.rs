@@ -29,6 +29,9 @@ type Stamp = (i64, i64);
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: u32 = 50;
 
+/// What times of files are rounded to at most, in seconds.
+const COARSEST: i64 = 2;
+
 /// What an overlay was mounted with.
 #[derive(Debug)]
 pub(crate) struct Ledger {
@@ -46,6 +49,8 @@ pub(super) struct State {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
     applied: HashMap<PathBuf, Applied>,
+    /// When files changed that lost one of their names to us, which is a change of the others too.
+    unlinked: HashMap<(u64, u64), Stamp>,
 }
 
 /// Something that we put into the workspace.
@@ -79,7 +84,7 @@ impl Ledger {
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let state = State { since: now_of_files().await, applied: HashMap::new() };
+        let state = State { since: now_of_files().await, applied: HashMap::new(), unlinked: HashMap::new() };
         let (never, state) = (merged.never.clone(), Mutex::new(state));
         Ok(Self { upper, workspace, never, state, claim })
     }
@@ -126,7 +131,7 @@ async fn now_of_files() -> Stamp {
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
     pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
-        changed(stat) >= self.since && !self.is_ours(path, stat)
+        is_since(self.since, changed(stat)) && !self.is_ours(path, stat)
     }
 
     /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
@@ -149,7 +154,20 @@ impl State {
         let is_it = |applied: &Applied| {
             applied.identity == (stat.st_dev, stat.st_ino) && applied.changed == changed(stat)
         };
-        self.applied.get(path).is_some_and(is_it)
+        self.applied.get(path).is_some_and(is_it) || self.is_unlinked(stat)
+    }
+
+    /// Whether the last change of a file was that we took one of its names.
+    pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
+        self.unlinked.get(&(stat.st_dev, stat.st_ino)) == Some(&changed(stat))
+    }
+
+    /// Takes down that we took a name from what was `before`.
+    pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
+        let what = |stat: &FileStat| (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, modified(stat));
+        if what(before) == what(now) {
+            self.unlinked.insert((now.st_dev, now.st_ino), changed(now));
+        }
     }
 
     /// Whether it was committed, and no command has changed it since.
@@ -182,10 +200,38 @@ impl State {
     }
 }
 
+/// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
+/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many.
+fn is_since(since: Stamp, (seconds, nanos): Stamp) -> bool {
+    if nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
+}
+
 pub(super) fn changed(stat: &FileStat) -> Stamp {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
 pub(super) fn modified(stat: &FileStat) -> Stamp {
     (stat.st_mtime, stat.st_mtime_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_were_rounded_are_rather_a_conflict() {
+        let since = (100, 500);
+        for (changed, expected) in [
+            ((100, 499), false),
+            ((100, 500), true),
+            ((101, 1), true),
+            ((99, 999_999_999), false),
+            // 100.9 in whole seconds, and in every other one.
+            ((100, 0), true),
+            ((98, 0), true),
+            ((97, 0), false),
+        ] {
+            assert_eq!(is_since(since, changed), expected, "{changed:?}");
+        }
+    }
 }

@@ -24,8 +24,8 @@ use super::{
 };
 use crate::files::{FileKind, kind};
 
-/// More changes than that are not listed.
-const MOST_CHANGES: usize = 1_000_000;
+/// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
+const MOST_BYTES: usize = 128 << 20;
 
 /// What lies deeper is not looked at: every way is walked from the top.
 const DEEPEST: usize = 200;
@@ -63,12 +63,20 @@ struct Level {
     conflict: bool,
 }
 
+impl Level {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.path.as_os_str().len()
+    }
+}
+
 pub(super) struct Scan<'s> {
     state: &'s State,
     changed: &'s Changed<'s>,
     lower: Tree<'s>,
     found: Vec<Found>,
     levels: Vec<Level>,
+    /// What both take up.
+    bytes: usize,
 }
 
 /// Everything that commands changed, by path.
@@ -78,8 +86,9 @@ pub(super) struct Scan<'s> {
 pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io::Result<Vec<Found>> {
     let lower = ledger.workspace();
     let top = Level { path: PathBuf::new(), has_lower: true, is_opaque: false, conflict: false };
-    let mut scan = Scan { state, changed, lower, found: Vec::new(), levels: vec![top] };
+    let mut scan = Scan { state, changed, lower, found: Vec::new(), levels: vec![top], bytes: 0 };
     while let Some(level) = scan.levels.pop() {
+        scan.bytes = scan.bytes.saturating_sub(level.bytes());
         match scan.level(&level) {
             Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Err(error),
             Err(error) => scan.cannot_read(&level.path, &error)?,
@@ -147,7 +156,8 @@ impl Scan<'_> {
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
-        let conflict = level.conflict || gone || self.is_newer(&path, lower.as_ref());
+        let newer = lower.as_ref().is_some_and(|lower| self.is_another(&path, lower));
+        let conflict = level.conflict || gone || newer;
         self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower) })
     }
 
@@ -176,18 +186,27 @@ impl Scan<'_> {
             None => false,
         };
         if !same {
-            let conflict = conflict || (below.is_none() && self.is_newer(path, lower.as_ref()));
+            // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
+            let conflict = conflict || self.is_newer(path, lower.as_ref());
             self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower) })?;
         }
-        self.levels.push(Level { path: path.to_owned(), has_lower: below.is_some(), is_opaque, conflict });
+        let level = Level { path: path.to_owned(), has_lower: below.is_some(), is_opaque, conflict };
+        self.take(level.bytes())?;
+        self.levels.push(level);
         Ok(())
     }
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
-        let moved = kind(&lower) == FileKind::Directory && self.state.was_moved(&path, &lower);
-        let newer = kind(&lower) != FileKind::Directory && self.is_newer(&path, Some(&lower));
-        let conflict = level.conflict || moved || newer;
+        let conflict = level.conflict || self.is_another(&path, &lower);
         self.push(Found { conflict, ..found(path, None, Some(lower)) })
+    }
+
+    /// Whether what is to be taken away was changed. What lies in a directory is looked at when it is.
+    fn is_another(&self, path: &Path, lower: &FileStat) -> bool {
+        match kind(lower) {
+            FileKind::Directory => self.state.was_moved(path, lower),
+            _ => self.state.is_newer(path, lower),
+        }
     }
 
     /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
@@ -249,11 +268,14 @@ impl Scan<'_> {
     }
 
     fn push(&mut self, found: Found) -> io::Result<()> {
-        if self.found.len() == MOST_CHANGES {
-            return Err(Errno::E2BIG.into());
-        }
+        self.take(size_of::<Found>() + found.path.as_os_str().len())?;
         self.found.push(found);
         Ok(())
+    }
+
+    fn take(&mut self, bytes: usize) -> io::Result<()> {
+        self.bytes += bytes;
+        if self.bytes > MOST_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
     }
 }
 

@@ -83,14 +83,24 @@ pub(super) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option
     }
 }
 
+/// Names that take up more bytes are not listed.
+const MOST_BYTES: usize = 128 << 20;
+
 /// The names in a directory that is open for listing, sorted.
+///
+/// # Errors
+/// `E2BIG` where there are too many.
 pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     let mut listing =
         Dir::openat(directory, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let mut names = Vec::new();
+    let (mut names, mut bytes) = (Vec::new(), 0);
     for entry in listing.iter() {
         let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
         if name != "." && name != ".." {
+            bytes += size_of::<OsString>() + name.len();
+            if bytes > MOST_BYTES {
+                return Err(Errno::E2BIG.into());
+            }
             names.push(name);
         }
     }

@@ -11,7 +11,10 @@ use crate::{FAILED, args::Run};
 pub(crate) enum Choice {
     Diff,
     Commit,
-    Discard,
+    Discard {
+        /// Whether a report lists them.
+        is_told: bool,
+    },
 }
 
 impl Choice {
@@ -19,7 +22,7 @@ impl Choice {
     pub(crate) fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
         let choice = match (run.commit, run.discard) {
             (true, _) => Self::Commit,
-            (_, true) => Self::Discard,
+            (_, true) => Self::Discard { is_told: run.json.is_some() },
             _ => Self::Diff,
         };
         match (&policy.overlay, run.diff || run.commit || run.discard) {
@@ -38,7 +41,17 @@ impl Choice {
     pub(crate) async fn settle(self, session: &Session, outcome: &Outcome) -> Result<Settled, Error> {
         let mut settled = Settled::default();
         match self {
-            Self::Commit if outcome.exit_code() == 0 => settled.committed = Some(session.commit().await?),
+            Self::Commit if outcome.exit_code() == 0 => match session.commit().await {
+                Ok(committed) => settled.committed = Some(committed),
+                Err(error) => {
+                    // They are all there are.
+                    if let Some(left) = session.leave_changes()? {
+                        eprintln!("kennel: what the command wrote is left in {}", left.display());
+                    }
+                    return Err(error);
+                }
+            },
+            Self::Discard { is_told: false } => {}
             _ => settled.changes = Some(session.changes().await?),
         }
         if settled.has_refused() {

@@ -229,3 +229,83 @@ fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
     let said = crate::support::stderr(&output);
     assert_eq!(said, "kennel: not committed: M big: No space left on device (os error 28)");
 }
+
+#[test]
+fn what_was_moved_is_not_lost_where_the_disk_is_full() {
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
+    crate::support::only_as_root!();
+    crate::support::require!(crate::support::has("unshare"), "unshare");
+    let dir = workspace();
+    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" && head -c 700000 /dev/zero > movie || exit 9
+        echo old > gone
+        "$0" run --quiet --overlay --commit -- sh -c 'mv movie film; rm gone; echo new > a'
+        echo "status $?"; wc -c < movie; ls -A"#;
+    let output = std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .arg(crate::support::kennel_path())
+        .arg(dir.path())
+        .output()
+        .unwrap();
+    assert_eq!(crate::support::stdout(&output), "status 125\n700000\na\ngone\nmovie", "{output:?}");
+    let refused = ["A film", "D gone", "D movie"];
+    let lines = refused
+        .map(|change| format!("kennel: not committed: {change}: No space left on device (os error 28)"));
+    assert_eq!(crate::support::stderr(&output), lines.join("\n"));
+}
+
+#[tokio::test]
+async fn a_directory_that_others_closed_meanwhile_stays_closed() {
+    require_in_memory!();
+    let dir = with_files(&["keys/old"]);
+    let at = |name: &str| dir.path().join(name);
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(at("keys"), mode(0o755)).unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside > keys/new").await;
+    fs::set_permissions(at("keys"), mode(0o700)).unwrap();
+    fs::write(at("keys/theirs"), "outside").unwrap();
+    assert_eq!(refusals(&session).await, [format!("M keys/: {CONFLICT}")]);
+    let permissions = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
+    assert_eq!(permissions & 0o777, 0o700);
+    assert_eq!(read(dir.path(), "keys/new"), "inside\n", "what lies in it is no conflict");
+}
+
+#[tokio::test]
+async fn the_access_list_of_a_directory_opens_no_file() {
+    require_in_memory!();
+    let dir = with_files(&["d/f"]);
+    let at = |name: &str| dir.path().join(name);
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
+    // Version 2: its owner and the caller by name may read and write, and the mask lets them.
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let list = [entry(1, 6, none), entry(2, 6, nix::unistd::geteuid().as_raw()), entry(4, 4, none), entry(16, 6, none), entry(32, 0, none)];
+    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
+    if xattr::set(at("d"), "system.posix_acl_default", &list).is_err() {
+        return assert!(xattr::set(at("d"), "system.posix_acl_access", &list).is_err(), "it has lists");
+    }
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside > d/f").await;
+    assert_eq!(commit(&session).await, ["M d/f"]);
+    assert_eq!(read(dir.path(), "d/f"), "inside\n");
+    assert_eq!(xattr::get(at("d/f"), "system.posix_acl_access").unwrap(), None);
+}
+
+#[tokio::test]
+async fn every_name_of_a_file_is_committed() {
+    require_in_memory!();
+    let dir = with_files(&["a", "gone/x"]);
+    for name in ["b", "c", "gone/y"] {
+        fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
+    }
+    let session = session(dir.path()).await;
+    shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
+    assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
+    assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a\n".into(), "b\n".into()));
+    assert!(!dir.path().join("c").exists() && !dir.path().join("gone").exists());
+}

@@ -109,6 +109,22 @@ async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
 }
 
 #[tokio::test]
+async fn long_paths_do_not_fill_the_memory_of_whoever_lists_them() {
+    require_in_memory!();
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let script = "import os\n\
+        for _ in range(15): os.mkdir('n' * 250); os.chdir('n' * 250)\n\
+        for i in range(40000): os.symlink('x', '%05d' % i + 'z' * 100)";
+    let out = session.command("python3").args(["-c", script]).output().await.unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let listed = session.changes().await.map(|changes| changes.len());
+    assert!(matches!(listed, Err(kennel::Error::Overlay(kennel::OverlayError::TooMany))), "{listed:?}");
+    session.discard().await.unwrap();
+}
+
+#[tokio::test]
 async fn marks_of_overlayfs_cannot_be_forged() {
     require_in_memory!();
     let dir = workspace();

@@ -15,7 +15,9 @@ pub(crate) fn is_refused_in_memory() {
 
 /// An empty directory beside a workspace, on a file system that may do for changes.
 fn upper() -> tempfile::TempDir {
-    workspace()
+    let dir = workspace();
+    fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    dir
 }
 
 fn flag(directory: &Path) -> [&str; 2] {

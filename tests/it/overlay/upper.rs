@@ -6,6 +6,17 @@ use kennel::{Error, Overlay, OverlayError, Policy, Sandbox, Session};
 
 use super::{changes, commit, policy, shell, workspace};
 
+/// A directory that nobody else reaches.
+fn private() -> tempfile::TempDir {
+    let dir = workspace();
+    close(dir.path(), 0o700);
+    dir
+}
+
+fn close(path: &Path, mode: u32) {
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+}
+
 fn with_upper(workspace: &Path, upper: &Path) -> Policy {
     policy(workspace).overlay(Overlay { upper: Some(upper.into()), size: None })
 }
@@ -24,7 +35,7 @@ async fn session(workspace: &Path, upper: &Path) -> Option<Session> {
 
 #[tokio::test]
 async fn they_are_there_as_long_as_the_session_and_gone_with_it() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     fs::write(dir.path().join("old"), "old").unwrap();
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     shell(&session, "echo x > old; mkdir -p d/e; echo y > d/e/f; chmod 0 d/e; chmod 0 d").await;
@@ -40,7 +51,7 @@ async fn they_are_there_as_long_as_the_session_and_gone_with_it() {
 
 #[tokio::test]
 async fn one_session_has_a_directory_at_a_time() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     let Some(first) = session(dir.path(), upper.path()).await else { return };
     let second = Session::prepare(&with_upper(dir.path(), upper.path())).await;
     assert!(matches!(second, Err(Error::Overlay(OverlayError::InUse { .. }))), "{second:?}");
@@ -53,7 +64,7 @@ async fn one_session_has_a_directory_at_a_time() {
 
 #[tokio::test]
 async fn deep_trees_are_gone_too() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     crate::support::require!(crate::support::has("python3"), "python3");
     let deep = "python3 -c 'import os\nfor _ in range(2500): os.mkdir(\"d\"); os.chdir(\"d\")'";
@@ -64,7 +75,7 @@ async fn deep_trees_are_gone_too() {
 
 #[tokio::test]
 async fn commands_do_not_reach_it() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     let path = upper.path().display();
     shell(&session, &format!("! ls {path}; ! ls /run/empty/upper; test -z \"$(ls -A /run/empty)\"")).await;
@@ -72,7 +83,7 @@ async fn commands_do_not_reach_it() {
 
 #[tokio::test]
 async fn a_sandbox_has_none() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     let ran = match Sandbox::new(&with_upper(dir.path(), upper.path())) {
         Ok(sandbox) => sandbox.command("true").status().await,
         Err(error) => Err(error),
@@ -83,7 +94,7 @@ async fn a_sandbox_has_none() {
 
 #[tokio::test]
 async fn what_could_not_be_committed_can_be_left_there() {
-    let (dir, upper) = (workspace(), workspace());
+    let (dir, upper) = (workspace(), private());
     let Some(session) = session(dir.path(), upper.path()).await else { return };
     session.discard().await.unwrap();
     drop(session);
@@ -97,4 +108,17 @@ async fn what_could_not_be_committed_can_be_left_there() {
     assert!(dir.path().join("y").exists());
     let said = crate::support::refused(dir.path(), &flags);
     assert!(said.contains("not empty"), "{said}");
+}
+
+#[tokio::test]
+async fn a_directory_that_others_reach_is_refused() {
+    let (dir, upper) = (workspace(), workspace());
+    for mode in [0o755, 0o711, 0o770, 0o701, 0o710, 0o704] {
+        close(upper.path(), mode);
+        let refused = Session::prepare(&with_upper(dir.path(), upper.path())).await.expect_err("refused");
+        let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
+        assert!(said.contains("others can reach it"), "{mode:o}: {said}");
+        assert!(refused.remedy().is_some_and(|remedy| remedy.contains("chmod 700")), "{:?}", refused.remedy());
+        assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
+    }
 }
