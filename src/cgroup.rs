@@ -80,10 +80,16 @@ impl Groups {
             parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
         }
         parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
-        let name = group::name();
-        // Before there is anything to remove: whatever happens to this program from here on, somebody does.
-        let reaper = Reaper::start(images, plan, &parent, &name)?;
-        let group = parent.make(&name).map_err(failed("make a cgroup in"))?;
+        let (group, reaper) = loop {
+            let name = group::name().map_err(failed("name a cgroup in"))?;
+            // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+            let reaper = Reaper::start(images, plan, &parent, &name)?;
+            match parent.make(&name) {
+                // As good as never.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break (made.map_err(failed("make a cgroup in"))?, reaper),
+            }
+        };
         let groups = Self {
             plan: Arc::clone(plan),
             parent,
@@ -156,6 +162,12 @@ impl Groups {
     /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
     pub(crate) fn end(&self) {
         self.kill();
+        self.hand_over();
+    }
+
+    /// Leaves the rest to the reaper, which touches nothing that is locked.
+    fn hand_over(&self) {
+        self.group.let_go();
         drop(self.take_reaper());
     }
 
@@ -174,6 +186,7 @@ impl Groups {
         if tokio::time::timeout(PATIENCE, removed).await.is_err() {
             tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
         }
+        self.group.let_go();
         if let Some(reaper) = self.take_reaper() {
             reaper.gone().await;
         }
@@ -185,7 +198,7 @@ impl Drop for Groups {
         self.kill();
         self.parent.remove(&self.group);
         // The reaper goes on where something is still in it.
-        drop(self.take_reaper());
+        self.hand_over();
     }
 }
 
@@ -283,6 +296,9 @@ impl Drop for Leaf {
 /// The error for a group that could not be had.
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
+        None if source.kind() == io::ErrorKind::ResourceBusy => {
+            "let no other program of this user lock cgroups there"
+        }
         Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
         Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
         _ => "name another cgroup with --cgroup, or do without one: --cgroup off",
