@@ -51,7 +51,11 @@ pub(crate) fn random() -> io::Result<[u8; 8]> {
     // SAFETY: the kernel writes at most that many bytes, to an array that has as many.
     let count = Errno::result(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) })?;
     // So few come in one piece.
-    if usize::try_from(count) == Ok(bytes.len()) { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    if usize::try_from(count) == Ok(bytes.len()) {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
 }
 
 /// landlock_create_ruleset(LANDLOCK_CREATE_RULESET_VERSION): the ABI, 0 where there is none. Linux 5.13.

@@ -30,11 +30,8 @@ pub(crate) const HOST: &str = "kennel-host";
 
 /// Whoever can open a group can lock it, and so keep us from it.
 const OURS_ALONE: Mode = Mode::S_IRWXU;
-const OTHERS_MAY_LOOK: Mode = OURS_ALONE
-    .union(Mode::S_IRGRP)
-    .union(Mode::S_IXGRP)
-    .union(Mode::S_IROTH)
-    .union(Mode::S_IXOTH);
+const OTHERS_MAY_LOOK: Mode =
+    OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
 
 /// How often to make a group anew that somebody takes for one of the dead.
 const TRIES: u32 = 50;
@@ -289,8 +286,7 @@ mod tests {
     #[test]
     fn what_nobody_holds_is_swept_and_nothing_else() {
         let (dir, parent) = parent();
-        let (dead, alive, other) =
-            (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
+        let (dead, alive, other) = (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
         fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
         fs::create_dir(dir.path().join(&alive)).expect("a directory");
         fs::create_dir(dir.path().join(other)).expect("a directory");
