@@ -151,7 +151,9 @@ fn nobody_else_can_open_a_group() {
 fn kennel_run_returns_when_its_groups_are_gone() {
     let ground = ground!();
     let dir = workspace();
-    for (round, script) in ["true", "exit 3", "(setsid sleep 60) & exit 0"].iter().cycle().take(12).enumerate() {
+    for (round, script) in
+        ["true", "exit 3", "(setsid sleep 60) & exit 0"].iter().cycle().take(12).enumerate()
+    {
         let output = kennel(dir.path(), &ground.flags(), &["sh", "-c", script]).output().unwrap();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
         assert!(ground.groups().is_empty(), "{round}: {:?}", ground.groups());
