@@ -24,7 +24,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -39,7 +39,7 @@ pub(crate) use self::{
 use self::{
     group::{Locked, Parent},
     reaper::Reaper,
-    usage::{keyed, number, summed},
+    usage::{Refused, keyed, number, summed},
 };
 use crate::{Error, Protection, compile::cgroup::GroupPlan, start::Images};
 
@@ -60,8 +60,6 @@ pub(crate) struct Groups {
     next: AtomicU64,
     /// Leaves that could not be removed yet.
     left: Mutex<Vec<String>>,
-    /// How often memory was at the limit of all commands together, as far as was read.
-    shortages: AtomicU64,
 }
 
 impl Groups {
@@ -97,7 +95,6 @@ impl Groups {
             reaper: Mutex::new(Some(reaper)),
             next: AtomicU64::new(1),
             left: Mutex::default(),
-            shortages: AtomicU64::new(0),
         };
         let set = || {
             groups.group.give(&plan.controllers)?;
@@ -138,8 +135,7 @@ impl Groups {
 
     fn make_leaf(self: &Arc<Self>, name: String, settings: &[Setting]) -> io::Result<Leaf> {
         let directory = self.group.make_leaf(&name)?;
-        let (groups, shortages) = (Arc::clone(self), self.shortages.load(Relaxed));
-        let leaf = Leaf { groups, name, directory, shortages };
+        let leaf = Leaf { groups: Arc::clone(self), name, directory, before: OnceLock::new() };
         settings.iter().try_for_each(|setting| leaf.set(setting))?;
         Ok(leaf)
     }
@@ -151,6 +147,22 @@ impl Groups {
 
     fn left(&self) -> MutexGuard<'_, Vec<String>> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the limits of all commands together have refused so far.
+    fn refused(&self) -> Refused {
+        let read = |file: &str| group::read(self.group.as_fd(), file);
+        let has = |controller| self.plan.controllers.contains(&controller);
+        let mut refused = Refused::default();
+        if has(Controller::Memory) {
+            refused.memory = Refused::memory(&read("memory.events.local").unwrap_or_default());
+        }
+        if has(Controller::Pids) {
+            // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
+            let events = read("pids.events.local").or_else(|_| read("pids.events"));
+            refused.pids = Refused::pids(&events.unwrap_or_default());
+        }
+        refused
     }
 
     /// Kills everything in it.
@@ -208,14 +220,19 @@ pub(crate) struct Leaf {
     groups: Arc<Groups>,
     name: String,
     directory: OwnedFd,
-    /// How often memory was short for all commands together before this one.
-    shortages: u64,
+    /// What all commands together had been refused when this one began; nothing where that was not said.
+    before: OnceLock<Refused>,
 }
 
 impl Leaf {
     /// Sets one of its limits.
     pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
         group::set(self.directory.as_fd(), setting)
+    }
+
+    /// Its command begins: of what is refused to all together from here on it may be told.
+    pub(crate) fn begin(&self) {
+        let _ = self.before.set(self.groups.refused());
     }
 
     /// Sets limits of its command alone.
@@ -245,6 +262,7 @@ impl Leaf {
     pub(crate) fn used(&self) -> Used {
         let has = |controller| self.groups.plan.controllers.contains(&controller);
         let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
+        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.refused());
         let cpu = read("cpu.stat");
         let mut used = Used {
             user_us: keyed(&cpu, "user_usec"),
@@ -257,25 +275,18 @@ impl Leaf {
             used.peak_memory = number(&read("memory.peak"));
             used.oom_kills = keyed(&events, "oom_kill");
             used.over_own_limit = used.oom_kills.is_some_and(|kills| kills > 0)
-                && (keyed(&events, "oom").is_some_and(|times| times > 0) || self.was_short_together());
+                && (keyed(&events, "oom").is_some_and(|times| times > 0) || refused.memory > before.memory);
         }
         if has(Controller::Pids) {
             used.peak_pids = number(&read("pids.peak"));
-            used.refused_pids = keyed(&read("pids.events"), "max").is_some_and(|times| times > 0);
+            used.refused_pids = keyed(&read("pids.events"), "max").is_some_and(|times| times > 0)
+                || refused.pids > before.pids;
         }
         if has(Controller::Io) {
             let io = read("io.stat");
             (used.read, used.written) = (Some(summed(&io, "rbytes")), Some(summed(&io, "wbytes")));
         }
         used
-    }
-
-    /// Whether memory was at the limit of all commands together since it was made.
-    fn was_short_together(&self) -> bool {
-        let events = group::read(self.groups.group.as_fd(), "memory.events.local").unwrap_or_default();
-        let now = keyed(&events, "oom").unwrap_or_default();
-        self.groups.shortages.fetch_max(now, Relaxed);
-        now > self.shortages
     }
 }
 
