@@ -24,7 +24,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -39,7 +39,7 @@ pub(crate) use self::{
 use self::{
     group::{Locked, Parent},
     reaper::Reaper,
-    usage::{keyed, number, summed},
+    usage::{Refused, keyed, number, summed},
 };
 use crate::{Error, Protection, compile::cgroup::GroupPlan, start::Images};
 
@@ -60,8 +60,6 @@ pub(crate) struct Groups {
     next: AtomicU64,
     /// Leaves that could not be removed yet.
     left: Mutex<Vec<String>>,
-    /// How often memory was at the limit of all commands together, as far as was read.
-    shortages: AtomicU64,
 }
 
 impl Groups {
@@ -80,10 +78,16 @@ impl Groups {
             parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
         }
         parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
-        let name = group::name();
-        // Before there is anything to remove: whatever happens to this program from here on, somebody does.
-        let reaper = Reaper::start(images, plan, &parent, &name)?;
-        let group = parent.make(&name).map_err(failed("make a cgroup in"))?;
+        let (group, reaper) = loop {
+            let name = group::name().map_err(failed("name a cgroup in"))?;
+            // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+            let reaper = Reaper::start(images, plan, &parent, &name)?;
+            match parent.make(&name) {
+                // As good as never.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break (made.map_err(failed("make a cgroup in"))?, reaper),
+            }
+        };
         let groups = Self {
             plan: Arc::clone(plan),
             parent,
@@ -91,7 +95,6 @@ impl Groups {
             reaper: Mutex::new(Some(reaper)),
             next: AtomicU64::new(1),
             left: Mutex::default(),
-            shortages: AtomicU64::new(0),
         };
         let set = || {
             groups.group.give(&plan.controllers)?;
@@ -132,8 +135,7 @@ impl Groups {
 
     fn make_leaf(self: &Arc<Self>, name: String, settings: &[Setting]) -> io::Result<Leaf> {
         let directory = self.group.make_leaf(&name)?;
-        let (groups, shortages) = (Arc::clone(self), self.shortages.load(Relaxed));
-        let leaf = Leaf { groups, name, directory, shortages };
+        let leaf = Leaf { groups: Arc::clone(self), name, directory, before: OnceLock::new() };
         settings.iter().try_for_each(|setting| leaf.set(setting))?;
         Ok(leaf)
     }
@@ -147,6 +149,22 @@ impl Groups {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the limits of all commands together have refused so far.
+    fn refused(&self) -> Refused {
+        let read = |file: &str| group::read(self.group.as_fd(), file);
+        let has = |controller| self.plan.controllers.contains(&controller);
+        let mut refused = Refused::default();
+        if has(Controller::Memory) {
+            refused.memory = Refused::memory(&read("memory.events.local").unwrap_or_default());
+        }
+        if has(Controller::Pids) {
+            // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
+            let events = read("pids.events.local").or_else(|_| read("pids.events"));
+            refused.pids = Refused::pids(&events.unwrap_or_default());
+        }
+        refused
+    }
+
     /// Kills everything in it.
     pub(crate) fn kill(&self) {
         // Before Linux 5.14 the end of each PID 1 has to do.
@@ -156,6 +174,12 @@ impl Groups {
     /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
     pub(crate) fn end(&self) {
         self.kill();
+        self.hand_over();
+    }
+
+    /// Leaves the rest to the reaper, which touches nothing that is locked.
+    fn hand_over(&self) {
+        self.group.let_go();
         drop(self.take_reaper());
     }
 
@@ -174,6 +198,7 @@ impl Groups {
         if tokio::time::timeout(PATIENCE, removed).await.is_err() {
             tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
         }
+        self.group.let_go();
         if let Some(reaper) = self.take_reaper() {
             reaper.gone().await;
         }
@@ -185,7 +210,7 @@ impl Drop for Groups {
         self.kill();
         self.parent.remove(&self.group);
         // The reaper goes on where something is still in it.
-        drop(self.take_reaper());
+        self.hand_over();
     }
 }
 
@@ -195,14 +220,19 @@ pub(crate) struct Leaf {
     groups: Arc<Groups>,
     name: String,
     directory: OwnedFd,
-    /// How often memory was short for all commands together before this one.
-    shortages: u64,
+    /// What all commands together had been refused when this one began; nothing where that was not said.
+    before: OnceLock<Refused>,
 }
 
 impl Leaf {
     /// Sets one of its limits.
     pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
         group::set(self.directory.as_fd(), setting)
+    }
+
+    /// Its command begins: of what is refused to all together from here on it may be told.
+    pub(crate) fn begin(&self) {
+        let _ = self.before.set(self.groups.refused());
     }
 
     /// Sets limits of its command alone.
@@ -232,6 +262,7 @@ impl Leaf {
     pub(crate) fn used(&self) -> Used {
         let has = |controller| self.groups.plan.controllers.contains(&controller);
         let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
+        let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.refused());
         let cpu = read("cpu.stat");
         let mut used = Used {
             user_us: keyed(&cpu, "user_usec"),
@@ -244,25 +275,18 @@ impl Leaf {
             used.peak_memory = number(&read("memory.peak"));
             used.oom_kills = keyed(&events, "oom_kill");
             used.over_own_limit = used.oom_kills.is_some_and(|kills| kills > 0)
-                && (keyed(&events, "oom").is_some_and(|times| times > 0) || self.was_short_together());
+                && (keyed(&events, "oom").is_some_and(|times| times > 0) || refused.memory > before.memory);
         }
         if has(Controller::Pids) {
             used.peak_pids = number(&read("pids.peak"));
-            used.refused_pids = keyed(&read("pids.events"), "max").is_some_and(|times| times > 0);
+            used.refused_pids = keyed(&read("pids.events"), "max").is_some_and(|times| times > 0)
+                || refused.pids > before.pids;
         }
         if has(Controller::Io) {
             let io = read("io.stat");
             (used.read, used.written) = (Some(summed(&io, "rbytes")), Some(summed(&io, "wbytes")));
         }
         used
-    }
-
-    /// Whether memory was at the limit of all commands together since it was made.
-    fn was_short_together(&self) -> bool {
-        let events = group::read(self.groups.group.as_fd(), "memory.events.local").unwrap_or_default();
-        let now = keyed(&events, "oom").unwrap_or_default();
-        self.groups.shortages.fetch_max(now, Relaxed);
-        now > self.shortages
     }
 }
 
@@ -283,6 +307,9 @@ impl Drop for Leaf {
 /// The error for a group that could not be had.
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
+        None if source.kind() == io::ErrorKind::ResourceBusy => {
+            "let no other program of this user lock cgroups there"
+        }
         Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
         Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
         _ => "name another cgroup with --cgroup, or do without one: --cgroup off",

@@ -87,6 +87,14 @@ impl Prepared {
         Ok(groups.clone())
     }
 
+    /// Kills what is in the cgroups of one-shots, and waits until these are removed.
+    pub(crate) async fn gone(&self) {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(groups) = groups {
+            groups.gone().await;
+        }
+    }
+
     /// What was started ahead, if nobody has had it.
     pub(crate) fn take_begun(&self) -> Option<Inside> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()

@@ -93,6 +93,21 @@ impl Sandbox {
         Command::new(Source::Alone(Arc::clone(&self.prepared)), program.as_ref())
     }
 
+    /// Waits until no cgroup of its commands is left, two seconds at most. For a program that is gone then, as `kennel run`
+    /// is; otherwise they are removed soon after the last handle is dropped. A command that still runs in one is killed.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), kennel::Error> {
+    /// let sandbox = kennel::Sandbox::eager(&kennel::Policy::default())?;
+    /// let outcome = sandbox.command("make").status().await;
+    /// sandbox.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn shutdown(&self) {
+        self.prepared.gone().await;
+    }
+
     /// What will be in force if every step of the start succeeds.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {

@@ -2,10 +2,10 @@
 
 use std::{
     fs::File,
-    hash::{BuildHasher, Hasher, RandomState},
     io::{self, Read, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
+    sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -19,6 +19,7 @@ use nix::{
 };
 
 use super::{Controller, Setting};
+use crate::sys;
 
 /// What every group of ours is called, before 16 hexadecimal digits.
 const PREFIX: &str = "kennel-";
@@ -27,13 +28,20 @@ const PREFIX: &str = "kennel-";
 /// it cannot remove it, and the service manager removes it with the one that it delegated.
 pub(crate) const HOST: &str = "kennel-host";
 
+/// Whoever can open a group can lock it, and so keep us from it.
+const OURS_ALONE: Mode = Mode::S_IRWXU;
+const OTHERS_MAY_LOOK: Mode =
+    OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
+
 /// How often to make a group anew that somebody takes for one of the dead.
 const TRIES: u32 = 50;
 
-/// A name that no other group has.
-pub(super) fn name() -> String {
-    // Keyed at random for each.
-    format!("{PREFIX}{:016x}", RandomState::new().build_hasher().finish())
+/// A name that no other group has, not one of a program that was forked from this one either.
+///
+/// # Errors
+/// Those of getrandom(2).
+pub(super) fn name() -> io::Result<String> {
+    Ok(format!("{PREFIX}{:016x}", u64::from_ne_bytes(sys::random()?)))
 }
 
 fn is_name(name: &str) -> bool {
@@ -45,11 +53,12 @@ fn is_name(name: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct Parent(OwnedFd);
 
-/// A group of ours: as long as this lives, everybody can tell.
+/// A group of ours: as long as this lives and is not let go, everybody can tell.
 #[derive(Debug)]
 pub(super) struct Locked {
+    directory: OwnedFd,
     /// The lock goes with this open file description, which nobody else has.
-    directory: Flock<OwnedFd>,
+    lock: Mutex<Option<Flock<OwnedFd>>>,
     name: String,
 }
 
@@ -60,7 +69,14 @@ impl Parent {
 
     /// Moves this program to a group of its own: what holds processes can give no controllers. All of its threads.
     pub(super) fn make_room(&self) -> io::Result<()> {
-        let host = make(self.0.as_fd(), HOST)?;
+        let host = match make(self.0.as_fd(), HOST, OTHERS_MAY_LOOK) {
+            Err(error) if is_there(&error) => enter(self.0.as_fd(), HOST)?,
+            made => made?,
+        };
+        // Whoever made it may do with it, and with us in it, what it likes.
+        if fstat(&host)?.st_uid != geteuid().as_raw() {
+            return Err(Errno::EPERM.into());
+        }
         write(host.as_fd(), "cgroup.procs", "0")
     }
 
@@ -70,11 +86,15 @@ impl Parent {
     }
 
     /// Makes a group, and locks it.
+    ///
+    /// # Errors
+    /// `EEXIST` where there is one of the name, which is let alone; `ResourceBusy` where somebody keeps it locked.
     pub(super) fn make(&self, name: &str) -> io::Result<Locked> {
-        let mut refused = io::Error::from(Errno::EAGAIN);
-        for _ in 0..TRIES {
-            match self.try_make(name) {
-                Ok(Some(directory)) => return Ok(Locked { directory, name: name.to_owned() }),
+        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program keeps it locked");
+        for round in 0..TRIES {
+            match self.try_make(name, round) {
+                Ok(Some(locked)) => return Ok(locked),
+                Err(error) if is_there(&error) => return Err(error),
                 // Somebody sweeps up at this moment.
                 Ok(None) => {}
                 Err(error) => {
@@ -92,14 +112,18 @@ impl Parent {
         Err(refused)
     }
 
-    fn try_make(&self, name: &str) -> io::Result<Option<Flock<OwnedFd>>> {
+    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<Locked>> {
+        let directory = match make(self.0.as_fd(), name, OURS_ALONE) {
+            // Made in the round before, and taken for one of the dead.
+            Err(error) if is_there(&error) && round > 0 => enter(self.0.as_fd(), name)?,
+            made => made?,
+        };
         // Once more with O_RDONLY, which a lock needs.
-        drop(make(self.0.as_fd(), name)?);
-        let directory = openat(&self.0, name, directory_flags(OFlag::O_RDONLY), Mode::empty())?;
-        let Ok(locked) = Flock::lock(directory, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        let lock = openat(&directory, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
+        let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
         // It may have been removed before it was locked; then it has no files any more.
-        match read(locked.as_fd(), "cgroup.controllers") {
-            Ok(_) => Ok(Some(locked)),
+        match read(directory.as_fd(), "cgroup.controllers") {
+            Ok(_) => Ok(Some(Locked { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -149,6 +173,11 @@ impl AsFd for Parent {
 }
 
 impl Locked {
+    /// From here on it is the reaper's, or whose that sweeps up.
+    pub(super) fn let_go(&self) {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     pub(super) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
         give(self.as_fd(), controllers)
     }
@@ -159,7 +188,7 @@ impl Locked {
 
     /// Makes a group in it; answers its directory, as a path only.
     pub(super) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
-        make(self.as_fd(), name)
+        make(self.as_fd(), name, OURS_ALONE)
     }
 
     /// Removes a group in it; answers whether it is gone.
@@ -170,7 +199,7 @@ impl Locked {
 
 impl AsFd for Locked {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        (*self.directory).as_fd()
+        self.directory.as_fd()
     }
 }
 
@@ -178,12 +207,17 @@ fn directory_flags(access: OFlag) -> OFlag {
     access | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// mkdirat(2); one that is there already will do.
-fn make(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
-    match mkdirat(at, name, Mode::from_bits_truncate(0o755)) {
-        Ok(()) | Err(Errno::EEXIST) => {}
-        Err(errno) => return Err(errno.into()),
-    }
+/// mkdirat(2); answers the directory, as a path only.
+fn make(at: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<OwnedFd> {
+    mkdirat(at, name, mode)?;
+    enter(at, name)
+}
+
+fn is_there(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EEXIST)
+}
+
+fn enter(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(at, name, directory_flags(OFlag::O_PATH), Mode::empty())?)
 }
 
@@ -239,7 +273,7 @@ mod tests {
 
     #[test]
     fn names_are_random_and_known_again() {
-        let (one, other) = (name(), name());
+        let (one, other) = (name().expect("a name"), name().expect("a name"));
         assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
         for name in
             ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
@@ -252,7 +286,7 @@ mod tests {
     #[test]
     fn what_nobody_holds_is_swept_and_nothing_else() {
         let (dir, parent) = parent();
-        let (dead, alive, other) = (name(), name(), "kennel-of-somebody");
+        let (dead, alive, other) = (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
         fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
         fs::create_dir(dir.path().join(&alive)).expect("a directory");
         fs::create_dir(dir.path().join(other)).expect("a directory");
@@ -271,10 +305,32 @@ mod tests {
     fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
         let (dir, parent) = parent();
         // Not a cgroup: it has no files, as one that was removed.
-        let error = parent.make(&name()).expect_err("no cgroup");
-        assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+        let error = parent.make(&name().expect("a name")).expect_err("no cgroup");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         let missing = dir.path().join("missing");
         assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_another_s() {
+        let (dir, parent) = parent();
+        let name = name().expect("a name");
+        fs::create_dir(dir.path().join(&name)).expect("a directory");
+        let error = parent.make(&name).expect_err("taken");
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        assert!(dir.path().join(&name).is_dir(), "it was removed");
+    }
+
+    #[test]
+    fn nobody_enters_what_another_user_made() {
+        let (dir, parent) = parent();
+        let host = dir.path().join(HOST);
+        // No cgroup, so it has no file to write to.
+        assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
+        if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
+            let error = parent.make_room().expect_err("somebody else's");
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        }
     }
 
     #[test]

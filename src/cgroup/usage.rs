@@ -39,6 +39,25 @@ impl Used {
     }
 }
 
+/// How often the limits of a group itself were what refused something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub(super) memory: u64,
+    pub(super) pids: u64,
+}
+
+impl Refused {
+    /// By memory.events.local.
+    pub(super) fn memory(events: &str) -> u64 {
+        keyed(events, "oom").unwrap_or_default()
+    }
+
+    /// By pids.events.local.
+    pub(super) fn pids(events: &str) -> u64 {
+        keyed(events, "max").unwrap_or_default()
+    }
+}
+
 /// The number behind a key, in a file of lines such as `oom_kill 3`.
 pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
@@ -67,6 +86,7 @@ mod tests {
         let events = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n";
         assert_eq!((keyed(events, "oom"), keyed(events, "oom_kill")), (Some(2), Some(3)));
         assert_eq!((keyed(events, "oom_"), keyed("", "oom")), (None, None));
+        assert_eq!((Refused::memory(events), Refused::pids("max 7\n"), Refused::pids("")), (2, 7, 0));
         assert_eq!((number("4096\n"), number("max\n"), number("")), (Some(4096), None, None));
         let stat = "8:0 rbytes=10 wbytes=5 rios=1\n253:1 rbytes=1 wbytes=2\n8:16 \n";
         assert_eq!((summed(stat, "rbytes"), summed(stat, "wbytes"), summed("", "rbytes")), (11, 7, 0));

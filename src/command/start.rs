@@ -186,7 +186,10 @@ impl Command {
     }
 }
 
-/// Sets the limits of the command alone that its cgroup holds, before it has anything to do.
+/// Sets the limits of the command alone that its cgroup holds, before it has anything to do. It begins now, however long
+/// its worker has waited.
 fn tighten(taken: &Taken, asked: &Asked) -> Result<(), Error> {
-    taken.inside.leaf().map_or(Ok(()), |leaf| leaf.tighten(&asked.settings))
+    let Some(leaf) = taken.inside.leaf() else { return Ok(()) };
+    leaf.begin();
+    leaf.tighten(&asked.settings)
 }

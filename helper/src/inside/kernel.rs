@@ -27,6 +27,7 @@ pub(crate) mod nr {
     pub(crate) const KILL: usize = 62;
     pub(crate) const FCNTL: usize = 72;
     pub(crate) const CHDIR: usize = 80;
+    pub(crate) const FLOCK: usize = 73;
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
@@ -86,6 +87,9 @@ pub(crate) const EPROTO: i32 = 71;
 pub(crate) const ECONNABORTED: i32 = 103;
 pub(crate) const ENOBUFS: i32 = 105;
 pub(crate) const ESTALE: i32 = 116;
+
+pub(crate) const LOCK_EX: usize = 2;
+pub(crate) const LOCK_NB: usize = 4;
 
 pub(crate) const AT_FDCWD: i32 = -100;
 pub(crate) const AT_REMOVEDIR: usize = 0x200;

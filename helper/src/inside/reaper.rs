@@ -6,7 +6,7 @@ use core::ffi::CStr;
 use crate::{
     Fault,
     channel::Channel,
-    kernel::ENOENT,
+    kernel::{EAGAIN, ENOENT},
     sys::{self, Errno, Fd},
 };
 
@@ -41,9 +41,13 @@ pub(crate) fn serve(channel: &Channel, directory: &Fd, name: &CStr) -> Result<()
     Ok(())
 }
 
-/// Kills what is in the group and tries to remove it; answers whether it is still there.
+/// Kills what is in the group and tries to remove it; answers whether it is still there. One that somebody has locked is
+/// let alone: the outside is gone, so another program has made it, or takes it away at this moment.
 fn is_left(directory: &Fd, name: &CStr) -> bool {
     if let Ok(group) = sys::open_dir(directory, name) {
+        if sys::try_lock(&group) == Err(Errno(EAGAIN)) {
+            return true;
+        }
         // Before Linux 5.14 there is no such file: then the ends of the sandboxes' own PID 1 have to do.
         let _ = sys::kill_cgroup(&group);
         remove_below(&group);

@@ -85,22 +85,32 @@ fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
             Some(_) => Some(Session::builder(&policy).ready_workers(1).prepare().await?),
             None => None,
         };
-        let mut command = match (&session, &sandbox) {
-            (Some(session), _) => session.command(program),
-            (None, Some(sandbox)) => sandbox.command(program),
-            (None, None) => return Err(Error::Lost),
+        let ended = async {
+            let mut command = match (&session, &sandbox) {
+                (Some(session), _) => session.command(program),
+                (None, Some(sandbox)) => sandbox.command(program),
+                (None, None) => return Err(Error::Lost),
+            };
+            command.args(arguments);
+            let outcome = if run.tty {
+                on_terminal(&mut command).await?
+            } else {
+                on_descriptors(counted, &mut command).await?
+            };
+            let settled = match (&session, choice) {
+                (Some(session), Some(choice)) => choice.settle(session, &outcome).await?,
+                _ => Settled::default(),
+            };
+            Ok((outcome, settled))
         };
-        command.args(arguments);
-        let outcome = if run.tty {
-            on_terminal(&mut command).await?
-        } else {
-            on_descriptors(counted, &mut command).await?
-        };
-        let settled = match (session, choice) {
-            (Some(session), Some(choice)) => choice.settle(&session, &outcome).await?,
-            _ => Settled::default(),
-        };
-        Ok((outcome, settled))
+        let ended = ended.await;
+        // Who looks when we are gone shall find no cgroup.
+        match (&session, &sandbox) {
+            (Some(session), _) => session.shutdown().await,
+            (None, Some(sandbox)) => sandbox.shutdown().await,
+            (None, None) => {}
+        }
+        ended
     });
     // Neither a thread that waits for input nobody types nor the last of the sandbox's empty namespaces may hold
     // up the exit, which takes care of both.

@@ -34,8 +34,8 @@ pub(super) const MAKING: &[c_long] = &[
 
 /// Everything that a reaper does once it has given up its privileges. Any other call ends it.
 pub(super) const REAPING: &[c_long] = &[
-    SYS_chdir, SYS_recvmsg, SYS_sendmsg, SYS_openat, SYS_getdents64, SYS_unlinkat, SYS_write, SYS_poll, SYS_close,
-    SYS_exit_group,
+    SYS_chdir, SYS_recvmsg, SYS_sendmsg, SYS_openat, SYS_flock, SYS_getdents64, SYS_unlinkat, SYS_write, SYS_poll,
+    SYS_close, SYS_exit_group,
 ];
 
 /// Everything that a bridge does once its walls stand, but socket(2), which has a rule. Any other call ends it.

@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    os::unix::process::ExitStatusExt,
+    os::unix::{fs::PermissionsExt, process::ExitStatusExt},
     path::Path,
     process::{Command, Stdio},
     time::Duration,
@@ -10,6 +10,7 @@ use std::{
 
 use kennel::{Sandbox, Session};
 use nix::{
+    fcntl::{Flock, FlockArg},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -92,6 +93,74 @@ fn nothing_is_left_where_the_reaper_is_killed() {
     let output = kennel(dir.path(), &ground.flags(), &["true"]).output().unwrap();
     assert!(output.status.success());
     ground.is_empty();
+}
+
+/// A name is decided before the group is made, so it may be somebody else's by the time that the reaper acts.
+#[test]
+fn the_reaper_lets_live_what_another_program_holds() {
+    let ground = ground!();
+    let dir = workspace();
+    let mut child = running(dir.path(), &ground.flags(), "sleep 60");
+    let mut found = None;
+    until("a reaper", || {
+        found = reaper(child.id());
+        found.is_some()
+    });
+    until("a command", || ground.groups().len() == 2);
+    let reaper = Pid::from_raw(found.unwrap());
+    kill(reaper, Signal::SIGSTOP).unwrap();
+    let group = ground.groups().into_iter().find(|group| group.parent() == Some(&*ground.0)).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let held = fs::File::open(&group).unwrap();
+    let mut lock = None;
+    until("its lock is let go", || {
+        let held = held.try_clone().unwrap();
+        lock = Flock::lock(held, FlockArg::LockExclusiveNonblock).ok();
+        lock.is_some()
+    });
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    fs::write(group.join("cgroup.procs"), other.id().to_string()).unwrap();
+    kill(reaper, Signal::SIGCONT).unwrap();
+    std::thread::sleep(patient(Duration::from_millis(200)));
+    assert!(other.try_wait().unwrap().is_none(), "it was killed");
+    assert!(group.is_dir());
+    // Who holds it is gone now, and the reaper has waited.
+    drop((lock, held));
+    until("it is killed", || other.try_wait().unwrap().is_some());
+    ground.is_empty();
+}
+
+/// A lock needs no more than a directory that can be read, and who has it is taken for alive.
+#[test]
+fn nobody_else_can_open_a_group() {
+    let ground = ground!();
+    let dir = workspace();
+    let mut child = running(dir.path(), &ground.flags(), "sleep 60");
+    until("a group", || !ground.groups().is_empty());
+    for group in ground.groups() {
+        let mode = fs::metadata(&group).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o700, "{}", group.display());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    ground.is_empty();
+}
+
+#[test]
+fn kennel_run_returns_when_its_groups_are_gone() {
+    let ground = ground!();
+    let dir = workspace();
+    for (round, script) in
+        ["true", "exit 3", "(setsid sleep 60) & exit 0"].iter().cycle().take(12).enumerate()
+    {
+        let output = kennel(dir.path(), &ground.flags(), &["sh", "-c", script]).output().unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+        assert!(ground.groups().is_empty(), "{round}: {:?}", ground.groups());
+    }
+    let output = kennel(dir.path(), &ground.flags(), &["/nonexistent"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert!(ground.groups().is_empty(), "{:?}", ground.groups());
 }
 
 #[test]

@@ -192,6 +192,53 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
 }
 
 #[tokio::test]
+async fn a_limit_that_was_hit_before_is_not_what_a_command_is_killed_for() {
+    let ground = ground_with_controllers!();
+    let dir = workspace();
+    let limits = Limits { memory: mebibytes(96), ..ground.limits() };
+    let session = Session::prepare(&policy(dir.path(), limits)).await.unwrap();
+    let hog = |much: &'static str| {
+        let mut command = session.command("/payload");
+        command.args(["hog", much]);
+        async move { command.status().await }
+    };
+    // The next workers wait already.
+    assert_eq!(hog("200").await.unwrap().limit, Some(Limit::Memory));
+    // Somebody above has less now.
+    std::fs::write(ground.0.join("memory.max"), (48 << 20).to_string()).unwrap();
+    for _ in 0..3 {
+        let outcome = hog("80").await.unwrap();
+        assert!(outcome.usage.oom_kills.unwrap() > 0 && outcome.limit.is_none(), "{outcome:?}");
+    }
+    std::fs::write(ground.0.join("memory.max"), "max").unwrap();
+    assert_eq!(hog("200").await.unwrap().limit, Some(Limit::Memory));
+    session.shutdown().await;
+}
+
+#[tokio::test]
+async fn processes_that_the_session_refuses_are_told_too() {
+    let ground = ground_with_controllers!();
+    let dir = workspace();
+    let session =
+        Session::prepare(&policy(dir.path(), Limits { pids: Some(30), ..ground.limits() })).await.unwrap();
+    // Less than the limit each, more together.
+    let script = "i=0; while [ $i -lt 25 ]; do sleep 60 & i=$((i+1)); done; echo all; read end";
+    let mut first = session.command("sh");
+    first.args(["-c", script]).stdin(kennel::Stdio::piped()).stdout(kennel::Stdio::piped());
+    let mut first = first.spawn().await.unwrap();
+    let mut all = [0; 3];
+    tokio::io::AsyncReadExt::read_exact(first.stdout.as_mut().unwrap(), &mut all).await.unwrap();
+    let out = session.command("sh").args(["-c", script]).output().await.unwrap();
+    assert_eq!((out.status.success(), out.limit), (false, Some(Limit::Pids)), "{out:?}");
+    first.start_kill().unwrap();
+    first.wait().await.unwrap();
+    // What was refused before is not told of who fails for another reason.
+    let out = session.command("sh").args(["-c", "exit 3"]).output().await.unwrap();
+    assert_eq!((out.status.code(), out.limit), (Some(3), None), "{out:?}");
+    session.shutdown().await;
+}
+
+#[tokio::test]
 async fn one_command_of_a_session_can_have_less() {
     let ground = ground_with_controllers!();
     let dir = workspace();

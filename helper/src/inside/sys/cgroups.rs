@@ -24,6 +24,11 @@ pub(crate) fn open_dir(at: &Fd, name: &CStr) -> Result<Fd, Errno> {
     call!(nr::OPENAT, at.0, name.as_ptr(), flags, 0).map(fd)
 }
 
+/// flock(LOCK_EX | LOCK_NB), as long as the descriptor is open. `EAGAIN` where another has the lock.
+pub(crate) fn try_lock(of: &Fd) -> Result<(), Errno> {
+    call!(nr::FLOCK, of.0, LOCK_EX | LOCK_NB).map(drop)
+}
+
 /// unlinkat(AT_REMOVEDIR).
 pub(crate) fn remove_dir(at: &Fd, name: &CStr) -> Result<(), Errno> {
     call!(nr::UNLINKAT, at.0, name.as_ptr(), AT_REMOVEDIR).map(drop)
