@@ -75,7 +75,9 @@ impl fmt::Display for Change {
 
 /// What turns the direction of a line, or takes no room in it.
 fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Why a change was not committed.
@@ -273,3 +275,17 @@ fn word<S: Serializer>(file: &FileKind, serializer: S) -> Result<S::Ok, S::Error
 
 /// A ledger that several may use.
 pub(crate) type Shared = Arc<Ledger>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_told() {
+        for c in ['\u{ad}', '\u{61c}', '\u{180e}', '\u{202e}', '\u{fff9}', '\u{fffb}', '\u{e0041}', '\u{e007f}'] {
+            let path = format!("a{c}b").into();
+            let change = Change { path, kind: ChangeKind::Added, file: FileKind::File };
+            assert_eq!(change.to_string(), format!("A a\\u{{{:x}}}b", u32::from(c)));
+        }
+    }
+}

@@ -5,9 +5,12 @@
 //! past the overlay.
 
 use std::{
-    ffi::CString,
+    ffi::{CString, OsString},
     fs, io,
-    os::unix::fs::MetadataExt,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
     path::{Path, PathBuf},
 };
 
@@ -44,8 +47,8 @@ pub(crate) const WORK: &str = "work";
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
-/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE; of linux/magic.h.
-const REMOTE: [i64; 9] = [
+/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2; of linux/magic.h. And Lustre, GFS2, OrangeFS.
+const REMOTE: [i64; 14] = [
     0x6969,
     0x517b,
     0xfe53_4d42,
@@ -55,6 +58,11 @@ const REMOTE: [i64; 9] = [
     0x5346_414f,
     0x7375_7245,
     0x6573_5546,
+    0x786f_4256,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x0116_1970,
+    0x2003_0528,
 ];
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
@@ -159,7 +167,12 @@ fn directory(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -
     }
     if metadata.mode() & OTHERS != 0 {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "others can reach it");
-        return Err(self::refused("overlay directory", given, error, "chmod 700 it, or name another directory"));
+        return Err(self::refused(
+            "overlay directory",
+            given,
+            error,
+            "chmod 700 it, or name another directory",
+        ));
     }
     Ok(source)
 }
@@ -174,7 +187,8 @@ fn check_workspace(workspace: &Source) -> Result<(), Error> {
         let error = io::Error::new(io::ErrorKind::InvalidInput, reason);
         return Err(refused("workspace", path, error, remedy));
     }
-    match mounted_below(path) {
+    let mounted = mounted_below(path).map_err(|error| refused("workspace", path, error, "mount /proc"))?;
+    match mounted {
         None => Ok(()),
         Some(mount) => {
             let reason = format!("{} is mounted in it, which an overlay would not show", mount.display());
@@ -189,10 +203,31 @@ fn check_workspace(workspace: &Source) -> Result<(), Error> {
     }
 }
 
-fn mounted_below(path: &Path) -> Option<PathBuf> {
-    let mounts = Process::myself().and_then(|process| process.mountinfo()).ok()?;
-    let mut points = mounts.into_iter().map(|mount| mount.mount_point);
-    points.find(|point| point != path && point.starts_with(path))
+fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mounts = Process::myself().and_then(|process| process.mountinfo()).map_err(io::Error::other)?;
+    let mut points = mounts.into_iter().map(|mount| unescaped(&mount.mount_point));
+    Ok(points.find(|point| point != path && point.starts_with(path)))
+}
+
+/// A path of mountinfo, which has blanks and backslashes as `\040` and the like: proc_pid_mountinfo(5).
+fn unescaped(path: &Path) -> PathBuf {
+    let mut rest = path.as_os_str().as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    while let Some((&first, after)) = rest.split_first() {
+        let code =
+            rest.get(1..4).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &rest[4..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    OsString::from_vec(bytes).into()
 }
 
 /// What is written by another name would not be kept apart.
@@ -303,4 +338,24 @@ fn options(lower: &Path, changes: &Path) -> CString {
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
     let text = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,index=off,volatile");
     CString::new(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_are_told_as_they_are() {
+        for (told, is) in [
+            ("/a\\040b/c", "/a b/c"),
+            ("/t\\011n\\012b\\134", "/t\tn\nb\\"),
+            ("/a\\134040", "/a\\040"),
+            ("/\\04", "/\\04"),
+            ("/\\999", "/\\999"),
+            ("/\\777", "/\\777"),
+            ("/plain", "/plain"),
+        ] {
+            assert_eq!(unescaped(Path::new(told)), Path::new(is));
+        }
+    }
 }

@@ -2,9 +2,11 @@
 //! from being applied, but what lies in it; what fails, a full disk, keeps anything from being deleted.
 
 use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -26,7 +28,7 @@ use super::{
     never::Becomes,
     place::{self, Temporary},
     scan::{Found, OPAQUE},
-    tree::{Changed, Tree},
+    tree::{self, Changed, Tree},
 };
 use crate::files::{FileKind, kind};
 
@@ -40,7 +42,9 @@ struct Commit<'c> {
     /// Whether `.git` was not there.
     is_new: bool,
     /// Modes that directories get once everything in them is done.
-    modes: Vec<(PathBuf, Mode)>,
+    modes: Vec<Opened>,
+    /// Directories that this commit made, by what they are.
+    made: HashMap<PathBuf, (u64, u64)>,
 }
 
 /// Applies what was found, in the order of its paths.
@@ -52,7 +56,7 @@ pub(super) fn commit(
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
-    let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new() };
+    let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new(), made: HashMap::new() };
     // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
     let (puts, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
@@ -131,10 +135,11 @@ impl Commit<'_> {
         self.check(found, state)?;
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
-        let parent = self.parent(path)?;
+        self.leave(path, state);
+        let parent = self.parent(found)?;
         let above = Above::of(path, &parent, state)?;
         let lower = found.lower.as_ref();
-        let others = self.other_names(found)?;
+        let others = Others::of(found, &parent, name)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
@@ -144,40 +149,38 @@ impl Commit<'_> {
             return others.record(state);
         };
         let mut made = false;
+        let held = above.held.as_fd();
         match found.file {
             FileKind::File => self.file(path, upper, lower, parent)?.put(name, path, lower, state)?,
             FileKind::Link => self.link(path, upper, parent)?.put(name, path, lower, state)?,
             FileKind::Directory => {
                 made = !lower.is_some_and(|lower| kind(lower) == FileKind::Directory);
-                if made {
-                    Temporary::directory(parent)?.put(name, path, lower, state)?;
+                match lower.filter(|_| !made) {
+                    Some(lower) => self.directory(path, (upper, lower), &parent)?,
+                    None => self.new_directory(found, upper, parent, state)?,
                 }
-                self.directory(path, upper, lower)?;
             }
             FileKind::Other => return Err(Refusal::Unsupported),
         }
-        state.record(path, self.workspace.stat(path)?, (Some(upper), made));
+        state.record(path, tree::stat(held, name)?, (Some(upper), made));
         above.record(state)?;
         others.record(state)
     }
 
-    /// What has other names than that of `found`.
-    fn other_names(&self, found: &Found) -> Result<Others, Refusal> {
-        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
-        let lower = found.lower.as_ref().filter(has);
-        let hold = |lower: &FileStat| Ok::<_, Errno>((self.workspace.open(&found.path, OFlag::O_PATH)?, *lower));
-        Ok(Others(lower.map(hold).transpose()?))
-    }
-
     /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
-    /// is it here.
-    fn parent(&mut self, path: &Path) -> Result<OwnedFd, Refusal> {
-        let parent = self.workspace.parent(path)?;
+    /// is it here. It is the one that was looked at, or that we made: another one may be anybody's.
+    fn parent(&mut self, found: &Found) -> Result<OwnedFd, Refusal> {
+        let parent = self.workspace.parent(&found.path)?;
+        let path = found.path.parent().unwrap_or(Path::new(""));
+        let stat = fstat(&parent)?;
+        if self.made.get(path).copied().or(found.above) != Some((stat.st_dev, stat.st_ino)) {
+            return Err(Refusal::Conflict);
+        }
         let closed = Err(Errno::EACCES);
         if faccessat(&parent, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS) == closed {
-            let mode = Mode::from_bits_truncate(fstat(&parent)?.st_mode & 0o7777);
-            change_mode(&parent, mode | Mode::S_IRWXU)?;
-            self.modes.push((path.parent().unwrap_or(Path::new("")).to_owned(), mode));
+            let last = Mode::from_bits_truncate(stat.st_mode & 0o7777);
+            change_mode(&parent, last | Mode::S_IRWXU)?;
+            self.modes.push(Opened { path: path.to_owned(), held: parent.try_clone()?, last });
         }
         Ok(parent)
     }
@@ -239,41 +242,112 @@ impl Commit<'_> {
         Ok(temporary)
     }
 
-    /// Attributes and mode of a directory that is there. It stays open to us until all that lies in it is done.
-    fn directory(&mut self, path: &Path, upper: &FileStat, lower: Option<&FileStat>) -> Result<(), Refusal> {
-        let held = self.workspace.open(path, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
-        let kept = lower.map_or(0, |lower| lower.st_mode & !ORDINARY & 0o7777);
-        let last = Mode::from_bits_truncate(kept) | mode(upper);
-        change_mode(&held, last | Mode::S_IRWXU)?;
-        let theirs = File::from(self.workspace.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?);
+    /// Makes a directory. It stays open to us until all that lies in it is done.
+    fn new_directory(
+        &mut self,
+        found: &Found,
+        upper: &FileStat,
+        parent: OwnedFd,
+        state: &State,
+    ) -> Result<(), Refusal> {
+        let path = &*found.path;
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
+        let temporary = Temporary::directory(parent)?;
+        let (root, own) = temporary.place();
+        let held = Tree { root: root.as_fd() }.open(Path::new(own), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
         let ours = self.changed.list(path)?;
-        let wanted = compare::attributes(&ours)?;
-        for (name, _) in compare::attributes(&theirs.try_clone()?.into())? {
-            if !wanted.iter().any(|(other, _)| *other == name) {
-                theirs.remove_xattr(name)?;
-            }
-        }
-        for (name, value) in wanted {
-            theirs.set_xattr(name, &value)?;
-        }
-        if lower.is_none_or(|lower| kind(lower) != FileKind::Directory) {
-            // What is taken out of it from now on must not shine through from the workspace. Without the mark, it
-            // would until it is looked up again.
-            let _ = File::from(ours).set_xattr(OPAQUE, b"y");
-        }
-        self.modes.push((path.to_owned(), last));
+        set_attributes(&compare::attributes(&ours)?, &held)?;
+        temporary.put(name, path, found.lower.as_ref(), state)?;
+        // What is taken out of it from now on must not shine through from the workspace. Without the mark, it would
+        // until it is looked up again.
+        let _ = File::from(ours).set_xattr(OPAQUE, b"y");
+        let stat = fstat(&held)?;
+        self.made.insert(path.to_owned(), (stat.st_dev, stat.st_ino));
+        self.modes.push(Opened { path: path.to_owned(), held, last: mode(upper) });
         Ok(())
     }
 
-    fn finish(&mut self, state: &mut State) {
-        for (path, mode) in self.modes.drain(..).rev() {
-            let Ok(held) = self.workspace.open(&path, OFlag::O_PATH | OFlag::O_DIRECTORY) else { continue };
-            let _ = change_mode(&held, mode);
-            if let Ok(Some(stat)) = self.workspace.stat(&path) {
-                state.record(&path, Some(stat), (None, false));
-            }
+    /// Attributes and mode of a directory that is there.
+    fn directory(
+        &mut self,
+        path: &Path,
+        (upper, lower): (&FileStat, &FileStat),
+        parent: &OwnedFd,
+    ) -> Result<(), Refusal> {
+        let name = Path::new(path.file_name().ok_or(Errno::EINVAL)?);
+        let held = Tree { root: parent.as_fd() }.open(name, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let stat = fstat(&held)?;
+        if (stat.st_dev, stat.st_ino, stat.st_mode) != (lower.st_dev, lower.st_ino, lower.st_mode) {
+            return Err(Refusal::Conflict);
+        }
+        let kept = lower.st_mode & 0o7777;
+        let last = Mode::from_bits_truncate(kept & !ORDINARY) | mode(upper);
+        let kept = Mode::from_bits_truncate(kept);
+        change_mode(&held, kept | Mode::S_IRWXU)?;
+        if let Err(refusal) = self.attributes(path, &held) {
+            change_mode(&held, kept)?;
+            return Err(refusal);
+        }
+        // Not yet: what lies in it comes first.
+        self.modes.push(Opened { path: path.to_owned(), held, last });
+        Ok(())
+    }
+
+    /// All of them, or none.
+    fn attributes(&self, path: &Path, held: &OwnedFd) -> Result<(), Refusal> {
+        let theirs = tree::open_for_listing(held)?;
+        let wanted = compare::attributes(&self.changed.list(path)?)?;
+        let before = compare::attributes(&theirs)?;
+        if let Err(error) = set_attributes(&wanted, &theirs) {
+            let _ = set_attributes(&before, &theirs);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Gives the directories their modes that are done with before `next`. One that was there and is closed by that waits for the
+    /// end: something may be deleted in it.
+    fn leave(&mut self, next: &Path, state: &mut State) {
+        while let Some(opened) = self.modes.pop_if(|opened| {
+            let may_be = opened.last.contains(Mode::S_IRWXU) || self.made.contains_key(&opened.path);
+            may_be && !next.starts_with(&opened.path)
+        }) {
+            opened.close(state);
         }
     }
+
+    fn finish(&mut self, state: &mut State) {
+        while let Some(opened) = self.modes.pop() {
+            opened.close(state);
+        }
+    }
+}
+
+/// A directory that is open to us, and the mode it gets when everything in it is done.
+struct Opened {
+    path: PathBuf,
+    held: OwnedFd,
+    last: Mode,
+}
+
+impl Opened {
+    fn close(self, state: &mut State) {
+        let _ = change_mode(&self.held, self.last);
+        if let Ok(stat) = fstat(&self.held) {
+            state.record(&self.path, Some(stat), (None, false));
+        }
+    }
+}
+
+/// Gives a directory those user attributes and no others.
+fn set_attributes(wanted: &[(OsString, Vec<u8>)], of: &OwnedFd) -> io::Result<()> {
+    let file = File::from(of.try_clone()?);
+    for (name, _) in compare::attributes(of)? {
+        if !wanted.iter().any(|(other, _)| *other == name) {
+            file.remove_xattr(name)?;
+        }
+    }
+    wanted.iter().try_for_each(|(name, value)| file.set_xattr(name, value))
 }
 
 /// `None` where there is no such attribute, or where there are none at all.
@@ -311,6 +385,14 @@ impl Above {
 struct Others(Option<(OwnedFd, FileStat)>);
 
 impl Others {
+    fn of(found: &Found, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
+        let lower = found.lower.as_ref().filter(has);
+        let parent = Tree { root: parent.as_fd() };
+        let hold = |lower: &FileStat| Ok::<_, Errno>((parent.open(Path::new(name), OFlag::O_PATH)?, *lower));
+        Ok(Self(lower.map(hold).transpose()?))
+    }
+
     fn record(self, state: &mut State) -> Result<(), Refusal> {
         if let Some((held, before)) = self.0 {
             state.unlinked(&before, &fstat(&held)?);

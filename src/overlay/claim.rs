@@ -76,7 +76,8 @@ impl Claim {
 
 fn make(directory: &File, name: &str, mode: u32) -> nix::Result<()> {
     mkdirat(directory, name, Mode::S_IRWXU)?;
-    let made = Tree { root: directory.as_fd() }.open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    let made =
+        Tree { root: directory.as_fd() }.open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
     fchmod(made, Mode::from_bits_truncate(mode))
 }
 

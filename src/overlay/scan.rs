@@ -12,7 +12,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, readlinkat},
-    sys::stat::FileStat,
+    sys::stat::{FileStat, fstat},
 };
 use xattr::FileExt as _;
 
@@ -45,6 +45,8 @@ pub(super) struct Found {
     pub(super) file: FileKind,
     /// As commands left it; `None` where they deleted it.
     pub(super) upper: Option<FileStat>,
+    /// Which directory of the workspace its place is in, if there is one.
+    pub(super) above: Option<(u64, u64)>,
     /// What lies at its place in the workspace.
     pub(super) lower: Option<FileStat>,
     /// Whether somebody changed the workspace there since.
@@ -56,8 +58,8 @@ pub(super) struct Found {
 /// A directory to walk.
 struct Level {
     path: PathBuf,
-    /// Whether the workspace has a directory there that this one adds to.
-    has_lower: bool,
+    /// Which directory the workspace has there that this one adds to.
+    lower: Option<(u64, u64)>,
     /// Whether it takes the place of that one.
     is_opaque: bool,
     conflict: bool,
@@ -85,7 +87,8 @@ pub(super) struct Scan<'s> {
 /// `E2BIG` where it is too much to list, and those of reading directories.
 pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io::Result<Vec<Found>> {
     let lower = ledger.workspace();
-    let top = Level { path: PathBuf::new(), has_lower: true, is_opaque: false, conflict: false };
+    let root = identity(&fstat(lower.root)?);
+    let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
     let mut scan = Scan { state, changed, lower, found: Vec::new(), levels: vec![top], bytes: 0 };
     while let Some(level) = scan.levels.pop() {
         scan.bytes = scan.bytes.saturating_sub(level.bytes());
@@ -103,7 +106,7 @@ pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io:
 impl Scan<'_> {
     fn level(&mut self, level: &Level) -> io::Result<()> {
         let directory = self.changed.list(&level.path)?;
-        let lower = if level.has_lower { self.lower.directory(&level.path)? } else { None };
+        let lower = if level.lower.is_some() { self.lower.directory(&level.path)? } else { None };
         let names = tree::names(&directory)?;
         for name in &names {
             let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
@@ -158,7 +161,7 @@ impl Scan<'_> {
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
         let newer = lower.as_ref().is_some_and(|lower| self.is_another(&path, lower));
         let conflict = level.conflict || gone || newer;
-        self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower) })
+        self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower, level) })
     }
 
     fn directory(
@@ -188,9 +191,9 @@ impl Scan<'_> {
         if !same {
             // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
             let conflict = conflict || self.is_newer(path, lower.as_ref());
-            self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower) })?;
+            self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
         }
-        let level = Level { path: path.to_owned(), has_lower: below.is_some(), is_opaque, conflict };
+        let level = Level { path: path.to_owned(), lower: below.as_ref().map(identity), is_opaque, conflict };
         self.take(level.bytes())?;
         self.levels.push(level);
         Ok(())
@@ -198,7 +201,7 @@ impl Scan<'_> {
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
         let conflict = level.conflict || self.is_another(&path, &lower);
-        self.push(Found { conflict, ..found(path, None, Some(lower)) })
+        self.push(Found { conflict, ..found(path, None, Some(lower), level) })
     }
 
     /// Whether what is to be taken away was changed. What lies in a directory is looked at when it is.
@@ -217,7 +220,7 @@ impl Scan<'_> {
     /// Whether something that was copied up has no original any more. It may have been renamed by a command instead,
     /// unless something was taken from its directory outside.
     fn was_there(&self, path: &Path, upper: &FileStat, level: &Level) -> io::Result<bool> {
-        if kind(upper) != FileKind::File || !level.has_lower {
+        if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
         }
         let Some(parent) = self.lower.stat(&level.path)? else { return Ok(false) };
@@ -264,7 +267,7 @@ impl Scan<'_> {
         let conflict = false;
         let kind = if lower.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let (path, file) = (path.to_owned(), FileKind::Directory);
-        self.push(Found { path, kind, file, upper: None, lower, conflict, unreadable })
+        self.push(Found { path, kind, file, upper: None, above: None, lower, conflict, unreadable })
     }
 
     fn push(&mut self, found: Found) -> io::Result<()> {
@@ -279,14 +282,18 @@ impl Scan<'_> {
     }
 }
 
-fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>) -> Found {
+fn identity(stat: &FileStat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>, level: &Level) -> Found {
     let change = match (&upper, &lower) {
         (None, _) => ChangeKind::Deleted,
         (Some(_), None) => ChangeKind::Added,
         (Some(_), Some(_)) => ChangeKind::Modified,
     };
     let file = upper.as_ref().or(lower.as_ref()).map_or(FileKind::Other, kind);
-    Found { path, kind: change, file, upper, lower, conflict: false, unreadable: None }
+    Found { path, kind: change, file, upper, above: level.lower, lower, conflict: false, unreadable: None }
 }
 
 /// A mark of overlayfs.

@@ -267,33 +267,10 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
     fs::set_permissions(at("keys"), mode(0o700)).unwrap();
     fs::write(at("keys/theirs"), "outside").unwrap();
     assert_eq!(refusals(&session).await, [format!("M keys/: {CONFLICT}")]);
-    let permissions = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
+    let permissions =
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("keys")).unwrap().permissions());
     assert_eq!(permissions & 0o777, 0o700);
     assert_eq!(read(dir.path(), "keys/new"), "inside\n", "what lies in it is no conflict");
-}
-
-#[tokio::test]
-async fn the_access_list_of_a_directory_opens_no_file() {
-    require_in_memory!();
-    let dir = with_files(&["d/f"]);
-    let at = |name: &str| dir.path().join(name);
-    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
-    fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
-    // Version 2: its owner and the caller by name may read and write, and the mask lets them.
-    let entry = |tag: u16, rights: u16, id: u32| {
-        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
-    };
-    let none = u32::MAX;
-    let list = [entry(1, 6, none), entry(2, 6, nix::unistd::geteuid().as_raw()), entry(4, 4, none), entry(16, 6, none), entry(32, 0, none)];
-    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
-    if xattr::set(at("d"), "system.posix_acl_default", &list).is_err() {
-        return assert!(xattr::set(at("d"), "system.posix_acl_access", &list).is_err(), "it has lists");
-    }
-    let session = session(dir.path()).await;
-    shell(&session, "echo inside > d/f").await;
-    assert_eq!(commit(&session).await, ["M d/f"]);
-    assert_eq!(read(dir.path(), "d/f"), "inside\n");
-    assert_eq!(xattr::get(at("d/f"), "system.posix_acl_access").unwrap(), None);
 }
 
 #[tokio::test]
@@ -308,4 +285,34 @@ async fn every_name_of_a_file_is_committed() {
     assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
     assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a\n".into(), "b\n".into()));
     assert!(!dir.path().join("c").exists() && !dir.path().join("gone").exists());
+}
+
+#[tokio::test]
+async fn the_access_list_of_a_directory_opens_no_file() {
+    require_in_memory!();
+    let dir = with_files(&["d/f"]);
+    let at = |name: &str| dir.path().join(name);
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(at("d/f"), mode(0o640)).unwrap();
+    // Version 2: its owner and the caller by name may read and write, and the mask lets them.
+    let entry = |tag: u16, rights: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+    };
+    let none = u32::MAX;
+    let list = [
+        entry(1, 6, none),
+        entry(2, 6, nix::unistd::geteuid().as_raw()),
+        entry(4, 4, none),
+        entry(16, 6, none),
+        entry(32, 0, none),
+    ];
+    let list = [&2_u32.to_le_bytes()[..], &list.concat()].concat();
+    if xattr::set(at("d"), "system.posix_acl_default", &list).is_err() {
+        return assert!(xattr::set(at("d"), "system.posix_acl_access", &list).is_err(), "it has lists");
+    }
+    let session = session(dir.path()).await;
+    shell(&session, "echo inside > d/f").await;
+    assert_eq!(commit(&session).await, ["M d/f"]);
+    assert_eq!(read(dir.path(), "d/f"), "inside\n");
+    assert_eq!(xattr::get(at("d/f"), "system.posix_acl_access").unwrap(), None);
 }

@@ -118,7 +118,11 @@ async fn a_directory_that_others_reach_is_refused() {
         let refused = Session::prepare(&with_upper(dir.path(), upper.path())).await.expect_err("refused");
         let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
         assert!(said.contains("others can reach it"), "{mode:o}: {said}");
-        assert!(refused.remedy().is_some_and(|remedy| remedy.contains("chmod 700")), "{:?}", refused.remedy());
+        assert!(
+            refused.remedy().is_some_and(|remedy| remedy.contains("chmod 700")),
+            "{:?}",
+            refused.remedy()
+        );
         assert_eq!(fs::read_dir(upper.path()).unwrap().count(), 0);
     }
 }
