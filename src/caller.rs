@@ -26,6 +26,25 @@ pub(crate) struct Caller {
     pub(crate) environment: BTreeMap<OsString, OsString>,
     /// How many descriptors this process may have open.
     pub(crate) descriptors: u64,
+    /// What commands would inherit and are to be without.
+    pub(crate) ahead: Ahead,
+}
+
+/// What a process is ahead of others by. Limits on processors hold no real-time process, and one on memory finds nobody
+/// to end where `oom_score_adj` is -1000.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ahead {
+    /// Policy, nice value, I/O.
+    pub(crate) scheduling: [bool; 3],
+    /// `oom_score_adj` below 0.
+    pub(crate) oom: bool,
+}
+
+impl Ahead {
+    fn current() -> Self {
+        let adjusted = fs::read("/proc/self/oom_score_adj").unwrap_or_default();
+        Self { scheduling: crate::sys::privileges_of_scheduling(), oom: adjusted.starts_with(b"-") }
+    }
 }
 
 impl Caller {
@@ -45,6 +64,7 @@ impl Caller {
             directory: env::current_dir().unwrap_or_default(),
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft),
+            ahead: Ahead::current(),
         }
     }
 

@@ -214,6 +214,7 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
     limits::pid_max(&parts, &mut namespaces);
+    limits::ordinary(&parts, &mut namespaces);
     Ok(Begun { namespaces, groups, enforcement })
 }
 

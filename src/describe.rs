@@ -47,6 +47,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
         Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
         Step::Pin { target: at, .. } => format!("keep {} in its place", target(at)),
+        Step::Ordinary { .. } => "take an ordinary priority".to_owned(),
         Step::DropCapability { capability } => format!("drop capability {capability}"),
         Step::HandOut {} => "hand out the view".to_owned(),
         Step::NewSession {} => "start a session".to_owned(),

@@ -120,8 +120,8 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     let is = |signal| facts.status.signal() == Some(signal) || by_shell == Some(signal);
     let used = Duration::from_micros(facts.usage.user_us.saturating_add(facts.usage.system_us));
     if let Some(span) = facts.limits.cpu_time {
-        // SIGKILL comes a second later, to who does not heed SIGXCPU; others send it as well.
-        if is(libc::SIGXCPU) || is(libc::SIGKILL) && used >= span.duration() {
+        // SIGKILL comes a second after SIGXCPU, to who does not heed that; others send it as well.
+        if is(libc::SIGXCPU) || is(libc::SIGKILL) && used >= hard_limit(span) {
             let millis = Duration::from_millis(u64::try_from(used.as_millis()).unwrap_or(u64::MAX));
             return Some(Hit {
                 limit: Limit::CpuTime,
@@ -132,6 +132,14 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
     }
     let size = facts.limits.file_size.filter(|_| is(libc::SIGXFSZ))?;
     Some(Hit { limit: Limit::FileSize, configured: Some(size.to_string()), used: None })
+}
+
+/// From when on the kernel kills for a limit in whole seconds. It counts ticks there, which may be some more than the time
+/// that it tells of afterwards.
+fn hard_limit(span: Span) -> Duration {
+    const TICKS: Duration = Duration::from_millis(100);
+    let whole = span.duration().as_secs() + u64::from(span.duration().subsec_nanos() > 0);
+    Duration::from_secs(whole + 1).saturating_sub(TICKS)
 }
 
 #[cfg(test)]
@@ -171,8 +179,8 @@ mod tests {
 
     #[test]
     fn signals_of_limits_name_them_where_there_is_one() {
-        let of = |raw| judged(raw, None, 2_100_000, &limits(), None).hit;
-        let cpu = hit(Limit::CpuTime, "2s", Some("2100ms"));
+        let of = |raw| judged(raw, None, 3_100_000, &limits(), None).hit;
+        let cpu = hit(Limit::CpuTime, "2s", Some("3100ms"));
         assert_eq!(of(libc::SIGXCPU), cpu);
         assert_eq!(of(exit(128 + libc::SIGXCPU)), cpu, "as a shell tells of its child");
         assert_eq!(of(libc::SIGKILL), cpu, "the hard limit");
@@ -188,7 +196,11 @@ mod tests {
     #[test]
     fn a_kill_before_the_time_is_up_is_no_limit_s() {
         for raw in [libc::SIGKILL, exit(128 + libc::SIGKILL)] {
-            assert_eq!(judged(raw, None, 1_999_999, &limits(), None).hit, None);
+            assert_eq!(judged(raw, None, 2_800_000, &limits(), None).hit, None);
+            let short = Limits { cpu_time: Some(Duration::from_millis(100).into()), ..Limits::default() };
+            assert_eq!(judged(raw, None, 1_800_000, &short, None).hit, None, "one second, and one more");
+            let expected = hit(Limit::CpuTime, "100ms", Some("2s"));
+            assert_eq!(judged(raw, None, 2_000_000, &short, None).hit, expected);
         }
     }
 

@@ -29,6 +29,9 @@ pub struct Host {
     pub user_namespaces: bool,
     /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted.
     pub cgroup2: bool,
+    /// How many processors there can be (`/sys/devices/system/cpu/possible`): the kernel keeps numbers of processes for
+    /// each. 0 where that was not looked at, as it only matters for a limit of root's.
+    pub possible_cpus: u32,
 }
 
 /// A kernel version, major and minor.
@@ -53,7 +56,7 @@ impl Host {
     /// ```
     #[must_use]
     pub fn detect() -> Self {
-        Self { user_namespaces: has_user_namespaces(), ..Self::read() }
+        Self { user_namespaces: has_user_namespaces(), possible_cpus: possible_cpus(), ..Self::read() }
     }
 
     /// The facts that compiling `policy` takes. Trying a user namespace costs some 50 µs, and only matters where the
@@ -61,7 +64,12 @@ impl Host {
     pub(crate) fn detect_for(policy: &Policy) -> Self {
         let matters = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable
             && root_suffices();
-        Self { user_namespaces: !matters || has_user_namespaces(), ..Self::read() }
+        let counts = policy.limits.pids.is_some() && nix::unistd::geteuid().is_root();
+        Self {
+            user_namespaces: !matters || has_user_namespaces(),
+            possible_cpus: if counts { possible_cpus() } else { 0 },
+            ..Self::read()
+        }
     }
 
     fn read() -> Self {
@@ -71,8 +79,19 @@ impl Host {
             seccomp: crate::sys::seccomp_available(),
             user_namespaces: true,
             cgroup2: has_cgroup2(),
+            possible_cpus: 0,
         }
     }
+}
+
+fn possible_cpus() -> u32 {
+    parse_possible(&fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default())
+}
+
+/// `0-63` are 64; of a list the last counts. What cannot be read is 0.
+fn parse_possible(list: &str) -> u32 {
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
+    last.map_or(0, |last| last.saturating_add(1))
 }
 
 fn kernel_version() -> Version {
@@ -139,6 +158,7 @@ mod tests {
         assert_eq!(parse_version("5.10.0-32-cloud-amd64"), Version(5, 10));
         assert_eq!(parse_version("7.3"), Version(7, 3));
         assert_eq!(parse_version("nonsense"), Version(0, 0));
+        assert_eq!(["0-63\n", "0\n", "0-3,8-11\n", "", "x"].map(parse_possible), [64, 1, 12, 0, 0]);
         assert!(Version(5, 10) < OLDEST && OLDEST < Version(6, 1));
     }
 }

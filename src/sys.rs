@@ -221,6 +221,25 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
     })
 }
 
+/// What the calling thread is ahead of others by, which its children inherit: a real-time or deadline policy, a nice value
+/// below 0, the real-time class of I/O.
+pub(crate) fn privileges_of_scheduling() -> [bool; 3] {
+    const IO_REAL_TIME: i64 = 1;
+    // SAFETY: the three calls take numbers only, and change nothing.
+    let (policy, nice, io) = unsafe {
+        (
+            libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK,
+            libc::getpriority(libc::PRIO_PROCESS, 0),
+            libc::syscall(libc::SYS_ioprio_get, 1, 0),
+        )
+    };
+    [
+        matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE),
+        nice < 0,
+        io >> 13 == IO_REAL_TIME,
+    ]
+}
+
 /// ioctl(SECCOMP_IOCTL_NOTIF_RECV): a call that waits for an answer. Does not wait where poll(2) has said that there is
 /// one, and nobody else receives. `ENOENT` where the caller is gone. Linux 5.0.
 pub(crate) fn refused_call(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {

@@ -34,6 +34,7 @@ proptest! {
             Step::PivotRoot {},
             Step::Room { path: &path },
             Step::Limit { resource: c, soft: a, hard: b },
+            Step::Ordinary { policy: c, nice: 1, io: 0 },
             Step::Seccomp { program: &bytes },
             Step::SeccompAsking { program: &bytes, flags: 40, plain: &bytes },
         ];

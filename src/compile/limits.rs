@@ -12,6 +12,7 @@ use crate::{
     Enforcement, Error, Version,
     cgroup::{Controller, Setting},
     enforcement::State,
+    host::Host,
     policy::{Cgroup, Limits, Policy, Protection, Requirement, Size, Span},
 };
 
@@ -30,6 +31,9 @@ const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
 /// has so many fewer.
 const RESERVED_PIDS: u64 = 300;
 
+/// The kernel takes no lower `kernel.pid_max` than so many for each processor that there can be (PIDS_PER_CPU_MIN).
+const PIDS_PER_CPU: u64 = 8;
+
 /// The most that `kernel.pid_max` can be.
 const PID_MAX_LIMIT: u64 = 1 << 22;
 
@@ -38,6 +42,20 @@ pub(super) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
     if let Some(Pids { by: By::PidMax(most), .. }) = pids_kept(parts) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
         namespaces.push_by(parts.policy, Protection::Pids, &Step::Write { path, bytes });
+    }
+}
+
+/// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
+/// others by. For most callers that is nothing.
+pub(super) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
+    let crate::caller::Ahead { scheduling: [policy, nice, io], oom } = parts.caller.ahead;
+    if policy || nice || io {
+        let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
+        namespaces.push(Protection::Cpus, &step);
+    }
+    if oom {
+        let step = Step::Write { path: c"/proc/self/oom_score_adj", bytes: b"0" };
+        namespaces.push(Protection::Memory, &step);
     }
 }
 
@@ -151,7 +169,7 @@ fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
     };
     let most = pids.saturating_add(own);
     let (by, state, how) = if parts.caller.is_root() {
-        by_pid_max(parts.host.kernel, most, &whose)
+        by_pid_max(parts.host, most, &whose)
     } else if parts.host.kernel < COUNTS_BY_NAMESPACE {
         (
             By::Rlimit(pids.saturating_add(1)),
@@ -167,17 +185,19 @@ fn pids_kept(parts: &Parts<'_>) -> Option<Pids> {
 }
 
 /// For real root, to whom the kernel never applies RLIMIT_NPROC.
-fn by_pid_max(kernel: Version, most: u64, whose: &str) -> (By, State, String) {
+fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, String) {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
-    if kernel < PID_MAX_BY_NAMESPACE {
+    if host.kernel < PID_MAX_BY_NAMESPACE {
         let how = format!(
             "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
         );
         return (By::Nothing, State::Off, how);
     }
-    let numbers = most.saturating_add(RESERVED_PIDS).min(PID_MAX_LIMIT);
+    let least = u64::from(host.possible_cpus).saturating_mul(PIDS_PER_CPU);
+    let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
+    let more = numbers.saturating_sub(most).max(RESERVED_PIDS);
     let how = format!(
-        "{NEVER}; instead kernel.pid_max of the pid namespace: as many{whose}, and up to {RESERVED_PIDS} more"
+        "{NEVER}; instead kernel.pid_max of the pid namespace: as many{whose}, and up to {more} more"
     );
     (By::PidMax(numbers), State::Degraded, how)
 }

@@ -266,6 +266,7 @@ mod tests {
             seccomp: true,
             user_namespaces: true,
             cgroup2: false,
+            possible_cpus: 4,
         };
         let caller = Caller {
             uid: 1000,
@@ -276,6 +277,7 @@ mod tests {
             directory: base.clone(),
             environment: BTreeMap::new(),
             descriptors: 1024,
+            ahead: crate::caller::Ahead::default(),
         };
         let parts = Parts {
             policy: &policy,

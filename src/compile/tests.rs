@@ -16,7 +16,14 @@ use crate::{
 };
 
 fn host() -> Host {
-    Host { kernel: Version(6, 18), landlock_abi: 7, seccomp: true, user_namespaces: true, cgroup2: false }
+    Host {
+        kernel: Version(6, 18),
+        landlock_abi: 7,
+        seccomp: true,
+        user_namespaces: true,
+        cgroup2: false,
+        possible_cpus: 4,
+    }
 }
 
 fn caller(home: &Path) -> Caller {
@@ -29,6 +36,7 @@ fn caller(home: &Path) -> Caller {
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
         descriptors: 1024,
+        ahead: crate::caller::Ahead::default(),
     }
 }
 

@@ -96,6 +96,9 @@ impl Limits {
                 return Err(PolicyError::value(key, 0, "must be at least 1"));
             }
         }
+        if let Some(inodes) = self.tmp_inodes.filter(|inodes| *inodes > INODES_MAX) {
+            return Err(PolicyError::value("limits.tmp_inodes", inodes, "must be at most 2^53"));
+        }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
             check_span(key, span)?;
         }
@@ -113,6 +116,9 @@ impl Limits {
         }
     }
 }
+
+/// The kernel counts bytes of inodes in 64 bits, and mounts nothing where the count would not fit.
+const INODES_MAX: u64 = 1 << 53;
 
 /// Sizes made in code can be 0, those from text cannot.
 pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
@@ -152,6 +158,8 @@ mod tests {
             ..Limits::default()
         };
         usual.check().expect("usual limits");
+        Limits { tmp_inodes: Some(INODES_MAX), ..Limits::default() }.check().expect("the upper bound");
+        refused(&Limits { tmp_inodes: Some(INODES_MAX + 1), ..Limits::default() }, "limits.tmp_inodes `");
         Limits { cpus: Some(4096.0), ..Limits::default() }.check().expect("the upper bound");
     }
 

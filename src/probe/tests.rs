@@ -15,8 +15,14 @@ use crate::{
     host::remedy::remedy,
 };
 
-const GOOD: Host =
-    Host { kernel: Version(6, 12), landlock_abi: 6, seccomp: true, user_namespaces: true, cgroup2: true };
+const GOOD: Host = Host {
+    kernel: Version(6, 12),
+    landlock_abi: 6,
+    seccomp: true,
+    user_namespaces: true,
+    cgroup2: true,
+    possible_cpus: 4,
+};
 
 /// What the compiler makes of `host`, each protection it goes without refused once more when required.
 fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, Refusal>, Vec<Refusal>) {

@@ -45,6 +45,9 @@ pub(crate) mod nr {
     pub(crate) const EPOLL_WAIT: usize = 232;
     pub(crate) const EPOLL_CTL: usize = 233;
     pub(crate) const KEYCTL: usize = 250;
+    pub(crate) const SETPRIORITY: usize = 141;
+    pub(crate) const SCHED_SETSCHEDULER: usize = 144;
+    pub(crate) const IOPRIO_SET: usize = 251;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
     pub(crate) const UNLINKAT: usize = 263;
@@ -71,6 +74,10 @@ pub(crate) mod nr {
     pub(crate) const LANDLOCK_ADD_RULE: usize = 445;
     pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
+
+pub(crate) const SCHED_OTHER: usize = 0;
+pub(crate) const PRIO_PROCESS: usize = 0;
+pub(crate) const IOPRIO_WHO_PROCESS: usize = 1;
 
 pub(crate) const EINTR: i32 = 4;
 pub(crate) const E2BIG: i32 = 7;

@@ -151,6 +151,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             channel.report_with(&Report::Upper {}, Some(&sys::open_path(Some(state.root()?), path)?))
         }
         Step::Pin { target, attributes } => mounts::pin(state.root()?, target, attributes),
+        Step::Ordinary { policy, nice, io } => sys::make_ordinary(policy != 0, nice != 0, io != 0),
         Step::DropCapability { capability } => sys::drop_capability(capability),
         Step::HandOut {} => {
             channel.report_with(&Report::Root {}, Some(state.root()?))?;

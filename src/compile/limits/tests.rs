@@ -28,13 +28,42 @@ fn compiled(
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
         descriptors: 1024,
+        ahead: crate::caller::Ahead::default(),
     };
-    let host = Host { kernel, landlock_abi: 7, seccomp: true, user_namespaces: true, cgroup2: false };
+    let host = Host {
+        kernel,
+        landlock_abi: 7,
+        seccomp: true,
+        user_namespaces: true,
+        cgroup2: false,
+        possible_cpus: 4,
+    };
     compile(policy, &host, &caller, shape)
 }
 
 fn policy(home: &Path, pids: Option<u64>) -> Policy {
     Policy::profile(Profile::NoNetwork, home).limits(Limits { pids, ..Limits::default() })
+}
+
+/// The kernel would take no less.
+#[test]
+fn pid_max_is_what_the_kernel_takes_at_least() {
+    let host = |possible_cpus| Host {
+        kernel: Version(6, 18),
+        landlock_abi: 7,
+        seccomp: true,
+        user_namespaces: true,
+        cgroup2: false,
+        possible_cpus,
+    };
+    for (processors, numbers, more) in
+        [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
+    {
+        let (by, state, how) = super::by_pid_max(&host(processors), 21, "");
+        assert!(matches!(by, super::By::PidMax(most) if most == numbers), "{processors}");
+        assert_eq!(state, State::Degraded);
+        assert!(how.ends_with(&format!("as many, and up to {more} more")), "{how}");
+    }
 }
 
 /// What is written to pid_max, by whichever section.

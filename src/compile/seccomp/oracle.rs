@@ -47,6 +47,28 @@ const TELLING: &[u32] = &[
     0x541c,
     0x541d,
     0x5423,
+    0x890b,
+    0x8914,
+    0x8915,
+    0x8946,
+    0x894c,
+    0x8993,
+    0x89f1,
+    0x8b01,
+    0x8b1a,
+    19,
+    34,
+    35,
+    36,
+    41,
+    64,
+    66,
+    67,
+    68,
+    69,
+    75,
+    96,
+    99,
     0o2000,
     0o2755,
     0o4000,
@@ -234,7 +256,31 @@ fn second_opinion() -> BpfProgram {
     calls.insert(libc::SYS_clone, vec![without(0, 0x7e02_0000)]);
     calls.insert(libc::SYS_unshare, vec![all(vec![is(0, Len::Qword, Op::MaskedEq(!0x0005_0f00), 0)])]);
     let tricks = [0x5412, 0x541c, 0x541d, 0x5423];
-    calls.insert(libc::SYS_ioctl, vec![all(tricks.map(|request| low(1, Op::Ne, request)).to_vec())]);
+    let settings = [
+        0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931,
+        0x8932, 0x8934, 0x8936, 0x8937, 0x8941, 0x8943, 0x8946, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955,
+        0x8971, 0x8982, 0x8983, 0x89b0,
+    ];
+    let some = [0x8990, 0x89a0, 0x89e0, 0x89f0].into_iter().flat_map(|first| first..first + 16);
+    let wireless = (0x8b00..0x8c00).step_by(2);
+    let requests = tricks.into_iter().chain(settings).chain(some).chain(wireless);
+    calls.insert(libc::SYS_ioctl, vec![all(requests.map(|request| low(1, Op::Ne, request)).collect())]);
+    // Any other level; or one of these, and none of its options.
+    let options = |levels: &[(u64, &[u64])]| {
+        let others = all(levels.iter().map(|(level, _)| low(1, Op::Ne, *level)).collect());
+        let of_level = |(level, options): &(u64, &[u64])| {
+            all([low(1, Op::Eq, *level)]
+                .into_iter()
+                .chain(options.iter().map(|one| low(2, Op::Ne, *one)))
+                .collect())
+        };
+        [others].into_iter().chain(levels.iter().map(of_level)).collect::<Vec<_>>()
+    };
+    let ip: Vec<u64> = [16..20, 64..72, 96..100].into_iter().flatten().collect();
+    for call in [libc::SYS_setsockopt, libc::SYS_getsockopt] {
+        let ip6 = [34, 35, 64, 65, 68, 69];
+        calls.insert(call, options(&[(1, &[32, 33, 36, 75]), (6, &[19]), (0, &ip), (41, &ip6)]));
+    }
     let domains = [0, 8, 0x20000, 0x20008, 0x40000, 0xffff_ffff];
     calls.insert(libc::SYS_sendmsg, vec![without(2, 0x2000_0000)]);
     for call in [libc::SYS_sendto, libc::SYS_sendmmsg] {

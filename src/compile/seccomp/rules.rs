@@ -1,7 +1,7 @@
 //! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
 //!
 //! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
-//! `umode_t` (`ioctl` request, `socket` family, `open` and `send` flags, every mode, `personality`, and `clone` flags,
+//! `umode_t` (`ioctl` request, socket options, `socket` family, `open` and `send` flags, every mode, `personality`, and `clone` flags,
 //! of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
 //! `unsigned long`, so both words are looked at.
 //!
@@ -55,6 +55,42 @@ const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 /// disciplines, kernel modules with a long record of holes that only modem and serial-line tools use.
 const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
+
+/// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
+const PAGE: u32 = 0xffff_ff00;
+const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
+
+/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and SIOCGSKNS
+/// (0x894c), which hands out a socket's network namespace. They take CAP_NET_ADMIN over the namespace of the socket, not
+/// of the caller: a command of root's without a user namespace has that over every user namespace that root made, so a
+/// socket passed to it would do. What only asks (SIOCGIF…) stays.
+const NETWORK_SETTINGS: &[u32] = &[
+    0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
+    0x8934, 0x8936, 0x8937, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982, 0x8983,
+    0x89b0,
+];
+/// Sixteen requests each: bonding, bridges, and what protocols and drivers have of their own, such as tunnels.
+const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
+/// Settings of wireless interfaces are even, what asks is odd (linux/wireless.h).
+const WIRELESS_SETTINGS: &[u32] = &[0x8b00];
+/// SIOCETHTOOL, which sets and asks by what lies behind a pointer. Programs that only ask know this errno from
+/// interfaces that have no such thing, as `lo`.
+const ETHTOOL: &[u32] = &[0x8946];
+
+const LEVEL_SOCKET: &[u32] = &[bits(libc::SOL_SOCKET)];
+const LEVEL_IP: &[u32] = &[bits(libc::IPPROTO_IP)];
+const LEVEL_IPV6: &[u32] = &[bits(libc::IPPROTO_IPV6)];
+const LEVEL_TCP: &[u32] = &[bits(libc::IPPROTO_TCP)];
+/// As the settings above: what takes CAP_NET_ADMIN over the socket's namespace. libc lacks SO_RCVMARK.
+const SOCKET_SETTINGS: &[u32] =
+    &[bits(libc::SO_SNDBUFFORCE), bits(libc::SO_RCVBUFFORCE), bits(libc::SO_MARK), 75];
+/// TCP_REPAIR makes a connection out of nothing, which Landlock does not look at.
+const REPAIR: &[u32] = &[bits(libc::TCP_REPAIR)];
+/// By four: IPsec policies with IP_TRANSPARENT, and the tables of iptables and arptables, large parsers with a long record
+/// of holes.
+const OPTIONS_BY_FOUR: &[u32] = &[16, 64, 68, 96];
+/// IPsec policies, and the tables of ip6tables: 66 and 67 are IPV6_RECVTCLASS and IPV6_TCLASS.
+const OPTIONS6: &[u32] = &[34, 35, 64, 65, 68, 69];
 
 const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
 const NETLINK: &[u32] = &[bits(libc::AF_NETLINK)];
@@ -114,9 +150,21 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         calls: &[libc::SYS_ioctl],
-        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM }],
+        clauses: &[
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM },
+            Clause { when: &[Test::NoneOf(Word::Low(1), PAGE, SOCKET_REQUESTS)], then: ALLOW },
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(1), PAGE | 1, WIRELESS_SETTINGS)], then: EPERM },
+            Clause {
+                when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)],
+                then: Verdict::refuse(libc::EOPNOTSUPP),
+            },
+        ],
         otherwise: ALLOW,
     },
+    // One rule for both: who may not set has nothing to ask.
+    Rule { calls: &[libc::SYS_setsockopt, libc::SYS_getsockopt], clauses: OPTIONS, otherwise: ALLOW },
     Rule { calls: &[libc::SYS_socket, libc::SYS_socketpair], clauses: SOCKET, otherwise: ALLOW },
     Rule {
         calls: &[libc::SYS_sendmsg],
@@ -237,6 +285,32 @@ const SOCKET: &[Clause] = &[
     Clause {
         when: &[Test::NoneOf(Word::Low(2), EXACT, PROTOCOLS)],
         then: Verdict::refuse(libc::EPROTONOSUPPORT),
+    },
+];
+
+/// Options of sockets that take CAP_NET_ADMIN, by their level.
+const OPTIONS: &[Clause] = &[
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, LEVEL_SOCKET),
+            Test::OneOf(Word::Low(2), EXACT, SOCKET_SETTINGS),
+        ],
+        then: EPERM,
+    },
+    Clause {
+        when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_TCP), Test::OneOf(Word::Low(2), EXACT, REPAIR)],
+        then: EPERM,
+    },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, LEVEL_IP),
+            Test::OneOf(Word::Low(2), !0b11, OPTIONS_BY_FOUR),
+        ],
+        then: EPERM,
+    },
+    Clause {
+        when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_IPV6), Test::OneOf(Word::Low(2), EXACT, OPTIONS6)],
+        then: EPERM,
     },
 ];
 

@@ -28,6 +28,8 @@ pub(super) const HIDDEN: &[c_long] = &[SYS_openat2, SYS_clone3];
 pub(super) const MAKING: &[c_long] = &[
     SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
     SYS_keyctl,
+    // A network of its own has its loopback up.
+    SYS_ioctl,
     // Where commands have cgroups, workers are born in them by it.
     SYS_clone3,
 ];
@@ -89,11 +91,11 @@ const WAITING: &[c_long] = &[
     SYS_epoll_wait, SYS_epoll_pwait, SYS_epoll_pwait2,
 ];
 
-/// Using sockets. Which kinds can be made, and how is sent, are rules; whom they reach is up to the network
+/// Using sockets. Which kinds can be made, which options set, and how is sent, are rules; whom they reach is up to the network
 /// namespace.
 const SOCKETS: &[c_long] = &[
     SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4, SYS_getsockname, SYS_getpeername,
-    SYS_setsockopt, SYS_getsockopt, SYS_shutdown, SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg,
+    SYS_shutdown, SYS_recvfrom, SYS_recvmsg, SYS_recvmmsg,
 ];
 
 /// The caller's own address space; memory policy (mbind and its kin) is asked for by the JVM and databases.

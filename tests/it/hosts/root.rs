@@ -11,7 +11,7 @@ use std::{
 
 use super::{DEGRADE, no_user_namespaces, place, refusing, report, run, runtime_directory, state};
 use crate::support::{
-    is_root, is_without_user_namespace, kennel_path, only_as_root, patient, payload_path, stderr, stdout,
+    has, is_root, is_without_user_namespace, kennel_path, only_as_root, patient, payload_path, stderr, stdout,
 };
 
 /// A test of such a sandbox: what `kennel run FLAGS -- sh -c SCRIPT` says there.
@@ -230,6 +230,54 @@ fn commands_are_no_clients_of_roots_sessions() {
     let said = stdout(&output);
     assert!(!said.contains("ran") && said.lines().any(|line| line == "client"), "{output:?}");
     assert!(said.lines().next() != Some("0"), "{output:?}");
+}
+
+/// Makes a socket in a user and network namespace of root's and becomes what it is told to, with it as standard input.
+const PASSES_A_SOCKET: &str = r#"
+import os, socket, subprocess, sys
+ours, theirs = socket.socketpair()
+there = ["import socket", "s = socket.socket(fileno=0)", "n = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+         "socket.send_fds(s, [b'x'], [n.fileno()])"]
+subprocess.run(["unshare", "-Urn", "python3", "-c", "; ".join(there)], stdin=theirs, check=True)
+os.dup2(socket.recv_fds(ours, 1, 1)[1][0], 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Root has every capability over the user namespaces that it made, and so a command has here: a socket of such a
+/// namespace that somebody passes to it is to be used, not for setting up the network there.
+#[test]
+fn a_passed_socket_sets_up_no_network() {
+    only_as_root!();
+    if !has("python3") || is_without_user_namespace() {
+        return;
+    }
+    let dir = place();
+    let copy = dir.path().join("attempts");
+    fs::copy(payload_path(), &copy).unwrap();
+    let (lo, up) = ("6c6f0000000000000000000000000000", "4100");
+    let attempts = format!(
+        "call ioctl 0 0x8913 x:{lo} + ioctl 0 0x8914 x:{lo}{up} + ioctl 0 0x8916 x:{lo}0200000a7f000002 + \
+         setsockopt 0 1 36 w:7 4 + setsockopt 0 1 33 w:9000000 4 + 55 0 0 64 buf w:84 + setsockopt 0 0 64 buf 4096 + \
+         setsockopt 0 1 2 w:1 4"
+    );
+    let passing = |to: &[&str]| {
+        let mut command = Command::new("python3");
+        command.args(["-c", PASSES_A_SOCKET]).args(to).arg(&copy).args(attempts.split_whitespace());
+        let output = command.current_dir(dir.path()).output().unwrap();
+        stdout(&output).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    // Outside of a sandbox it is all allowed, whatever this kernel knows of iptables.
+    let outside = passing(&["/usr/bin/env"]);
+    assert_eq!(outside.len(), 8, "{outside:?}");
+    assert!(
+        outside[..5].iter().all(|said| said == "ok") && !outside.contains(&"EPERM".to_owned()),
+        "{outside:?}"
+    );
+    let (payload, kennel) = (payload_path().display().to_string(), kennel_path().display().to_string());
+    let before = ["refuse", "clone/0&0x10000000=EPERM", "unshare/0&0x10000000=EPERM", "clone3=ENOSYS", "--"];
+    let run = [&[&*payload][..], &before, &[&kennel, "run", "-q"], &DEGRADE, &["--"]].concat();
+    let refused = ["EPERM"; 6];
+    assert_eq!(passing(&run), [&["ok"][..], &refused, &["ok"]].concat());
 }
 
 /// How long all attempts may take.

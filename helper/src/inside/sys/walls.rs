@@ -74,6 +74,21 @@ pub(crate) fn limit(resource: u32, soft: u64, hard: u64) -> Result<(), Errno> {
     call!(nr::PRLIMIT64, 0, resource, &raw const limit, 0).map(drop)
 }
 
+/// sched_setscheduler(SCHED_OTHER), setpriority(0), ioprio_set(IOPRIO_CLASS_NONE) of this process, where asked for.
+pub(crate) fn make_ordinary(policy: bool, nice: bool, io: bool) -> Result<(), Errno> {
+    if policy {
+        let priority = 0i32;
+        call!(nr::SCHED_SETSCHEDULER, 0, SCHED_OTHER, &raw const priority)?;
+    }
+    if nice {
+        call!(nr::SETPRIORITY, PRIO_PROCESS, 0, 0)?;
+    }
+    if io {
+        call!(nr::IOPRIO_SET, IOPRIO_WHO_PROCESS, 0, 0)?;
+    }
+    Ok(())
+}
+
 /// seccomp(SECCOMP_SET_MODE_FILTER): `program` is `struct sock_filter`s back to back. Answers the number of the
 /// listener where `flags` ask for one.
 pub(crate) fn seccomp(program: &[u8], flags: u64) -> Result<usize, Errno> {
