@@ -282,7 +282,9 @@ mod tests {
 
     #[test]
     fn what_is_not_seen_is_told() {
-        for c in ['\u{ad}', '\u{61c}', '\u{180e}', '\u{202e}', '\u{fff9}', '\u{fffb}', '\u{e0041}', '\u{e007f}'] {
+        for c in
+            ['\u{ad}', '\u{61c}', '\u{180e}', '\u{202e}', '\u{fff9}', '\u{fffb}', '\u{e0041}', '\u{e007f}']
+        {
             let path = format!("a{c}b").into();
             let change = Change { path, kind: ChangeKind::Added, file: FileKind::File };
             assert_eq!(change.to_string(), format!("A a\\u{{{:x}}}b", u32::from(c)));

@@ -225,14 +225,12 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
 /// below 0, the real-time class of I/O.
 pub(crate) fn privileges_of_scheduling() -> [bool; 3] {
     const IO_REAL_TIME: i64 = 1;
-    // SAFETY: the three calls take numbers only, and change nothing.
-    let (policy, nice, io) = unsafe {
-        (
-            libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK,
-            libc::getpriority(libc::PRIO_PROCESS, 0),
-            libc::syscall(libc::SYS_ioprio_get, 1, 0),
-        )
-    };
+    // SAFETY: it takes a number and changes nothing.
+    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    // SAFETY: as above.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    // SAFETY: as above.
+    let io = unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) };
     [
         matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE),
         nice < 0,

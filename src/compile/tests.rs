@@ -461,6 +461,7 @@ fn an_overlay_takes_a_kernel_that_keeps_its_changes() {
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("--overlay-upper")), "{error:?}");
     compiled(&policy, &Host { kernel: Version(6, 6), ..host() }, home.path()).expect("compiles");
     let upper = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(upper.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("set");
     let uid = nix::unistd::geteuid().as_raw();
     let own = Caller { uid, ..caller(home.path()) };
     let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), size: None });

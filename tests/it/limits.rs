@@ -18,8 +18,8 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    fails, has, has_scopes, kennel, kennel_path, only_as_root, only_as_user, patient, refused, report, require, stderr,
-    stdout, succeeds, workspace,
+    fails, has, has_scopes, kennel, kennel_path, only_as_root, only_as_user, patient, refused, report,
+    require, stderr, stdout, succeeds, workspace,
 };
 
 /// State and detail of one protection in a report.
@@ -153,7 +153,8 @@ fn commands_are_no_further_ahead_than_others() {
     let dir = workspace();
     let look = "for p in 1 $$; do chrt -p $p | head -n 1 | sed 's/.*: //'; ionice -p $p; cut -d' ' -f19 /proc/$p/stat; \
                 cat /proc/$p/oom_score_adj; done";
-    let outside = "(echo -1000 > /proc/self/oom_score_adj) 2>/dev/null; exec nice -n -15 ionice -c 1 -n 3 \"$@\"";
+    let outside =
+        "(echo -1000 > /proc/self/oom_score_adj) 2>/dev/null; exec nice -n -15 ionice -c 1 -n 3 \"$@\"";
     let ordinary = "SCHED_OTHER\nnone: prio 0\n0\n0";
     let kennel = kennel_path();
     let steps =
