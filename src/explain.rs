@@ -98,10 +98,10 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// Neither a control character, nor one that is not seen and changes how others are.
-fn is_harmless(c: char) -> bool {
+pub(crate) fn is_harmless(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

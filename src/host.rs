@@ -1,5 +1,6 @@
 //! What this machine offers, as facts that are cheap to read; `probe` tries them for real.
 
+pub(crate) mod mounts;
 pub(crate) mod remedy;
 
 use std::{
@@ -27,7 +28,8 @@ pub struct Host {
     pub seccomp: bool,
     /// Whether a user namespace can be made, which is tried.
     pub user_namespaces: bool,
-    /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted.
+    /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted. `false` where that was not looked
+    /// at: where groups can be made is asked for where a limit wants one.
     pub cgroup2: bool,
     /// How many processors there can be (`/sys/devices/system/cpu/possible`): the kernel keeps numbers of processes for
     /// each. 0 where that was not looked at, as it only matters for a limit of root's.
@@ -56,7 +58,12 @@ impl Host {
     /// ```
     #[must_use]
     pub fn detect() -> Self {
-        Self { user_namespaces: has_user_namespaces(), possible_cpus: possible_cpus(), ..Self::read() }
+        Self {
+            user_namespaces: has_user_namespaces(),
+            cgroup2: has_cgroup2(),
+            possible_cpus: possible_cpus(),
+            ..Self::read()
+        }
     }
 
     /// The facts that compiling `policy` takes. Trying a user namespace costs some 50 µs, and only matters where the
@@ -78,7 +85,7 @@ impl Host {
             landlock_abi: crate::sys::landlock_abi(),
             seccomp: crate::sys::seccomp_available(),
             user_namespaces: true,
-            cgroup2: has_cgroup2(),
+            cgroup2: false,
             possible_cpus: 0,
         }
     }

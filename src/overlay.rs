@@ -24,6 +24,7 @@ use self::tree::Changed;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
 use crate::{
     Error, FileKind, Session,
+    explain::is_harmless,
     files::{blocking, rights},
 };
 
@@ -65,19 +66,12 @@ impl fmt::Display for Change {
         write!(f, "{letter} ")?;
         for c in self.path.to_string_lossy().chars() {
             match c {
-                c if c.is_control() || is_invisible(c) || c == '\\' => write!(f, "{}", c.escape_default())?,
+                c if !is_harmless(c) || c == '\\' => write!(f, "{}", c.escape_default())?,
                 c => write!(f, "{c}")?,
             }
         }
         if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
     }
-}
-
-/// What turns the direction of a line, or takes no room in it.
-fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Why a change was not committed.

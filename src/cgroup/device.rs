@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use procfs::process::Process;
+use crate::host::mounts::mounts;
 
 /// Major and minor number of the disk below `path`; none where its file system has none that it says.
 pub(crate) fn of(path: &Path) -> Option<(u64, u64)> {
@@ -20,9 +20,8 @@ pub(crate) fn of(path: &Path) -> Option<(u64, u64)> {
 /// The device that the mount says it is of.
 fn named_by_mount(path: &Path) -> Option<(u64, u64)> {
     let path = fs::canonicalize(path).ok()?;
-    let mounts = Process::myself().and_then(|process| process.mountinfo()).ok()?;
     // The longest, and of those the last, which lies on top.
-    let mount = mounts.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
+    let mount = mounts().ok()?.into_iter().filter(|mount| path.starts_with(&mount.mount_point));
     let mount = mount.max_by_key(|mount| mount.mount_point.components().count())?;
     let source = PathBuf::from(mount.mount_source?);
     let device = source.is_absolute().then(|| fs::metadata(source).ok()).flatten()?.rdev();

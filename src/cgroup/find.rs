@@ -14,7 +14,7 @@ use nix::{
 use procfs::process::Process;
 
 use super::Controller;
-use crate::sys;
+use crate::{host::mounts::mounts, sys};
 
 /// The hierarchy, and this process's place in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,9 +63,8 @@ impl Cgroups {
         let of_v1 = Controller::listed(&names.join(" "));
         let place = || {
             let unified = cgroups.iter().find(|cgroup| cgroup.hierarchy == 0)?;
-            let mut mounts =
-                myself.mountinfo().ok()?.0.into_iter().filter(|mount| mount.fs_type == "cgroup2");
-            mounts.find_map(|mount| {
+            let mut unified_at = mounts().ok()?.into_iter().filter(|mount| mount.fs_type == "cgroup2");
+            unified_at.find_map(|mount| {
                 let below = Path::new(&unified.pathname).strip_prefix(&mount.root).ok()?;
                 let is_usable =
                     below.components().all(|part| matches!(part, std::path::Component::Normal(_)));

@@ -5,18 +5,14 @@
 //! past the overlay.
 
 use std::{
-    ffi::{CString, OsString},
+    ffi::CString,
     fs, io,
-    os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::MetadataExt,
-    },
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use kennel_helper::plan::{Step, Within};
 use nix::sys::statfs::{self, FsType};
-use procfs::process::Process;
 
 use super::{
     Parts, Shape,
@@ -28,6 +24,7 @@ use super::{
 };
 use crate::{
     Error, Version,
+    host::mounts::mounts,
     overlay::Never,
     policy::{self, Protection},
     watch::Watch,
@@ -204,30 +201,8 @@ fn check_workspace(workspace: &Source) -> Result<(), Error> {
 }
 
 fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
-    let mounts = Process::myself().and_then(|process| process.mountinfo()).map_err(io::Error::other)?;
-    let mut points = mounts.into_iter().map(|mount| unescaped(&mount.mount_point));
+    let mut points = mounts()?.into_iter().map(|mount| mount.mount_point);
     Ok(points.find(|point| point != path && point.starts_with(path)))
-}
-
-/// A path of mountinfo, which has blanks and backslashes as `\040` and the like: proc_pid_mountinfo(5).
-fn unescaped(path: &Path) -> PathBuf {
-    let mut rest = path.as_os_str().as_bytes();
-    let mut bytes = Vec::with_capacity(rest.len());
-    while let Some((&first, after)) = rest.split_first() {
-        let code =
-            rest.get(1..4).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(bytes).into()
 }
 
 /// What is written by another name would not be kept apart.
@@ -338,24 +313,4 @@ fn options(lower: &Path, changes: &Path) -> CString {
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
     let text = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,index=off,volatile");
     CString::new(text).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_are_told_as_they_are() {
-        for (told, is) in [
-            ("/a\\040b/c", "/a b/c"),
-            ("/t\\011n\\012b\\134", "/t\tn\nb\\"),
-            ("/a\\134040", "/a\\040"),
-            ("/\\04", "/\\04"),
-            ("/\\999", "/\\999"),
-            ("/\\777", "/\\777"),
-            ("/plain", "/plain"),
-        ] {
-            assert_eq!(unescaped(Path::new(told)), Path::new(is));
-        }
-    }
 }

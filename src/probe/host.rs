@@ -15,7 +15,6 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
     unistd,
 };
-use procfs::process::Process;
 use tokio::io::Interest;
 
 use super::trials::Answer;
@@ -31,7 +30,7 @@ use crate::{
         request::{RequestBuf, Wanted},
     },
     exec,
-    host::Host,
+    host::{Host, mounts::mounts},
     image::Image,
     inside::{Arrival, Inside},
     prepared::Prepared,
@@ -206,8 +205,7 @@ async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
 /// Container engines cover parts of /proc by mounts, and then the kernel allows no fresh procfs that would show
 /// what they cover.
 pub(super) fn covered_below_proc() -> Vec<String> {
-    let mounts = Process::myself().and_then(|process| process.mountinfo());
-    let points = mounts.into_iter().flatten().map(|mount| mount.mount_point);
+    let points = mounts().into_iter().flatten().map(|mount| mount.mount_point);
     let below = points.filter(|point| point.starts_with("/proc") && point != Path::new("/proc"));
     // An automount of binfmt_misc lies on an empty directory made for it, and hides nothing.
     let hiding = below.filter(|point| !point.starts_with("/proc/sys/fs/binfmt_misc"));
