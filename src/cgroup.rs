@@ -274,8 +274,8 @@ impl Leaf {
             let events = read("memory.events");
             used.peak_memory = number(&read("memory.peak"));
             used.oom_kills = keyed(&events, "oom_kill");
-            used.over_own_limit = used.oom_kills.is_some_and(|kills| kills > 0)
-                && (keyed(&events, "oom").is_some_and(|times| times > 0) || refused.memory > before.memory);
+            used.over_own_limit =
+                keyed(&events, "oom").is_some_and(|times| times > 0) || refused.memory > before.memory;
         }
         if has(Controller::Pids) {
             used.peak_pids = number(&read("pids.peak"));

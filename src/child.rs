@@ -186,7 +186,7 @@ impl Child {
                 return Ok(None);
             }
             // Init was killed: by the last resort of ours, or with its command for want of memory.
-            Arrival::Closed if running.was_killed() || running.ran_out_of_memory() => {
+            Arrival::Closed if running.was_killed() || running.was_killed_for_memory() => {
                 Ok(Some(running.outcome(ExitStatus::from_raw(libc::SIGKILL), Usage::default(), None)))
             }
             Arrival::Closed => {

@@ -293,9 +293,9 @@ impl Running {
         self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
     }
 
-    /// Whether everything of it was killed because its memory was at its limit.
-    pub(crate) fn ran_out_of_memory(&self) -> bool {
-        self.used().ran_out_of_memory()
+    /// Whether the kernel killed processes of it for want of memory, which takes everything of its cgroup.
+    pub(crate) fn was_killed_for_memory(&self) -> bool {
+        self.used().was_killed_for_memory()
     }
 
     /// What became of the command; `full` is a private file system of it in which nothing was left.

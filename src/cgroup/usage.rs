@@ -14,7 +14,7 @@ pub(crate) struct Used {
     pub(crate) written: Option<u64>,
     /// Processes that were killed for want of memory, whosever limit it was.
     pub(crate) oom_kills: Option<u64>,
-    /// Whether a limit of the group or of the session's was what they were killed for.
+    /// Whether memory was at a limit of the group or of the session's: that is what they were killed for, if any was.
     pub(crate) over_own_limit: bool,
     /// Whether a process or thread was refused because there were too many.
     pub(crate) refused_pids: bool,
@@ -33,9 +33,14 @@ impl Used {
         usage.oom_kills = self.oom_kills;
     }
 
-    /// Whether processes were killed because memory was at a limit of the policy or the command.
+    /// Whether processes were killed for want of memory, whosever limit it was.
+    pub(crate) fn was_killed_for_memory(&self) -> bool {
+        self.oom_kills.is_some_and(|kills| kills > 0)
+    }
+
+    /// Whether that was for a limit of the policy or the command.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
-        self.over_own_limit && self.oom_kills.is_some_and(|kills| kills > 0)
+        self.over_own_limit && self.was_killed_for_memory()
     }
 }
 
