@@ -63,6 +63,9 @@ impl Command {
     pub(super) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
         let prepared = Arc::clone(self.source.prepared());
         let (request, asked) = self.request(&prepared)?;
+        if asked.limits.output_ends {
+            self.check_counted(out)?;
+        }
         let [input, output, error] =
             self.connect(stdin, out).map_err(Error::io("open a standard descriptor"))?;
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
@@ -175,6 +178,24 @@ impl Command {
                 }
             },
         }
+    }
+
+    /// Who writes too much can only be ended where what it writes passes through us.
+    fn check_counted(&self, out: fn() -> Kind) -> Result<(), Error> {
+        let is_counted =
+            |kind: &Option<Kind>| matches!(kind.as_ref().unwrap_or(&out()), Kind::Piped | Kind::Null);
+        if self.terminal.is_none() && is_counted(&self.stdout) && is_counted(&self.stderr) {
+            return Ok(());
+        }
+        let passes_by = if self.terminal.is_some() { "a terminal" } else { "a descriptor of the caller's" };
+        Err(Error::Command {
+            what: "output",
+            value: self.program.to_string_lossy().into_owned(),
+            reason: format!(
+                "goes to {passes_by}, where nobody counts it, and limits.output_ends shall end who writes too much: \
+                 connect pipes, or leave output_ends out"
+            ),
+        })
     }
 
     fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> io::Result<[Connected; 3]> {

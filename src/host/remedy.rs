@@ -131,7 +131,10 @@ impl Surroundings<'_> {
                 "run again: the path was exchanged for another file while the sandbox started".to_owned()
             }
             (Root, libc::ENODEV) => "load the module of the file system: modprobe overlay".to_owned(),
-            (Root, libc::ENOSPC) => self.raise("fs.mount-max"),
+            (Root, libc::ENOSPC) => format!(
+                "give the private places more room: --tmp-size, --tmp-inodes; where a mount was refused, {}",
+                self.raise_to("fs.mount-max", 1_000_000)
+            ),
             (Landlock, _) => format!(
                 "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, or set \
                  [require] landlock = \"if_available\"",
@@ -227,8 +230,12 @@ impl Surroundings<'_> {
     }
 
     fn raise(&self, name: &str) -> String {
+        self.raise_to(name, 15_000)
+    }
+
+    fn raise_to(&self, name: &str, value: u32) -> String {
         let now = (self.setting)(name).unwrap_or_else(|| "unknown".into());
-        format!("raise the limit: sysctl -w {name}=15000 (it is {now})")
+        format!("raise the limit: sysctl -w {name}={value} (it is {now})")
     }
 
     fn is(&self, name: &str, value: &str) -> bool {

@@ -92,12 +92,13 @@ impl Limits {
             ("limits.tmp_inodes", self.tmp_inodes),
             ("limits.open_files", self.open_files),
         ] {
-            if count == Some(0) {
-                return Err(PolicyError::value(key, 0, "must be at least 1"));
+            if let Some(count) = count.filter(|count| !(1..=COUNT_MAX).contains(count)) {
+                return Err(PolicyError::value(key, count, "must be at least 1 and at most 2^53"));
             }
         }
-        if let Some(inodes) = self.tmp_inodes.filter(|inodes| *inodes > INODES_MAX) {
-            return Err(PolicyError::value("limits.tmp_inodes", inodes, "must be at most 2^53"));
+        if let Some(memory) = self.memory.filter(|memory| memory.bytes() < MEMORY_MIN) {
+            let reason = "must be at least 1M: with less no program starts";
+            return Err(PolicyError::value("limits.memory", memory, reason));
         }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
             check_span(key, span)?;
@@ -117,13 +118,22 @@ impl Limits {
     }
 }
 
-/// The kernel counts bytes of inodes in 64 bits, and mounts nothing where the count would not fit.
-const INODES_MAX: u64 = 1 << 53;
+/// The kernel counts bytes of inodes in 64 bits, and mounts nothing where the count would not fit. Of other things there are
+/// never so many, and what is near 2^64 would be no limit: RLIM_INFINITY.
+const COUNT_MAX: u64 = 1 << 53;
+
+/// What Kennel's own process in a cgroup and the start of a small program need, in bytes.
+const MEMORY_MIN: u64 = 1 << 20;
+
+/// As large as a file can be, in bytes.
+const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// Sizes made in code can be 0, those from text cannot.
 pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
     match size {
-        Some(size) if size.bytes() == 0 => Err(PolicyError::value(key, size, "must be at least 1 byte")),
+        Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
+            Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
+        }
         _ => Ok(()),
     }
 }
@@ -151,15 +161,20 @@ mod tests {
     fn none_and_usual_limits_pass() {
         Limits::default().check().expect("no limits");
         let usual = Limits {
-            memory: Some(Size::from_bytes(1)),
+            memory: Some(Size::from_bytes(MEMORY_MIN)),
             pids: Some(1),
             cpus: Some(0.01),
             timeout: Some(SPAN_MAX.into()),
             ..Limits::default()
         };
         usual.check().expect("usual limits");
-        Limits { tmp_inodes: Some(INODES_MAX), ..Limits::default() }.check().expect("the upper bound");
-        refused(&Limits { tmp_inodes: Some(INODES_MAX + 1), ..Limits::default() }, "limits.tmp_inodes `");
+        Limits { tmp_inodes: Some(COUNT_MAX), ..Limits::default() }.check().expect("the upper bound");
+        refused(&Limits { tmp_inodes: Some(COUNT_MAX + 1), ..Limits::default() }, "limits.tmp_inodes `");
+        refused(&Limits { pids: Some(libc::RLIM_INFINITY), ..Limits::default() }, "limits.pids `");
+        for memory in [1, MEMORY_MIN - 1, SIZE_MAX + 1, libc::RLIM_INFINITY] {
+            let memory = Some(Size::from_bytes(memory));
+            refused(&Limits { memory, ..Limits::default() }, "limits.memory `");
+        }
         Limits { cpus: Some(4096.0), ..Limits::default() }.check().expect("the upper bound");
     }
 

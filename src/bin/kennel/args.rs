@@ -262,8 +262,8 @@ pub(crate) struct Run {
     /// With --overlay: drop what the command changed.
     #[arg(long, group = "then")]
     pub(crate) discard: bool,
-    /// Run on a terminal of its own, with job control. Needs a terminal.
-    #[arg(long)]
+    /// Run on a terminal of its own, with job control. Needs a terminal, and counts no output.
+    #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
     #[arg(long, value_name = "FILE")]

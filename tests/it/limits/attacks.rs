@@ -243,9 +243,12 @@ async fn floods_that_nobody_reads_wait() {
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path()).limits(endless())).await.unwrap();
     let mut command = session.command("yes");
-    let mut child = command.stdout(kennel::Stdio::piped()).spawn().await.unwrap();
+    let mut child =
+        command.stdout(kennel::Stdio::piped()).stderr(kennel::Stdio::null()).spawn().await.unwrap();
     let outcome = beside("yes, unread", child.wait()).await.unwrap();
     assert_eq!(outcome.limit, Some(Limit::WallTime), "{outcome:?}");
+    let uncounted = Limits { output_ends: false, ..endless() };
+    let session = Session::prepare(&policy(dir.path()).limits(uncounted)).await.unwrap();
     let mut command = session.command("yes");
     let mut child = command.terminal(24, 80).spawn().await.unwrap();
     let outcome = beside("yes, on a terminal", child.wait()).await.unwrap();

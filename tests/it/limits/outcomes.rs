@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use kennel::{Class, Details, Ended, Limit, Limits, Outcome, Policy, Profile, Sandbox, Session, Size};
+use kennel::{
+    Class, Details, Ended, Error, Limit, Limits, Outcome, Policy, Profile, Sandbox, Session, Size, Stdio,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -98,6 +100,24 @@ async fn no_limit_is_named_on_a_guess() {
     let fill = "i=0; while head -c 1000000 /dev/zero > /tmp/$i; do i=$((i+1)); done; exit 0";
     let out = held.command("sh").args(["-c", fill]).output().await.unwrap();
     assert_eq!((out.limit, out.exit_code()), (None, 0), "it says that it succeeded: {out:?}");
+}
+
+/// Who writes past us is not counted, and so could not be ended.
+#[tokio::test]
+async fn output_that_is_not_counted_is_refused_where_it_shall_end_the_command() {
+    let dir = workspace();
+    let held = Session::prepare(&policy(dir.path())).await.unwrap();
+    let refused = |result: Result<Outcome, Error>, by: &str| {
+        let error = result.unwrap_err().chain();
+        assert!(error.contains(by) && error.contains("connect pipes, or leave output_ends out"), "{error}");
+    };
+    let mut command = held.command("true");
+    refused(command.terminal(24, 80).status().await, "goes to a terminal");
+    refused(held.command("true").status().await, "goes to a descriptor of the caller's");
+    let mut command = held.command("true");
+    refused(command.stdout(Stdio::piped()).status().await, "goes to a descriptor of the caller's");
+    let mut command = held.command("true");
+    assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.unwrap().status.success());
 }
 
 /// What is cut does not end anything where the policy does not say so.

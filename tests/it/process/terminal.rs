@@ -15,7 +15,7 @@ use nix::{
     sys::termios::{LocalFlags, tcgetattr},
 };
 
-use crate::support::{has, kennel_path, patient, quiet, refused, require, stderr, workspace};
+use crate::support::{has, kennel_path, patient, quiet, refused, require, run, stderr, workspace};
 
 /// What a user at a terminal has: the master side of it, and `kennel run --tty` on the other.
 struct Window {
@@ -216,6 +216,8 @@ fn terminal_without_a_window_is_refused() {
     let dir = workspace();
     let said = refused(dir.path(), &["--tty"]);
     assert!(said.contains("--tty needs a terminal as standard input"), "{said}");
+    let said = stderr(&run(dir.path(), &["--tty", "--max-output", "1K"], &["true"]));
+    assert!(said.contains("'--tty' cannot be used with '--max-output <SIZE>'"), "{said}");
 }
 
 #[test]
