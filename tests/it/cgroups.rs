@@ -27,7 +27,7 @@ use serde_json::Value;
 use crate::support::{kennel, payload_path, report, until, workspace};
 
 /// Whether limits are held by cgroups here.
-fn has_groups() -> bool {
+pub(crate) fn has_groups() -> bool {
     let dir = workspace();
     let (output, said) = report(dir.path(), &["--memory", "1G"], &["true"]);
     assert!(output.status.success(), "{output:?}");

@@ -23,11 +23,14 @@ use std::process::ExitCode;
 use clap::{Parser, error::ErrorKind};
 
 use args::{Arguments, Verb};
+use nix::sys::signal::{SigSet, Signal};
 
 /// Kennel itself failed; the command did not run, or its end is unknown.
 const FAILED: u8 = 125;
 
 fn main() -> ExitCode {
+    // Whoever may write no file gets an error that says so, not a death without a word. Commands begin with none blocked.
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

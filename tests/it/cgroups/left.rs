@@ -120,7 +120,9 @@ fn the_reaper_lets_live_what_another_program_holds() {
         lock.is_some()
     });
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-    fs::write(group.join("cgroup.procs"), other.id().to_string()).unwrap();
+    // A group whose controllers hold others below it takes no process itself.
+    let leaf = ground.groups().into_iter().find(|leaf| leaf.parent() == Some(&*group)).unwrap();
+    fs::write(leaf.join("cgroup.procs"), other.id().to_string()).unwrap();
     kill(reaper, Signal::SIGCONT).unwrap();
     std::thread::sleep(patient(Duration::from_millis(200)));
     assert!(other.try_wait().unwrap().is_none(), "it was killed");

@@ -171,6 +171,15 @@ fn no_sysfs_and_no_cgroups() {
 }
 
 #[test]
+fn no_file_of_any_size() {
+    let dir = place();
+    let output = run(&script(&[], "ulimit -f 0"), dir.path(), &["-q"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+}
+
+#[test]
 fn temporary_directories_that_are_full() {
     let dir = place();
     let steps = "mount -t tmpfs -o size=4k,mode=1777 none /var/tmp; cat /dev/zero > /var/tmp/full 2>/dev/null || :; \
