@@ -98,13 +98,14 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
     if is_root() {
         let (state, rest) = if has_pid_max() {
             let rest = "; instead kernel.pid_max of the pid namespace: as many over all commands of the session and 8 \
-                        of its own, and up to 300 more";
+                        of its own, and up to ";
             (State::Degraded, rest)
         } else {
             (State::Off, ", and before Linux 6.14 pid namespaces have no limit of their own")
         };
         let detail = format!("the kernel never applies RLIMIT_NPROC to real root{rest}");
-        assert_eq!((entry.state, &entry.detail), (state, &detail));
+        // How many more depends on the number of processors.
+        assert!(entry.state == state && entry.detail.starts_with(&detail), "{entry:?}");
     } else {
         let detail = "RLIMIT_NPROC, counted over all commands of the session and 8 of its own";
         assert_eq!((entry.state, &*entry.detail), (State::Degraded, detail));
