@@ -1,0 +1,78 @@
+//! What a commit changes beside what it applies, so that none of it is taken for somebody else's change the next time.
+
+use std::{
+    ffi::OsStr,
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::OFlag,
+    sys::stat::{FileStat, Mode, fstat},
+};
+
+use super::{Refusal, inode::change_mode};
+use crate::{
+    files::{FileKind, kind},
+    overlay::{ledger::State, scan::Found, tree::Tree},
+};
+
+/// A directory that is open to us, and the mode it gets when everything in it is done.
+pub(super) struct Opened {
+    pub(super) path: PathBuf,
+    pub(super) held: OwnedFd,
+    pub(super) last: Mode,
+}
+
+impl Opened {
+    pub(super) fn close(self, state: &mut State) {
+        let _ = change_mode(&self.held, self.last);
+        if let Ok(stat) = fstat(&self.held) {
+            state.record(&self.path, Some(stat), (None, false));
+        }
+    }
+}
+
+/// The directory that something is put into or taken out of, which changes its times.
+pub(super) struct Above {
+    path: PathBuf,
+    pub(super) held: OwnedFd,
+    /// Whether nobody else has changed it since the session began.
+    is_known: bool,
+}
+
+impl Above {
+    pub(super) fn of(path: &Path, parent: &OwnedFd, state: &State) -> Result<Self, Refusal> {
+        let path = path.parent().unwrap_or(Path::new("")).to_owned();
+        let is_known = !state.is_newer(&path, &fstat(parent)?);
+        Ok(Self { path, held: parent.try_clone()?, is_known })
+    }
+
+    pub(super) fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if self.is_known {
+            state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+        }
+        Ok(())
+    }
+}
+
+/// A file whose other names may be in the workspace, and what it was.
+pub(super) struct Others(Option<(OwnedFd, FileStat)>);
+
+impl Others {
+    pub(super) fn of(found: &Found, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
+        let lower = found.lower.as_ref().filter(has);
+        let parent = Tree { root: parent.as_fd() };
+        let hold = |lower: &FileStat| Ok::<_, Errno>((parent.open(Path::new(name), OFlag::O_PATH)?, *lower));
+        Ok(Self(lower.map(hold).transpose()?))
+    }
+
+    pub(super) fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if let Some((held, before)) = self.0 {
+            state.unlinked(&before, &fstat(&held)?);
+        }
+        Ok(())
+    }
+}
