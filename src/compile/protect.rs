@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Host, Policy, Profile, Version,
+        Policy, Profile,
         caller::Caller,
         compile::{Shape, home::Names},
     };
@@ -260,14 +260,7 @@ mod tests {
         let base = source.path.clone();
         let mut policy = Policy::profile(Profile::RepoWrite, &base);
         policy.protect = paths.iter().map(PathBuf::from).collect();
-        let host = Host {
-            kernel: Version(6, 18),
-            landlock_abi: 7,
-            seccomp: true,
-            user_namespaces: true,
-            cgroup2: false,
-            possible_cpus: 4,
-        };
+        let host = crate::compile::tests::host();
         let caller = Caller {
             uid: 1000,
             gid: 1000,

@@ -15,7 +15,8 @@ use crate::{
     State, TmpLife, Version, caller::Caller, sys::Users,
 };
 
-fn host() -> Host {
+/// A machine that has everything but groups.
+pub(super) fn host() -> Host {
     Host {
         kernel: Version(6, 18),
         landlock_abi: 7,

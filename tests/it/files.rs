@@ -31,7 +31,7 @@ async fn session(workspace: &Path) -> Session {
 }
 
 /// Runs a script that must succeed; answers what it wrote.
-async fn shell(session: &Session, script: &str) -> String {
+pub(crate) async fn shell(session: &Session, script: &str) -> String {
     let out = session.command("sh").args(["-c", script]).output().await.expect("a command");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success(), "{script}: {said} {}", String::from_utf8_lossy(&out.stderr));

@@ -26,6 +26,7 @@ use std::{fs, path::Path};
 
 use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
 
+use crate::files::shell;
 pub(crate) use crate::support::workspace;
 
 /// Whether changes can be kept in memory here.
@@ -49,14 +50,6 @@ fn policy(workspace: &Path) -> Policy {
 
 async fn session(workspace: &Path) -> Session {
     Session::prepare(&policy(workspace)).await.expect("a session")
-}
-
-/// Runs a script that must succeed; answers what it wrote.
-async fn shell(session: &Session, script: &str) -> String {
-    let out = session.command("sh").args(["-c", script]).output().await.expect("a command");
-    let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "{script}: {said} {}", String::from_utf8_lossy(&out.stderr));
-    said
 }
 
 /// Changes as people see them.

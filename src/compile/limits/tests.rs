@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use crate::{
     Error, Host, Limits, Policy, Profile, Protection, Requirement, State, Version,
     caller::Caller,
-    compile::{Compiled, Shape, compile},
+    compile::{Compiled, Shape, compile, tests::host},
 };
 
 fn compiled(
@@ -30,14 +30,7 @@ fn compiled(
         descriptors: 1024,
         ahead: crate::caller::Ahead::default(),
     };
-    let host = Host {
-        kernel,
-        landlock_abi: 7,
-        seccomp: true,
-        user_namespaces: true,
-        cgroup2: false,
-        possible_cpus: 4,
-    };
+    let host = Host { kernel, ..host() };
     compile(policy, &host, &caller, shape)
 }
 
@@ -48,14 +41,7 @@ fn policy(home: &Path, pids: Option<u64>) -> Policy {
 /// The kernel would take no less.
 #[test]
 fn pid_max_is_what_the_kernel_takes_at_least() {
-    let host = |possible_cpus| Host {
-        kernel: Version(6, 18),
-        landlock_abi: 7,
-        seccomp: true,
-        user_namespaces: true,
-        cgroup2: false,
-        possible_cpus,
-    };
+    let host = |possible_cpus| Host { possible_cpus, ..host() };
     for (processors, numbers, more) in
         [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
     {

@@ -64,7 +64,7 @@ fn memory_of_an_interpreter_is_held() {
 fn memory_below_what_a_sandbox_takes_is_told_as_memory() {
     require_groups!();
     let dir = workspace();
-    let (output, report) = report(dir.path(), &["--memory", "64K"], &["true"]);
+    let (output, report) = report(dir.path(), &["--memory", "1M"], &["true"]);
     assert_eq!(output.status.code(), Some(137), "{output:?} {report}");
     assert_eq!(report["limit"], "memory", "{report}");
 }

@@ -163,24 +163,30 @@ fn root_without_the_capabilities_has_no_such_way() {
     }
 }
 
-/// A session, its commands, and what they leave.
-#[test]
-fn sessions_work_and_leave_nothing() {
-    only_as_root!();
+/// What comes of a script in a place of its own, where root starts sessions; `$1` is the command line.
+fn with_sessions(starter: &[&str], steps: &str) -> std::process::Output {
     let dir = place();
-    let kennel = kennel_path();
-    let steps = "k=$1; $k session start --name root --on-unavailable degrade >/dev/null; $k exec root -- \
-                 sh -c 'echo first > file; grep CapEff /proc/self/status; grep CapBnd /proc/1/status; hostname'; \
-                 $k exec root -- cat file; $k session stop root; rm file; ls -A";
-    let output = Command::new(&no_user_namespaces("EPERM")[0])
-        .args(&no_user_namespaces("EPERM")[1..])
+    let mut words = starter.iter().map(|word| (*word).to_owned()).chain(no_user_namespaces("EPERM"));
+    let output = Command::new(words.next().unwrap())
+        .args(words)
         .args(["sh", "-c", steps, "sh"])
-        .arg(&kennel)
+        .arg(kennel_path())
         .current_dir(dir.path())
         .env("XDG_RUNTIME_DIR", runtime_directory(dir.path()))
         .output()
         .unwrap();
     fs::remove_dir_all(runtime_directory(dir.path())).unwrap();
+    output
+}
+
+/// A session, its commands, and what they leave.
+#[test]
+fn sessions_work_and_leave_nothing() {
+    only_as_root!();
+    let steps = "k=$1; $k session start --name root --on-unavailable degrade >/dev/null; $k exec root -- \
+                 sh -c 'echo first > file; grep CapEff /proc/self/status; grep CapBnd /proc/1/status; hostname'; \
+                 $k exec root -- cat file; $k session stop root; rm file; ls -A";
+    let output = with_sessions(&[], steps);
     let none = "0000000000000000";
     assert_eq!(stdout(&output), format!("CapEff:\t{none}\nCapBnd:\t{none}\nkennel\nfirst"), "{output:?}");
     assert!(output.status.success(), "{output:?}");
@@ -190,21 +196,10 @@ fn sessions_work_and_leave_nothing() {
 #[test]
 fn a_zygote_holds_no_more_than_it_needs() {
     only_as_root!();
-    let dir = place();
-    let kennel = kennel_path();
     let steps = "k=$1; $k session start --name zygote --on-unavailable degrade >/dev/null; for p in /proc/[0-9]*; do \
                  if grep -qE '^NSpid:[[:space:]][0-9]+[[:space:]]1$' $p/status; then \
                  grep -E '^Cap(Inh|Prm|Eff|Amb)' $p/status | cut -f2; fi; done | sort -u; $k session stop zygote";
-    let output = Command::new("unshare")
-        .args(["-pmf", "--mount-proc"])
-        .args(no_user_namespaces("EPERM"))
-        .args(["sh", "-c", steps, "sh"])
-        .arg(&kennel)
-        .current_dir(dir.path())
-        .env("XDG_RUNTIME_DIR", runtime_directory(dir.path()))
-        .output()
-        .unwrap();
-    fs::remove_dir_all(runtime_directory(dir.path())).unwrap();
+    let output = with_sessions(&["unshare", "-pmf", "--mount-proc"], steps);
     // CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN.
     assert_eq!(stdout(&output), "0000000000201500", "{output:?}");
 }

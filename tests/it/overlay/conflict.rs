@@ -208,6 +208,18 @@ async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
     shell(&session, "cat f1").await;
 }
 
+/// What becomes of a script in a workspace of one mebibyte; `$0` is the command line.
+fn on_a_small_disk(script: &str) -> std::process::Output {
+    let dir = workspace();
+    let script = format!("mount -t tmpfs -o size=1m tmpfs \"$1\" && cd \"$1\" || exit 9; {script}");
+    std::process::Command::new("unshare")
+        .args(["-m", "sh", "-c", &script])
+        .arg(crate::support::kennel_path())
+        .arg(dir.path())
+        .output()
+        .unwrap()
+}
+
 #[test]
 fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
     if !super::in_memory() {
@@ -215,16 +227,10 @@ fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
     }
     crate::support::only_as_root!();
     crate::support::require!(crate::support::has("unshare"), "unshare");
-    let dir = workspace();
-    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" && echo old > a && echo old > big || exit 9
+    let script = r#"echo old > a && echo old > big || exit 9
         "$0" run --quiet --overlay --commit -- sh -c 'echo new > a; head -c 3000000 /dev/zero > big; echo new > z'
         echo "status $?"; cat a big z; ls -A"#;
-    let output = std::process::Command::new("unshare")
-        .args(["-m", "sh", "-c", script])
-        .arg(crate::support::kennel_path())
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    let output = on_a_small_disk(script);
     assert_eq!(crate::support::stdout(&output), "status 125\nnew\nold\nnew\na\nbig\nz", "{output:?}");
     let said = crate::support::stderr(&output);
     assert_eq!(said, "kennel: not committed: M big: No space left on device (os error 28)");
@@ -237,17 +243,11 @@ fn what_was_moved_is_not_lost_where_the_disk_is_full() {
     }
     crate::support::only_as_root!();
     crate::support::require!(crate::support::has("unshare"), "unshare");
-    let dir = workspace();
-    let script = r#"mount -t tmpfs -o size=1m tmpfs "$1" && cd "$1" && head -c 700000 /dev/zero > movie || exit 9
+    let script = r#"head -c 700000 /dev/zero > movie || exit 9
         echo old > gone
         "$0" run --quiet --overlay --commit -- sh -c 'mv movie film; rm gone; echo new > a'
         echo "status $?"; wc -c < movie; ls -A"#;
-    let output = std::process::Command::new("unshare")
-        .args(["-m", "sh", "-c", script])
-        .arg(crate::support::kennel_path())
-        .arg(dir.path())
-        .output()
-        .unwrap();
+    let output = on_a_small_disk(script);
     assert_eq!(crate::support::stdout(&output), "status 125\n700000\na\ngone\nmovie", "{output:?}");
     let refused = ["A film", "D gone", "D movie"];
     let lines = refused
