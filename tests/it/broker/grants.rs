@@ -113,7 +113,7 @@ async fn memory_is_limited_where_nobody_says() {
     let home = Home::new("x=$(head -c 100000000 /dev/zero | tr '\\0' x); echo ${#x}");
     let output = home.policy("").spawn(&tool(&[]), &NoCredentials).await.unwrap();
     assert!(!output.stdout.starts_with(b"100000000"), "{:?}", String::from_utf8_lossy(&output.stdout));
-    let more = home.policy("limits.max_memory_bytes = 1000000000");
+    let more = home.policy("limits.max_memory_bytes = 1000000000\nlimits.max_wall_seconds = 300");
     assert_eq!(said(more.spawn(&tool(&[]), &NoCredentials).await), "100000000\n");
 }
 
