@@ -1,5 +1,6 @@
 //! What this machine offers, as facts that are cheap to read; `probe` tries them for real.
 
+mod confined;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
 

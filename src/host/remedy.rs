@@ -3,8 +3,8 @@
 use std::{fs, io, path::Path};
 
 use caps::{CapSet, Capability};
-use procfs::process::Process;
 
+use super::confined::Confined;
 use crate::policy::Protection;
 
 /// How to get a cgroup that commands can have groups in.
@@ -68,26 +68,6 @@ struct Surroundings<'s> {
     powerless_root: bool,
     /// Whether the caller is root who could go without a user namespace.
     sufficient_root: bool,
-}
-
-/// What this process was confined by when it was started.
-#[derive(Clone, Copy, Debug, Default)]
-struct Confined {
-    /// A seccomp filter.
-    filtered: bool,
-    /// That, no new privileges and an empty bounding set, as in a sandbox of ours.
-    sandboxed: bool,
-}
-
-impl Confined {
-    fn here() -> Self {
-        let Ok(status) = Process::myself().and_then(|process| process.status()) else {
-            return Self::default();
-        };
-        let filtered = status.seccomp == Some(2);
-        let sandboxed = filtered && status.nonewprivs == Some(1) && status.capbnd == Some(0);
-        Self { filtered, sandboxed }
-    }
 }
 
 impl Surroundings<'static> {
@@ -163,6 +143,10 @@ impl Surroundings<'_> {
 
     /// Why user namespaces, or privileges in them, are refused here.
     fn user_namespaces(&self, errno: i32) -> String {
+        // No setting answers so.
+        if errno == libc::EACCES && self.confined.profile.is_some() {
+            return self.refused();
+        }
         if self.is("kernel.unprivileged_userns_clone", "0") {
             return "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1".into();
         }
@@ -199,7 +183,7 @@ impl Surroundings<'_> {
         if self.is("kernel.apparmor_restrict_unprivileged_userns", "1") {
             return self.user_namespaces(libc::EPERM);
         }
-        if self.container || self.confined.sandboxed {
+        if self.container || self.confined.sandboxed || self.confined.profile.is_some() {
             return self.refused();
         }
         "look for a security module that refuses mounts in user namespaces, and for masked paths below /proc \
@@ -217,9 +201,25 @@ impl Surroundings<'_> {
         if self.container {
             return container();
         }
+        if let Some(profile) = &self.confined.profile {
+            return self.profile(profile);
+        }
         "look for a security module (AppArmor, SELinux: journalctl -k | grep -i denied), a chroot, or a seccomp filter of the \
          service manager (RestrictNamespaces=, SystemCallFilter=) that refuses it"
             .into()
+    }
+
+    /// A profile that refuses one of these rarely has the others.
+    fn profile(&self, name: &str) -> String {
+        let filter = match self.confined.filtered {
+            true => "; the seccomp filter that this runs under may refuse it too",
+            false => "",
+        };
+        format!(
+            "have the AppArmor profile {name}, under which this runs, allow what a sandbox takes (rules `userns,` \
+             `capability,` `mount,` `umount,` `pivot_root,`, no `deny` of them, flags=(attach_disconnected); \
+             journalctl -k | grep -i denied tells what it refused), or start it without that profile{filter}"
+        )
     }
 
     /// For a call that the kernel may have, and a filter around this process hide.
@@ -330,7 +330,7 @@ mod tests {
         let surroundings = Surroundings {
             setting: &|_| None,
             container: true,
-            confined: Confined { filtered: true, sandboxed: true },
+            confined: Confined { filtered: true, sandboxed: true, profile: Some("ours".to_owned()) },
             powerless_root: false,
             sufficient_root: false,
         };
@@ -338,9 +338,43 @@ mod tests {
             let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
             assert!(remedy.starts_with("this runs in a sandbox already"), "{protection}: {remedy}");
         }
-        let hidden = Surroundings { confined: Confined { filtered: true, sandboxed: false }, ..surroundings };
+        let confined = Confined { filtered: true, ..Confined::default() };
+        let hidden = Surroundings { confined, ..surroundings };
         let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
         assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
+    }
+
+    #[test]
+    fn an_apparmor_profile_is_named_unless_a_setting_or_an_engine_is_to_blame() {
+        let under = |settings: &'static [(&str, &str)], container, protection, errno| {
+            let setting = |name: &str| {
+                let found = settings.iter().find(|(other, _)| *other == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            let confined = Confined { profile: Some("agent".to_owned()), ..Confined::default() };
+            let (powerless_root, sufficient_root) = (false, false);
+            let here =
+                Surroundings { setting: &setting, container, confined, powerless_root, sufficient_root };
+            here.remedy(protection, errno).expect("a remedy")
+        };
+        let words = "have the AppArmor profile agent, under which this runs, allow";
+        for (protection, errno) in [
+            (Protection::UserNamespace, libc::EACCES),
+            (Protection::PidNamespace, libc::EPERM),
+            (Protection::NetworkNamespace, libc::EPERM),
+            (Protection::Root, libc::EPERM),
+        ] {
+            assert!(under(&[], false, protection, errno).starts_with(words), "{protection}");
+            assert!(under(&[], true, protection, errno).contains("--security-opt"), "{protection}");
+        }
+        assert!(under(&[], false, Protection::Root, libc::EACCES).contains(words));
+        let ubuntu = &[("kernel.apparmor_restrict_unprivileged_userns", "1")][..];
+        assert!(under(ubuntu, false, Protection::UserNamespace, libc::EACCES).starts_with(words));
+        assert!(
+            under(ubuntu, false, Protection::PidNamespace, libc::EPERM).starts_with("give the program an")
+        );
+        let none = &[("user.max_user_namespaces", "0")][..];
+        assert!(under(none, false, Protection::UserNamespace, libc::ENOSPC).starts_with("raise the limit"));
     }
 
     #[test]

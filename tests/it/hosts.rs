@@ -9,7 +9,7 @@
 //! | `places` | /proc as it should be, /dev, HOME, somewhere to execute from |
 //! | `nested` | being the outermost: sandboxes, containers, PID 1 |
 //! | `root` | user namespaces, for real root who goes without |
-//! | `machines` | settings of a whole machine, in virtual ones |
+//! | `machines` | settings of a whole machine, and AppArmor profiles, in virtual ones |
 //! | `remarks` | what is not worth a remark |
 
 use std::{

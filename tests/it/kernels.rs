@@ -94,11 +94,14 @@ fn abstract_sockets_of_the_host_are_as_the_report_says() {
     let name = format!("kennel-test-{}", std::process::id());
     let address = net::SocketAddr::from_abstract_name(&name).unwrap();
     let _stream = net::UnixListener::bind_addr(&address).unwrap();
+    // Without any Landlock the policy has to say that it may be missing.
+    let degrade: &[&str] = if abi() == 0 { &["--on-unavailable", "degrade"] } else { &[] };
     // With a network namespace of its own no ABI matters.
-    let own = attempt(dir.path(), &["-q"], "abstract", &[&name]);
+    let own = attempt(dir.path(), &[&["-q"], degrade].concat(), "abstract", &[&name]);
     assert_eq!(own.lines().next(), Some("ECONNREFUSED"));
-    let (_, report) = report(dir.path(), &["--net", "host"], &["true"]);
-    let shared = attempt(dir.path(), &["-q", "--net", "host"], "abstract", &[&name]);
+    let host = [&["-q", "--net", "host"], degrade].concat();
+    let (_, report) = report(dir.path(), &host, &["true"]);
+    let shared = attempt(dir.path(), &host, "abstract", &[&name]);
     let found = (protection(&report, "landlock_scope").0, shared.lines().next().unwrap_or_default());
     let expected = if abi() >= 6 { ("enforced", "EPERM") } else { ("off", "ok") };
     assert_eq!((found.0.as_str(), found.1), expected);
@@ -158,12 +161,50 @@ fn the_probe_comes_to_what_the_abi_gives() {
         .map(|(word, code)| (word.to_owned(), Some(code)));
     let plain = match abi() {
         _ if is_too_old() => &unavailable,
-        0 => &unavailable,
-        1..6 => &partial,
+        // It tries what is there, as a policy that may degrade does.
+        0..6 => &partial,
         _ => &full,
     };
     assert_eq!(&verdict("repo-write"), plain);
     assert_eq!(verdict("ci-only"), if abi() >= 6 { full } else { unavailable });
+}
+
+/// A kernel that was built without it, or booted with another lsm= list.
+#[test]
+fn without_landlock_nothing_runs_but_where_the_policy_may_degrade() {
+    if is_too_old() || abi() > 0 {
+        return;
+    }
+    let dir = workspace();
+    let says = "kennel: landlock: this kernel has no Landlock\nkennel: to mend it: boot with landlock in the lsm= list \
+                (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later), or set [require] landlock = \"if_available\"";
+    for flags in [&[][..], &["--net", "host"], &["--net", "proxy", "--allow", "example.com:443"]] {
+        assert_eq!(refused(dir.path(), flags), says, "{flags:?}");
+    }
+    let ci_only = ["--profile", "ci-only"];
+    let said = refused(dir.path(), &ci_only);
+    assert!(said.contains("landlock") && said.contains("boot with landlock in the lsm= list"), "{said}");
+    let said = refused(dir.path(), &[&ci_only[..], &["--on-unavailable", "degrade"]].concat());
+    assert!(said.contains("profile ci-only runs only when everything is enforced"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
+    // What the remedy names is enough.
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    fs::write(file.path(), "[require]\nlandlock = \"if_available\"\n").unwrap();
+    for flags in [["--on-unavailable", "degrade"], ["--policy", file.path().to_str().unwrap()]] {
+        let (output, report) = report(dir.path(), &flags, &["true"]);
+        assert_eq!(output.status.code(), Some(0), "{flags:?}: {output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("kennel: landlock off: this kernel has no Landlock"), "{flags:?}: {said}");
+        assert_eq!(report["enforcement"]["level"], "partial", "{flags:?}: {report}");
+        for name in ["landlock", "landlock_scope"] {
+            assert_eq!(protection(&report, name).0, "off", "{flags:?}: {report}");
+        }
+        for name in
+            ["user_namespace", "mount_namespace", "network_namespace", "root", "capabilities", "seccomp"]
+        {
+            assert_eq!(protection(&report, name).0, "enforced", "{flags:?}: {report}");
+        }
+    }
 }
 
 #[tokio::test]

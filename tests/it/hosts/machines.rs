@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use super::{Before, DEGRADE, kennel, report, run, state};
 use crate::support::{stderr, stdout};
 
+mod apparmor;
+
 /// A setting that is put back at the end.
 struct Setting {
     path: PathBuf,
@@ -55,6 +57,23 @@ fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
     assert!(output.status.code() == Some(125) && stdout(&output).contains(remedy), "{output:?}");
 }
 
+/// Root is refused too, and told that commands may go without a user namespace; then nothing else is missing.
+fn root_goes_without(before: &Before, remedy: &str) {
+    let dir = crate::support::workspace();
+    let output = run(before, dir.path(), &[]);
+    assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
+    assert!(stderr(&output).contains(remedy), "{output:?}");
+    assert!(stderr(&output).contains("or let root's commands go without one"), "{output:?}");
+    runs(before, &dir, &DEGRADE);
+    let report = report(before, dir.path(), &DEGRADE);
+    assert_eq!(state(&report, "user_namespace"), "off");
+    for name in ["mount_namespace", "pid_namespace", "network_namespace", "root", "capabilities", "seccomp"] {
+        assert_eq!(state(&report, name), "enforced", "{report}");
+    }
+    let output = kennel(before, dir.path(), &["probe"]).output().unwrap();
+    assert!(output.status.code() == Some(1) && stdout(&output).contains(remedy), "{output:?}");
+}
+
 fn runs(before: &Before, dir: &TempDir, flags: &[&str]) {
     let output = run(before, dir.path(), flags);
     assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
@@ -77,19 +96,7 @@ fn user_namespaces_of_a_machine_that_has_none() {
     let (before, dir) = user();
     let remedy = "raise the limit: sysctl -w user.max_user_namespaces=15000 (it is 0)";
     is_refused(&before, &dir, "new user and pid namespace: No space left on device", remedy);
-    // Root goes without, and nothing else is missing.
-    let dir = crate::support::workspace();
-    let output = run(&Vec::new(), dir.path(), &[]);
-    assert!(output.status.code() == Some(125) && stderr(&output).contains(remedy), "{output:?}");
-    assert!(stderr(&output).contains("or let root's commands go without one"), "{output:?}");
-    runs(&Vec::new(), &dir, &DEGRADE);
-    let report = report(&Vec::new(), dir.path(), &DEGRADE);
-    assert_eq!(state(&report, "user_namespace"), "off");
-    for name in ["mount_namespace", "pid_namespace", "network_namespace", "root", "capabilities", "seccomp"] {
-        assert_eq!(state(&report, name), "enforced", "{report}");
-    }
-    let output = kennel(&Vec::new(), dir.path(), &["probe"]).output().unwrap();
-    assert!(output.status.code() == Some(1) && stdout(&output).contains(remedy), "{output:?}");
+    root_goes_without(&Vec::new(), remedy);
 }
 
 #[test]
