@@ -3,6 +3,7 @@
 
 use std::{
     env, fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use kennel::{IoLimits, Limits, Session, Size};
 use serde_json::{Value, json};
 
 use super::{attempt, policy, protection, require_groups};
-use crate::support::{report, stderr, workspace_on_disk};
+use crate::support::{report, stderr, workspace, workspace_on_disk};
 
 /// Bytes that each of the commands below moves, and the limit a second.
 const BYTES: u64 = 4 << 20;
@@ -118,6 +119,23 @@ fn one_direction_leaves_the_other_alone() {
     let Some(said) = limited(dir.path(), "read=64K", script) else { return };
     assert!(moved(&said, "io_write_bytes") >= BYTES, "{said}");
     assert!(took(&said) < LEAST, "{said}");
+}
+
+#[test]
+fn changes_that_an_overlay_keeps_on_a_disk_are_held_too() {
+    require_groups!();
+    let _turn = turn();
+    // In a virtual machine /tmp has no disk below it.
+    let (dir, upper) = (workspace(), workspace_on_disk());
+    fs::set_permissions(upper.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let upper = ["--overlay-upper", upper.path().to_str().unwrap(), "--discard"];
+    let script = "dd if=/dev/zero of=written bs=64k count=64 conv=fsync";
+    let flags = format!("write={RATE}");
+    let (output, said) = report(dir.path(), &[&upper[..], &["--io", &flags]].concat(), &["sh", "-c", script]);
+    assert!(output.status.success(), "{output:?}");
+    let (state, detail) = protection(&said, "io");
+    assert!(state == "enforced" || env::var_os("KENNEL_DISK").is_none(), "{detail}");
+    assert!(state != "enforced" || took(&said) >= LEAST, "{said}");
 }
 
 #[test]

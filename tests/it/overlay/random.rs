@@ -89,6 +89,7 @@ fn a_commit_is_what_the_changes_were() {
     require!(has("python3"), "python3");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let cases = match (crate::support::is_emulated(), std::env::var_os(super::UPPERS).is_some()) {
+        (true, true) => 3,
         (true, _) => 6,
         (_, true) => 12,
         _ => 40,
