@@ -52,17 +52,18 @@ pub(crate) struct GroupPlan {
 pub(crate) struct Groups {
     pub(crate) plan: Option<Arc<GroupPlan>>,
     lack: Option<Lack>,
-    device: Option<(u64, u64)>,
+    /// Disks that what commands write and read lies on.
+    disks: Vec<(u64, u64)>,
 }
 
 impl Groups {
     /// What there is without groups, where nobody asks.
-    pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, device: None };
+    pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, disks: Vec::new() };
 
     /// Whether groups hold what `controller` can.
     pub(crate) fn hold(&self, controller: Controller) -> bool {
         let plan = self.plan.as_ref().filter(|plan| plan.controllers.contains(&controller));
-        plan.is_some() && (controller != Controller::Io || self.device.is_some())
+        plan.is_some() && (controller != Controller::Io || !self.disks.is_empty())
     }
 
     /// Why they do not, where somebody wanted them.
@@ -138,11 +139,20 @@ pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
         Ok(place) => place,
         Err(lack) => return Ok(Groups { lack: Some(lack), ..Groups::default() }),
     };
-    let device = limits.io.and_then(|_| cgroup::device::of(&caller.absolute(&policy.workspace)));
-    Ok(plan(policy, host, place, shape, device))
+    let disks = if limits.io.is_some() { disks(policy, caller) } else { Vec::new() };
+    Ok(plan(policy, host, place, shape, disks))
 }
 
-fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, device: Option<(u64, u64)>) -> Groups {
+/// The disks below the workspace, and below the directory that an overlay writes to instead.
+fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
+    let upper = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
+    let places = [Some(&*policy.workspace), upper].into_iter().flatten();
+    let mut disks: Vec<_> = places.filter_map(|place| cgroup::device::of(&caller.absolute(place))).collect();
+    disks.dedup();
+    disks
+}
+
+fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u64, u64)>) -> Groups {
     let limits = &policy.limits;
     // Where nobody asks for it, it would only be in the way of whatever moves tasks between processors.
     let is_asked = |controller: &Controller| *controller != Controller::Cpuset || limits.cpuset.is_some();
@@ -160,7 +170,7 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, device: Option
         protection,
         reaper: reaper(host),
     };
-    let mut groups = Groups { plan: Some(Arc::new(plan.clone())), lack: None, device };
+    let mut groups = Groups { plan: Some(Arc::new(plan.clone())), lack: None, disks };
     let mut leaf = Vec::new();
     if groups.hold(Controller::Memory) {
         // Half of a command is of no use to anybody, and init goes with it, so that the end is told by the kernel.

@@ -80,7 +80,8 @@ impl Cgroup {
     }
 }
 
-/// How fast commands may read from and write to the block device that the workspace lies on. Held by a cgroup only.
+/// How fast commands may read from and write to the block device that the workspace lies on, and that of the directory of an
+/// overlay ([`Overlay::upper`](crate::Overlay::upper)), each by itself. Held by a cgroup only.
 ///
 /// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`, each of them optional.
 ///

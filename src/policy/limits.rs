@@ -23,7 +23,7 @@ pub struct Limits {
     /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), which leaves out
     /// what is shared and files in private places; the enforcement report says so.
     pub memory: Option<Size>,
-    /// What may be swapped out of it, in bytes, where a cgroup holds the memory. Default: nothing.
+    /// What may be swapped out of it, in bytes, where a cgroup holds the memory. Default: nothing. Needs `memory`.
     pub swap: Option<Size>,
     /// Processes and threads at the same time, of all commands of a session together. How well it holds depends on the
     /// kernel and on who asks; the enforcement report says so.
@@ -32,7 +32,8 @@ pub struct Limits {
     pub cpus: Option<f64>,
     /// Which processors, such as `0-1`, where there is a cgroup.
     pub cpuset: Option<String>,
-    /// Reading from and writing to the block device of the workspace, where there is a cgroup.
+    /// Reading from and writing to the block device of the workspace, and that of an overlay's directory, where there is a
+    /// cgroup.
     pub io: Option<IoLimits>,
     /// Where cgroups may be made. Default: [`Cgroup::Auto`].
     pub cgroup: Cgroup,
@@ -102,6 +103,9 @@ impl Limits {
         }
         for (key, span) in [("limits.cpu_time", self.cpu_time), ("limits.timeout", self.timeout)] {
             check_span(key, span)?;
+        }
+        if let Some(swap) = self.swap.filter(|_| self.memory.is_none()) {
+            return Err(PolicyError::value("limits.swap", swap, "needs limits.memory"));
         }
         if self.output_ends && self.output.is_none() {
             return Err(PolicyError::value("limits.output_ends", true, "needs limits.output"));
@@ -183,6 +187,13 @@ mod tests {
         for cpus in [0.0, -0.0, -1.0, 4096.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             refused(&Limits { cpus: Some(cpus), ..Limits::default() }, "limits.cpus `");
         }
+    }
+
+    #[test]
+    fn swap_alone_would_limit_nothing() {
+        let size = Some(Size::from_bytes(8 << 20));
+        refused(&Limits { swap: size, ..Limits::default() }, "limits.swap `8M`: needs limits.memory");
+        Limits { swap: size, memory: size, ..Limits::default() }.check().expect("both");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | module | promise |
 //! | --- | --- |
 //! | `attacks` | who wants more than its share gets no more, and others do not notice |
+//! | `disk` | io.max on a disk, and swap |
 //! | `left` | no group is left, whatever ends and however |
 //! | `limits` | each limit, of one-shots and of sessions, and how a command ended by it |
 //! | `places` | where groups are made, and what is said where they cannot be |
@@ -11,6 +12,7 @@
 //! wherever one can be made at all. `KENNEL_CGROUPS` says that this host has all of it.
 
 mod attacks;
+mod disk;
 mod left;
 mod limits;
 mod places;

@@ -10,42 +10,85 @@
 //! | `refused` | where an overlay cannot be had, nothing runs |
 //! | `upper` | changes in a directory of the host: one session's, and gone with it |
 //! | `cli` | `kennel run --overlay`, its lists, statuses and reports |
+//! | `disk` | all of it once more, with the changes in a directory of the host |
 //!
-//! An overlay in memory takes Linux 6.6: on an older kernel the only promise is that it is refused.
+//! An overlay in memory takes Linux 6.6: on an older kernel the only promise is that it is refused. Workspaces lie on a
+//! disk, where the machine has one.
 
 mod basics;
 mod cli;
 mod conflict;
+mod disk;
 mod hostile;
 mod protected;
 mod random;
 mod refused;
 mod upper;
 
-use std::{fs, path::Path};
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
 
 use crate::files::shell;
-pub(crate) use crate::support::workspace;
+pub(crate) use crate::support::workspace_on_disk as workspace;
+
+/// Where the pass with changes in directories (`disk`) makes those.
+const UPPERS: &str = "KENNEL_TEST_UPPERS";
 
 /// Whether changes can be kept in memory here.
-pub(crate) fn in_memory() -> bool {
+fn in_memory() -> bool {
     Host::detect().kernel >= Version(6, 6)
 }
 
-/// Ends a test that is about changes in memory where they are refused, having seen that they are.
-macro_rules! require_in_memory {
+/// Whether this pass has overlays here.
+fn available() -> bool {
+    in_memory() || env::var_os(UPPERS).is_some()
+}
+
+/// Ends a test that needs an overlay where the pass has none, having seen that it is refused.
+macro_rules! require_overlay {
     () => {
-        if !crate::overlay::in_memory() {
+        if !crate::overlay::available() {
             return crate::overlay::refused::is_refused_in_memory();
         }
     };
 }
-pub(crate) use require_in_memory;
+use require_overlay;
 
+/// An empty directory for changes, in the pass that has them in one. It goes with those of all other tests.
+fn upper() -> Option<PathBuf> {
+    let dir = tempfile::tempdir_in(env::var_os(UPPERS)?).unwrap().keep();
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
+    Some(dir)
+}
+
+/// `--overlay`, or what this pass says instead.
+fn flags() -> Vec<String> {
+    match upper() {
+        Some(dir) => vec!["--overlay-upper".into(), dir.into_os_string().into_string().unwrap()],
+        None => vec!["--overlay".into()],
+    }
+}
+
+/// What was said, without where changes are left that could not be committed: said last, where they were in a directory.
+fn without_place(said: &str) -> &str {
+    match said.rsplit_once("\nkennel: what the command wrote is left in ") {
+        Some((said, _)) if env::var_os(UPPERS).is_some() => said,
+        place => {
+            assert!(place.is_none() && env::var_os(UPPERS).is_none(), "{said}");
+            said
+        }
+    }
+}
+
+/// A policy with an overlay as this pass has them.
 fn policy(workspace: &Path) -> Policy {
-    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(Overlay::default())
+    let overlay = Overlay { upper: upper(), ..Overlay::default() };
+    Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(overlay)
 }
 
 async fn session(workspace: &Path) -> Session {

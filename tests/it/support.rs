@@ -80,9 +80,21 @@ pub fn is_root() -> bool {
 
 /// An empty workspace in /tmp, removed at the end of the test.
 pub fn workspace() -> TempDir {
-    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/tmp").unwrap();
+    workspace_in(Path::new("/tmp"))
+}
+
+/// One elsewhere.
+pub fn workspace_in(place: &Path) -> TempDir {
+    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir_in(place).unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     dir
+}
+
+/// One on a disk: where `KENNEL_DISK` says, which every virtual machine must, or else in /tmp, whatever that lies on.
+pub fn workspace_on_disk() -> TempDir {
+    let disk = env::var_os("KENNEL_DISK").map(PathBuf::from);
+    assert!(disk.is_some() || env::var_os("KENNEL_CGROUPS").is_none(), "there must be a disk here");
+    workspace_in(disk.as_deref().unwrap_or(Path::new("/tmp")))
 }
 
 /// `kennel run FLAGS -- COMMAND…` in `workspace`, its output collected.

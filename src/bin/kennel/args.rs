@@ -372,6 +372,9 @@ pub(crate) struct PolicyFlags {
     /// Memory, such as 512M.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<Size>,
+    /// What may be swapped out of it [default: nothing]. Needs --memory and a cgroup.
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) swap: Option<Size>,
     /// Processes.
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) pids: Option<u64>,

@@ -119,6 +119,7 @@ fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
 fn limits(policy: &mut Policy, flags: &PolicyFlags) {
     let limits = &mut policy.limits;
     limits.memory = flags.memory.or(limits.memory);
+    limits.swap = flags.swap.or(limits.swap);
     limits.pids = flags.pids.or(limits.pids);
     limits.cpus = flags.cpus.or(limits.cpus);
     limits.cpuset = flags.cpuset.clone().or(limits.cpuset.take());

@@ -31,7 +31,7 @@ pub(super) fn settings(limits: &Limits, groups: &Groups, own: u64) -> Vec<Settin
     if let Some(list) = limits.cpuset.as_ref().filter(|_| of(Controller::Cpuset, true)) {
         settings.push(Setting::new("cpuset.cpus", list));
     }
-    if let (Some(io), Some((major, minor)), true) = (limits.io, groups.device, of(Controller::Io, true)) {
+    if let Some(io) = limits.io.filter(|_| of(Controller::Io, true)) {
         let parts = [
             io.read.map(|size| format!(" rbps={}", size.bytes())),
             io.write.map(|size| format!(" wbps={}", size.bytes())),
@@ -40,7 +40,8 @@ pub(super) fn settings(limits: &Limits, groups: &Groups, own: u64) -> Vec<Settin
         ];
         let parts: String = parts.into_iter().flatten().collect();
         if !parts.is_empty() {
-            settings.push(Setting::new("io.max", format!("{major}:{minor}{parts}")));
+            let of_disk = |(major, minor)| Setting::new("io.max", format!("{major}:{minor}{parts}"));
+            settings.extend(groups.disks.iter().copied().map(of_disk));
         }
     }
     settings

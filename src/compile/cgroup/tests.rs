@@ -138,11 +138,11 @@ fn a_named_group_must_be_usable_and_nothing_else() {
     assert!(lack(Spot { others: 2, ..spot("/c/ci") }).contains("holds 2 other processes"));
 }
 
-fn groups_of(limits: Limits, shape: Shape, controllers: &[Controller], device: Option<(u64, u64)>) -> Groups {
+fn groups_of(limits: Limits, shape: Shape, controllers: &[Controller], disks: &[(u64, u64)]) -> Groups {
     let policy = Policy { limits, ..Policy::profile(Profile::RepoWrite, "/w") };
     let place =
         Place { path: "/c".into(), enable: Vec::new(), controllers: controllers.to_vec(), leave: false };
-    plan(&policy, &Host::detect(), place, shape, device)
+    plan(&policy, &Host::detect(), place, shape, disks.to_vec())
 }
 
 fn said(settings: &[Setting]) -> Vec<String> {
@@ -163,7 +163,7 @@ fn all() -> Limits {
 
 #[test]
 fn one_shots_have_all_limits_to_themselves() {
-    let groups = groups_of(all(), Shape::OneShot, &Controller::ALL, Some((8, 0)));
+    let groups = groups_of(all(), Shape::OneShot, &Controller::ALL, &[(8, 0), (259, 1)]);
     let plan = groups.plan.expect("a plan");
     assert!(plan.shared.is_empty());
     let expected = [
@@ -174,13 +174,14 @@ fn one_shots_have_all_limits_to_themselves() {
         "cpu.max 150000 100000",
         "cpuset.cpus 0-1",
         "io.max 8:0 rbps=1048576 wiops=9",
+        "io.max 259:1 rbps=1048576 wiops=9",
     ];
     assert_eq!(said(&plan.leaf), expected);
 }
 
 #[test]
 fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
-    let groups = groups_of(all(), Shape::Session { ready: 2 }, &[Memory, Pids], None);
+    let groups = groups_of(all(), Shape::Session { ready: 2 }, &[Memory, Pids], &[]);
     assert!(groups.hold(Memory) && !groups.hold(Io) && !groups.hold(Cpuset));
     let plan = groups.plan.clone().expect("a plan");
     assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
@@ -199,7 +200,7 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
 #[test]
 fn processors_are_held_by_those_who_asked_and_io_where_there_is_a_disk() {
     let limits = Limits { cpuset: None, ..all() };
-    let groups = groups_of(limits, Shape::OneShot, &Controller::ALL, None);
+    let groups = groups_of(limits, Shape::OneShot, &Controller::ALL, &[]);
     assert!(!groups.hold(Cpuset) && !groups.hold(Io));
     assert!(groups.lack(Io).expect("a reason").reason.contains("block device"));
     assert!(groups.lack(Cpuset).expect("a reason").reason.contains("no cpuset controller"));

@@ -7,11 +7,11 @@ use std::{
 
 use kennel::{ChangeKind, Error, FileKind, OverlayError, Policy, Profile, Session};
 
-use super::{changes, commit, is_without_temporaries, require_in_memory, session, shell, workspace};
+use super::{changes, commit, is_without_temporaries, require_overlay, session, shell, workspace};
 
 #[tokio::test]
 async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("old"), "old").unwrap();
     fs::write(dir.path().join("gone"), "gone").unwrap();
@@ -44,7 +44,7 @@ async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
 
 #[tokio::test]
 async fn what_is_discarded_leaves_nothing() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("old"), "old").unwrap();
     let session = session(dir.path()).await;
@@ -68,7 +68,7 @@ async fn a_session_without_an_overlay_has_no_changes() {
 
 #[tokio::test]
 async fn modes_links_attributes_times_and_sizes_are_carried_over() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("script"), "x").unwrap();
@@ -93,7 +93,7 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
 
 #[tokio::test]
 async fn directories_are_renamed_replaced_and_become_files() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     for name in ["moved/in", "replaced", "becomes-file/x"] {
         fs::create_dir_all(dir.path().join(name)).unwrap();
@@ -128,7 +128,7 @@ async fn directories_are_renamed_replaced_and_become_files() {
 
 #[tokio::test]
 async fn what_was_only_opened_or_touched_is_no_change() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::create_dir(dir.path().join("d")).unwrap();
     fs::write(dir.path().join("d/f"), "same").unwrap();
@@ -140,7 +140,7 @@ async fn what_was_only_opened_or_touched_is_no_change() {
 
 #[tokio::test]
 async fn commits_follow_each_other() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::create_dir(dir.path().join("old")).unwrap();
     let session = session(dir.path()).await;
@@ -164,7 +164,7 @@ async fn commits_follow_each_other() {
 
 #[tokio::test]
 async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     let mut child = session
@@ -184,7 +184,7 @@ async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile(
 
 #[tokio::test]
 async fn changes_outlive_the_processes_of_the_session() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "echo x > x").await;
@@ -196,7 +196,7 @@ async fn changes_outlive_the_processes_of_the_session() {
 
 #[tokio::test]
 async fn calls_for_files_see_the_merged_tree_and_change_nothing_else() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("f"), "old").unwrap();
     let session = session(dir.path()).await;
@@ -211,10 +211,13 @@ async fn calls_for_files_see_the_merged_tree_and_change_nothing_else() {
 
 #[tokio::test]
 async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
-    require_in_memory!();
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
     let dir = workspace();
     fs::write(dir.path().join("f"), "old").unwrap();
-    let sandbox = kennel::Sandbox::new(&super::policy(dir.path())).unwrap();
+    let policy = super::policy(dir.path()).overlay(kennel::Overlay::default());
+    let sandbox = kennel::Sandbox::new(&policy).unwrap();
     for _ in 0..2 {
         let out = sandbox.command("sh").args(["-c", "cat f; echo new > f; cat f"]).output().await.unwrap();
         assert_eq!(String::from_utf8_lossy(&out.stdout), "oldnew\n");
@@ -224,7 +227,9 @@ async fn a_sandbox_has_an_overlay_for_each_command_and_drops_it() {
 
 #[tokio::test]
 async fn what_does_not_fit_is_told_to_the_command() {
-    require_in_memory!();
+    if !super::in_memory() {
+        return super::refused::is_refused_in_memory();
+    }
     let dir = workspace();
     let overlay = kennel::Overlay { size: Some(kennel::Size::from_bytes(1 << 20)), ..Default::default() };
     let session = Session::prepare(&super::policy(dir.path()).overlay(overlay)).await.unwrap();

@@ -1,46 +1,64 @@
 //! `kennel run --overlay`.
 
-use std::fs;
+use std::{fs, path::Path, process::Output};
 
 use serde_json::{Value, json};
 
-use super::in_memory;
+use super::{available, in_memory};
 use crate::support::{quiet, refused, report, shell, stderr, stdout, workspace};
 
-/// The flags, and those that leave remarks out.
-fn flags<'f>(flags: &[&'f str]) -> Vec<&'f str> {
-    quiet().iter().copied().chain(flags.iter().copied()).collect()
+/// The flags of an overlay, those that leave remarks out, and others.
+fn flags(others: &[&str]) -> Vec<String> {
+    let quiet = quiet().iter().map(|flag| (*flag).to_owned());
+    quiet.chain(super::flags()).chain(others.iter().map(|flag| (*flag).to_owned())).collect()
+}
+
+/// `kennel run` of a script with an overlay and other flags.
+fn overlaid(dir: &Path, others: &[&str], script: &str) -> Output {
+    let flags = flags(others);
+    shell(dir, &flags.iter().map(String::as_str).collect::<Vec<_>>(), script)
+}
+
+/// The same, with its report.
+fn reported(dir: &Path, others: &[&str], script: &str) -> (Output, Value) {
+    let flags = flags(others);
+    report(dir, &flags.iter().map(String::as_str).collect::<Vec<_>>(), &["sh", "-c", script])
 }
 
 #[test]
 fn changes_are_listed_on_stderr_and_dropped() {
-    if !in_memory() {
+    if !available() {
         return super::refused::is_refused_in_memory();
     }
-    for choice in [&["--overlay"][..], &["--overlay", "--diff"], &["--overlay-size", "64M"]] {
+    let sized = in_memory().then_some(&["--overlay-size", "64M"][..]);
+    for choice in [Some(&[][..]), Some(&["--diff"]), sized].into_iter().flatten() {
         let dir = workspace();
         fs::write(dir.path().join("gone"), "").unwrap();
-        let output = shell(dir.path(), &flags(choice), "echo out; echo x > new; rm gone; exit 3");
+        let script = "echo out; echo x > new; rm gone; exit 3";
+        let output = match choice {
+            ["--overlay-size", _] => shell(dir.path(), &[quiet(), choice].concat(), script),
+            _ => overlaid(dir.path(), choice, script),
+        };
         assert_eq!(output.status.code(), Some(3));
         assert_eq!((stdout(&output), stderr(&output)), ("out".into(), "D gone\nA new".into()));
         assert!(dir.path().join("gone").exists() && !dir.path().join("new").exists());
     }
     let dir = workspace();
-    let output = shell(dir.path(), &flags(&["--overlay", "--discard"]), "echo x > new");
+    let output = overlaid(dir.path(), &["--discard"], "echo x > new");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
     assert!(!dir.path().join("new").exists());
 }
 
 #[test]
 fn changes_are_committed_if_the_command_succeeds() {
-    if !in_memory() {
+    if !available() {
         return super::refused::is_refused_in_memory();
     }
     let dir = workspace();
-    let output = shell(dir.path(), &flags(&["--overlay", "--commit"]), "echo x > new");
+    let output = overlaid(dir.path(), &["--commit"], "echo x > new");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
     assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"x\n");
-    let output = shell(dir.path(), &flags(&["--overlay", "--commit"]), "echo y > new; exit 7");
+    let output = overlaid(dir.path(), &["--commit"], "echo y > new; exit 7");
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(stderr(&output), "M new\nkennel: nothing was committed, because the command failed");
     assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"x\n");
@@ -48,17 +66,15 @@ fn changes_are_committed_if_the_command_succeeds() {
 
 #[test]
 fn what_cannot_be_committed_is_told_and_the_status_is_125() {
-    if !in_memory() {
+    if !available() {
         return super::refused::is_refused_in_memory();
     }
     let dir = workspace();
-    let (output, report) = report(
-        dir.path(),
-        &flags(&["--overlay", "--commit", "--protect", ".env"]),
-        &["sh", "-c", "echo x > .env; echo x > new; mkdir d"],
-    );
+    let flags = ["--commit", "--protect", ".env"];
+    let (output, report) = reported(dir.path(), &flags, "echo x > .env; echo x > new; mkdir d");
     assert_eq!(output.status.code(), Some(125));
-    assert_eq!(stderr(&output), "kennel: not committed: A .env: it is protected");
+    let said = stderr(&output);
+    assert_eq!(super::without_place(&said), "kennel: not committed: A .env: it is protected");
     let new = json!([
         { "path": "d", "kind": "added", "file": "directory" },
         { "path": "new", "kind": "added", "file": "file" },
@@ -74,8 +90,8 @@ fn a_report_has_changes_only_with_an_overlay() {
     let dir = workspace();
     let (_, plain) = report(dir.path(), &[], &["touch", "x"]);
     assert_eq!((plain.get("changes"), plain.get("refused_changes")), (None, None));
-    if in_memory() {
-        let (_, overlaid) = report(dir.path(), &["--overlay", "--discard"], &["rm", "x"]);
+    if available() {
+        let (_, overlaid) = reported(dir.path(), &["--discard"], "rm x");
         assert_eq!(overlaid["changes"], json!([{ "path": "x", "kind": "deleted", "file": "file" }]));
         assert_eq!(overlaid.get("refused_changes"), None::<&Value>);
     }
@@ -102,7 +118,11 @@ fn a_policy_file_says_it_too() {
     let file = policy.path().join("p.toml");
     fs::write(&file, "overlay.size = '64M'").unwrap();
     let path = (file.to_str().unwrap(), dir.path().to_str().unwrap());
-    let output = shell(dir.path(), &flags(&["--policy", path.0, "--workspace", path.1, "--diff"]), "touch x");
+    let output = shell(
+        dir.path(),
+        &[quiet(), &["--policy", path.0, "--workspace", path.1, "--diff"]].concat(),
+        "touch x",
+    );
     assert_eq!(stderr(&output), "A x");
     assert!(!dir.path().join("x").exists());
 }

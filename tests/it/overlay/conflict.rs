@@ -2,9 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::{
-    CONFLICT, commit, is_without_temporaries, refusals, require_in_memory, session, shell, workspace,
-};
+use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
 
 fn read(path: &Path, name: &str) -> String {
     fs::read_to_string(path.join(name)).unwrap_or_else(|error| error.kind().to_string())
@@ -22,7 +20,7 @@ fn with_files(names: &[&str]) -> tempfile::TempDir {
 
 #[tokio::test]
 async fn what_others_changed_is_refused_file_by_file_and_the_rest_applied() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["edited", "replaced", "deleted", "modes", "mine"]);
     let at = |name: &str| dir.path().join(name);
     let session = session(dir.path()).await;
@@ -52,7 +50,7 @@ async fn what_others_changed_is_refused_file_by_file_and_the_rest_applied() {
 
 #[tokio::test]
 async fn what_others_changed_is_not_deleted() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["f", "d/a", "d/deep/b", "whole/c"]);
     let session = session(dir.path()).await;
     shell(&session, "rm -r f d whole").await;
@@ -67,7 +65,7 @@ async fn what_others_changed_is_not_deleted() {
 
 #[tokio::test]
 async fn what_others_added_to_a_deleted_directory_is_kept() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["d/a"]);
     let session = session(dir.path()).await;
     shell(&session, "rm -r d; mkdir d; echo x > d/mine").await;
@@ -79,7 +77,7 @@ async fn what_others_added_to_a_deleted_directory_is_kept() {
 
 #[tokio::test]
 async fn directories_that_others_took_away_are_not_made_again() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["d/f", "e/f", "l/f", "other/f"]);
     let victim = workspace();
     fs::write(victim.path().join("f"), "victim").unwrap();
@@ -103,7 +101,7 @@ async fn directories_that_others_took_away_are_not_made_again() {
 
 #[tokio::test]
 async fn neighbours_of_what_others_changed_are_no_conflict() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["d/mine", "d/theirs", "d/gone"]);
     let session = session(dir.path()).await;
     shell(&session, "echo inside >> d/mine; echo inside > d/new; rm d/gone").await;
@@ -115,7 +113,7 @@ async fn neighbours_of_what_others_changed_are_no_conflict() {
 
 #[tokio::test]
 async fn a_second_commit_overwrites_its_own_and_not_what_others_made_of_it() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["a", "b"]);
     let session = session(dir.path()).await;
     shell(&session, "echo 1 >> a; echo 1 >> b; mkdir n; echo 1 > n/c").await;
@@ -130,7 +128,7 @@ async fn a_second_commit_overwrites_its_own_and_not_what_others_made_of_it() {
 
 #[tokio::test]
 async fn what_was_written_right_before_the_session_is_no_conflict() {
-    require_in_memory!();
+    require_overlay!();
     for _ in 0..10 {
         let dir = with_files(&["f"]);
         fs::write(dir.path().join("f"), "just now").unwrap();
@@ -142,7 +140,7 @@ async fn what_was_written_right_before_the_session_is_no_conflict() {
 
 #[tokio::test]
 async fn a_change_right_after_the_session_began_is_a_conflict() {
-    require_in_memory!();
+    require_overlay!();
     for _ in 0..10 {
         let dir = with_files(&["f"]);
         let session = session(dir.path()).await;
@@ -154,7 +152,7 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace() {
-    require_in_memory!();
+    require_overlay!();
     let (dir, victim) = (workspace(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();
@@ -187,7 +185,7 @@ async fn whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace(
 
 #[tokio::test]
 async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "for i in 1 2 3 4 5 6 7 8 9; do echo x > f$i; done").await;
@@ -208,56 +206,60 @@ async fn a_commit_that_nobody_waits_for_goes_on_to_its_end() {
     shell(&session, "cat f1").await;
 }
 
-/// What becomes of a script in a workspace of one mebibyte; `$0` is the command line.
+/// What becomes of a script in a workspace of one mebibyte; `$0` is the command line, `$@` asks for an overlay.
 fn on_a_small_disk(script: &str) -> std::process::Output {
     let dir = workspace();
-    let script = format!("mount -t tmpfs -o size=1m tmpfs \"$1\" && cd \"$1\" || exit 9; {script}");
+    let script = format!("mount -t tmpfs -o size=1m tmpfs \"$1\" && cd \"$1\" || exit 9; shift; {script}");
     std::process::Command::new("unshare")
         .args(["-m", "sh", "-c", &script])
         .arg(crate::support::kennel_path())
         .arg(dir.path())
+        .args(super::flags())
         .output()
         .unwrap()
 }
 
 #[test]
 fn a_full_disk_refuses_what_does_not_fit_and_leaves_the_rest_as_it_was() {
-    if !super::in_memory() {
+    if !super::available() {
         return super::refused::is_refused_in_memory();
     }
     crate::support::only_as_root!();
     crate::support::require!(crate::support::has("unshare"), "unshare");
     let script = r#"echo old > a && echo old > big || exit 9
-        "$0" run --quiet --overlay --commit -- sh -c 'echo new > a; head -c 3000000 /dev/zero > big; echo new > z'
+        "$0" run --quiet "$@" --commit -- sh -c 'echo new > a; head -c 3000000 /dev/zero > big; echo new > z'
         echo "status $?"; cat a big z; ls -A"#;
     let output = on_a_small_disk(script);
     assert_eq!(crate::support::stdout(&output), "status 125\nnew\nold\nnew\na\nbig\nz", "{output:?}");
     let said = crate::support::stderr(&output);
-    assert_eq!(said, "kennel: not committed: M big: No space left on device (os error 28)");
+    assert_eq!(
+        super::without_place(&said),
+        "kennel: not committed: M big: No space left on device (os error 28)"
+    );
 }
 
 #[test]
 fn what_was_moved_is_not_lost_where_the_disk_is_full() {
-    if !super::in_memory() {
+    if !super::available() {
         return super::refused::is_refused_in_memory();
     }
     crate::support::only_as_root!();
     crate::support::require!(crate::support::has("unshare"), "unshare");
     let script = r#"head -c 700000 /dev/zero > movie || exit 9
         echo old > gone
-        "$0" run --quiet --overlay --commit -- sh -c 'mv movie film; rm gone; echo new > a'
+        "$0" run --quiet "$@" --commit -- sh -c 'mv movie film; rm gone; echo new > a'
         echo "status $?"; wc -c < movie; ls -A"#;
     let output = on_a_small_disk(script);
     assert_eq!(crate::support::stdout(&output), "status 125\n700000\na\ngone\nmovie", "{output:?}");
     let refused = ["A film", "D gone", "D movie"];
     let lines = refused
         .map(|change| format!("kennel: not committed: {change}: No space left on device (os error 28)"));
-    assert_eq!(crate::support::stderr(&output), lines.join("\n"));
+    assert_eq!(super::without_place(&crate::support::stderr(&output)), lines.join("\n"));
 }
 
 #[tokio::test]
 async fn a_directory_that_others_closed_meanwhile_stays_closed() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["keys/old"]);
     let at = |name: &str| dir.path().join(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
@@ -275,7 +277,7 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
 
 #[tokio::test]
 async fn every_name_of_a_file_is_committed() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["a", "gone/x"]);
     for name in ["b", "c", "gone/y"] {
         fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
@@ -289,7 +291,7 @@ async fn every_name_of_a_file_is_committed() {
 
 #[tokio::test]
 async fn the_access_list_of_a_directory_opens_no_file() {
-    require_in_memory!();
+    require_overlay!();
     let dir = with_files(&["d/f"]);
     let at = |name: &str| dir.path().join(name);
     let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);

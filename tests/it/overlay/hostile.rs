@@ -6,14 +6,13 @@ use std::{
 };
 
 use super::{
-    changes, commit, in_memory, is_without_temporaries, refusals, require_in_memory, session, shell,
-    workspace,
+    available, changes, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace,
 };
 use crate::support::attempt;
 
 #[tokio::test]
 async fn links_are_committed_as_links_and_followed_by_nobody() {
-    require_in_memory!();
+    require_overlay!();
     let (dir, victim) = (workspace(), workspace());
     fs::write(victim.path().join("f"), "victim").unwrap();
     fs::create_dir(dir.path().join("d")).unwrap();
@@ -31,7 +30,7 @@ async fn links_are_committed_as_links_and_followed_by_nobody() {
 
 #[tokio::test]
 async fn what_is_no_file_is_refused() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "mkfifo fifo; mkdir d; mkfifo d/p; echo x > d/x").await;
@@ -42,7 +41,7 @@ async fn what_is_no_file_is_refused() {
 
 #[tokio::test]
 async fn nothing_but_permissions_is_carried_over() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("plain"), "x").unwrap();
     let session = session(dir.path()).await;
@@ -56,7 +55,7 @@ async fn nothing_but_permissions_is_carried_over() {
 
 #[tokio::test]
 async fn names_of_any_bytes_are_told_on_one_line() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, r#"touch -- "$(printf 'a\nA b')" "$(printf '\033[2Jx')" "$(printf '\377')" ' ' '\n' '-rf' "$(printf '\342\200\256x')" .kennel-x.tmp"#).await;
@@ -71,7 +70,7 @@ async fn names_of_any_bytes_are_told_on_one_line() {
 
 #[tokio::test]
 async fn modes_that_keep_their_owner_out_keep_nobody_out() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "mkdir -p a/b/c; echo x > a/b/c/f; chmod 0 a/b/c/f a/b/c; chmod 0 a/b; chmod 100 a; echo y > l; chmod 0 l").await;
@@ -89,7 +88,7 @@ async fn modes_that_keep_their_owner_out_keep_nobody_out() {
 
 #[tokio::test]
 async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     crate::support::require!(crate::support::has("python3"), "python3");
@@ -110,7 +109,7 @@ async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
 
 #[tokio::test]
 async fn long_paths_do_not_fill_the_memory_of_whoever_lists_them() {
-    require_in_memory!();
+    require_overlay!();
     crate::support::require!(crate::support::has("python3"), "python3");
     let dir = workspace();
     let session = session(dir.path()).await;
@@ -126,7 +125,7 @@ async fn long_paths_do_not_fill_the_memory_of_whoever_lists_them() {
 
 #[tokio::test]
 async fn marks_of_overlayfs_cannot_be_forged() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("f"), "old").unwrap();
     let session = session(dir.path()).await;
@@ -154,25 +153,22 @@ async fn marks_of_overlayfs_cannot_be_forged() {
 
 #[test]
 fn whiteouts_cannot_be_made() {
-    if !in_memory() {
+    if !available() {
         return super::refused::is_refused_in_memory();
     }
     let dir = workspace();
     fs::write(dir.path().join("f"), "old").unwrap();
-    let path = dir.path().join("w");
-    // S_IFCHR with device 0:0.
-    let said = attempt(
-        dir.path(),
-        &["--quiet", "--overlay", "--discard"],
-        "syscall",
-        &["mknod", path.to_str().unwrap()],
-    );
-    assert_ne!(said, "ok");
+    let path = format!("s:{}", dir.path().join("w").display());
+    let flags = super::flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--quiet", "--discard"]).collect();
+    // S_IFCHR | 0600, device 0:0; then one with the device of /dev/null.
+    let calls = ["mknod", &path, "0x2180", "0", "+", "mknod", &path, "0x2180", "0x103"];
+    assert_eq!(attempt(dir.path(), &flags, "call", &calls), "EPERM\nEPERM");
 }
 
 #[tokio::test]
 async fn hard_links_become_files_of_their_own() {
-    require_in_memory!();
+    require_overlay!();
     let (dir, outside) = (workspace(), workspace());
     fs::write(outside.path().join("linked"), "outside").unwrap();
     fs::hard_link(outside.path().join("linked"), dir.path().join("linked")).unwrap();
@@ -189,7 +185,7 @@ async fn hard_links_become_files_of_their_own() {
 
 #[tokio::test]
 async fn links_in_the_workspace_that_appear_meanwhile_lead_nobody_out() {
-    require_in_memory!();
+    require_overlay!();
     let (dir, victim) = (workspace(), workspace());
     fs::create_dir_all(dir.path().join("d/e")).unwrap();
     let session = session(dir.path()).await;
@@ -206,7 +202,7 @@ async fn links_in_the_workspace_that_appear_meanwhile_lead_nobody_out() {
 
 #[tokio::test]
 async fn temporary_files_of_a_killed_commit_are_no_obstacle() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "echo x > x; mkdir d; echo y > d/y").await;

@@ -4,7 +4,7 @@ use std::fs;
 
 use kennel::{Mount, Session};
 
-use super::{CONFLICT, changes, commit, policy, refusals, require_in_memory, session, shell, workspace};
+use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
 
 /// A workspace with a repository in it.
 fn repository() -> tempfile::TempDir {
@@ -19,7 +19,7 @@ fn repository() -> tempfile::TempDir {
 
 #[tokio::test]
 async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
-    require_in_memory!();
+    require_overlay!();
     let dir = repository();
     let session = session(dir.path()).await;
     let script = "echo x > .git/hooks/pre-commit; echo x >> .git/config; rm -rf .git; mv .git away; \
@@ -38,7 +38,7 @@ async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {
 
 #[tokio::test]
 async fn paths_that_were_not_there_are_never_committed() {
-    require_in_memory!();
+    require_overlay!();
     let dir = repository();
     let mut policy = policy(dir.path());
     policy.protect = vec![".env".into(), "ci/run".into()];
@@ -54,7 +54,7 @@ async fn paths_that_were_not_there_are_never_committed() {
 
 #[tokio::test]
 async fn nothing_leads_the_way_to_a_protected_path_elsewhere() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let mut policy = policy(dir.path());
     policy.protect = vec!["ci/run".into()];
@@ -68,7 +68,7 @@ async fn nothing_leads_the_way_to_a_protected_path_elsewhere() {
 
 #[tokio::test]
 async fn a_repository_is_made_without_its_hooks() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     let script = "mkdir -p .git/hooks .git/objects .git/refs; echo r > .git/HEAD; echo c > .git/config; \
@@ -86,7 +86,7 @@ async fn a_repository_is_made_without_its_hooks() {
 
 #[tokio::test]
 async fn a_hook_that_the_user_makes_meanwhile_stays_and_that_of_a_command_does_not_come() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "mkdir -p .git/hooks; echo evil > .git/hooks/a.sample; echo evil > .git/config").await;
@@ -103,7 +103,7 @@ async fn a_hook_that_the_user_makes_meanwhile_stays_and_that_of_a_command_does_n
 
 #[tokio::test]
 async fn what_is_covered_is_covered_and_other_grants_are_no_part_of_it() {
-    require_in_memory!();
+    require_overlay!();
     let (dir, other) = (workspace(), workspace());
     fs::create_dir(dir.path().join("data")).unwrap();
     fs::create_dir(dir.path().join("hidden")).unwrap();
@@ -122,7 +122,7 @@ async fn what_is_covered_is_covered_and_other_grants_are_no_part_of_it() {
 
 #[tokio::test]
 async fn the_repository_of_a_linked_worktree_is_read_only() {
-    require_in_memory!();
+    require_overlay!();
     crate::support::require!(crate::support::has("git"), "git");
     let dir = workspace();
     let git = |arguments: &[&str]| {
@@ -144,7 +144,7 @@ async fn the_repository_of_a_linked_worktree_is_read_only() {
 
 #[tokio::test]
 async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
-    require_in_memory!();
+    require_overlay!();
     let dir = workspace();
     fs::write(dir.path().join("f"), "old").unwrap();
     let (one, other) = (session(dir.path()).await, session(dir.path()).await);
@@ -158,11 +158,13 @@ async fn two_sessions_that_change_the_same_do_not_overwrite_each_other() {
 
 #[test]
 fn nobody_inside_keeps_the_capability_that_mounting_took() {
-    if !super::in_memory() {
+    if !super::available() {
         return super::refused::is_refused_in_memory();
     }
     let dir = workspace();
-    let mut kennel = crate::support::kennel(dir.path(), &["--quiet", "--overlay"], &["cat"])
+    let flags = super::flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--quiet"]).collect();
+    let mut kennel = crate::support::kennel(dir.path(), &flags, &["cat"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()

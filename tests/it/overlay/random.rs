@@ -14,7 +14,7 @@ use proptest::{
 
 use kennel::{Policy, Profile, Session};
 
-use super::{is_without_temporaries, require_in_memory, session, workspace};
+use super::{is_without_temporaries, require_overlay, session, workspace};
 use crate::support::{has, require};
 
 /// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay; what `cp` makes of
@@ -85,10 +85,15 @@ fn begin(directory: &Path) {
 
 #[test]
 fn a_commit_is_what_the_changes_were() {
-    require_in_memory!();
+    require_overlay!();
     require!(has("python3"), "python3");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let cases = if std::env::var_os("KENNEL_TIME_FACTOR").is_some() { 6 } else { 40 };
+    let cases = match (crate::support::is_emulated(), std::env::var_os(super::UPPERS).is_some()) {
+        (true, true) => 3,
+        (true, _) => 6,
+        (_, true) => 12,
+        _ => 40,
+    };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let scripts = prop::collection::vec(prop::collection::vec(operation(), 1..12), 1..3);
     let check = |scripts: Vec<Vec<String>>| {
