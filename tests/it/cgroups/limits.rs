@@ -61,15 +61,6 @@ fn memory_of_an_interpreter_is_held() {
 }
 
 #[test]
-fn memory_below_what_a_sandbox_takes_is_told_as_memory() {
-    require_groups!();
-    let dir = workspace();
-    let (output, report) = report(dir.path(), &["--memory", "1M"], &["true"]);
-    assert_eq!(output.status.code(), Some(137), "{output:?} {report}");
-    assert_eq!(report["limit"], "memory", "{report}");
-}
-
-#[test]
 fn processes_are_counted_for_root_too() {
     require_groups!();
     let wait = patient(Duration::from_secs(1)).as_secs();
