@@ -1,5 +1,5 @@
-//! All tests of overlays once more, with changes that are kept in a directory of the host. One test a module, so that none
-//! says nothing for longer than a machine may be silent.
+//! All tests of overlays once more, with changes that are kept in a directory of the host. One test a module, so that
+//! none says nothing for longer than a machine may be silent.
 
 use std::{env, fs, process::Command};
 
