@@ -4,7 +4,10 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -48,6 +51,8 @@ pub(crate) struct Ledger {
 pub(super) struct State {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
+    /// Whether the file system of the workspace keeps no more than seconds.
+    is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
     /// When files changed that lost one of their names to us, which is a change of the others too.
     unlinked: HashMap<(u64, u64), Stamp>,
@@ -84,7 +89,13 @@ impl Ledger {
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let state = State { since: now_of_files().await, applied: HashMap::new(), unlinked: HashMap::new() };
+        let state = State {
+            since: now_of_files().await,
+            // Nobody sets this time as he likes. That it is a whole second by chance costs a conflict too many.
+            is_coarse: found.ctime_nsec() == 0,
+            applied: HashMap::new(),
+            unlinked: HashMap::new(),
+        };
         let (never, state) = (merged.never.clone(), Mutex::new(state));
         Ok(Self { upper, workspace, never, state, claim })
     }
@@ -131,7 +142,7 @@ async fn now_of_files() -> Stamp {
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
     pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
-        is_since(self.since, changed(stat)) && !self.is_ours(path, stat)
+        is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
     }
 
     /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
@@ -201,9 +212,10 @@ impl State {
 }
 
 /// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
-/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many.
-fn is_since(since: Stamp, (seconds, nanos): Stamp) -> bool {
-    if nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
+/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many. On others a whole
+/// second is one; where the clock goes in ticks of 4 ms and nothing finer, every 250th change is at one.
+fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
+    if is_coarse && nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
 }
 
 pub(super) fn changed(stat: &FileStat) -> Stamp {
@@ -231,7 +243,10 @@ mod tests {
             ((98, 0), true),
             ((97, 0), false),
         ] {
-            assert_eq!(is_since(since, changed), expected, "{changed:?}");
+            assert_eq!(is_since(since, changed, true), expected, "{changed:?}");
+        }
+        for (changed, expected) in [((100, 0), false), ((101, 0), true), ((100, 500), true)] {
+            assert_eq!(is_since(since, changed, false), expected, "{changed:?}");
         }
     }
 }
