@@ -218,3 +218,24 @@ fn remarks_go_to_stderr_and_never_to_stdout() {
     assert_eq!((output.stdout.as_slice(), stderr(&output).lines().count()), (&b"out\n"[..], 1), "{output:?}");
     assert!(stderr(&output).starts_with("kennel: memory degraded: "), "{output:?}");
 }
+
+/// The status is the command's also where nobody can be told anything.
+#[test]
+fn a_full_or_closed_stderr_changes_no_status() {
+    let dir = workspace();
+    for (script, status) in [("exit 3", 3), ("true", 0)] {
+        // The limit is a remark where no cgroup holds it.
+        let mut command = kennel(dir.path(), &["--memory", "100M"], &["sh", "-c", script]);
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(command.stderr(full).status().unwrap().code(), Some(status), "{script}");
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(command.stderr(writer).status().unwrap().code(), Some(status), "{script}");
+    }
+    for words in [&["policy", "show"][..], &["policy", "check"], &["probe"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(kennel_path()).args(words).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{words:?}: {output:?}");
+        assert!(stderr(&output).contains("write to stdout: No space left on device"), "{output:?}");
+    }
+}

@@ -1,6 +1,6 @@
 //! `kennel audit`: whether logs are whole.
 
-use std::{path::Path, process::ExitCode};
+use std::process::ExitCode;
 
 use kennel::{AuditError, Error, verify_audit};
 
@@ -14,19 +14,17 @@ pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
     let AuditAction::Verify { head, files } = action;
     let mut code = ExitCode::SUCCESS;
     for file in files {
-        match verify(file, head.as_deref()) {
+        let found = match verify_audit(file, head.as_deref()) {
             Err(error @ AuditError::Broken { .. }) => {
                 report::error(&error.into());
                 code = BROKEN.into();
+                continue;
             }
             found => found?,
-        }
+        };
+        let (records, chained) = (found.records, found.chained);
+        let line = format!("{}: {records} records, {chained} chained, head {}\n", file.display(), found.head);
+        report::answer(line.as_bytes())?;
     }
     Ok(code)
-}
-
-fn verify(file: &Path, head: Option<&str>) -> Result<(), AuditError> {
-    let found = verify_audit(file, head)?;
-    println!("{}: {} records, {} chained, head {}", file.display(), found.records, found.chained, found.head);
-    Ok(())
 }

@@ -1,7 +1,6 @@
 //! The `kennel` command: parse, make a policy and a command of it, run, answer with an exit status.
 //!
 //! Low arguments (what was typed) are in `args`; everything after works on the library's own types.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line prints")]
 
 mod args;
 mod audit;

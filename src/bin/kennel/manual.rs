@@ -1,16 +1,13 @@
 //! `kennel completions` and `kennel man`: what shells and readers know of the flags, from their definitions.
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::{io, process::ExitCode};
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use kennel::Error;
 
-use crate::args::Arguments;
+use crate::{args::Arguments, report};
 
 /// Runs `kennel completions`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
@@ -38,12 +35,8 @@ pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
     print(&text)
 }
 
-/// A reader that has seen enough is no error.
 fn print(text: &[u8]) -> Result<ExitCode, Error> {
-    match io::stdout().write_all(text) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(error)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    report::answer(text).map(|()| ExitCode::SUCCESS)
 }
 
 fn unwritten(source: io::Error) -> Error {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use kennel::{Change, Committed, Error, Outcome, Policy, PolicyError, Report, Session};
 
-use crate::{FAILED, args::Run};
+use crate::{FAILED, args::Run, report};
 
 /// What the command line asks for.
 #[derive(Clone, Copy)]
@@ -46,7 +46,10 @@ impl Choice {
                 Err(error) => {
                     // They are all there are.
                     if let Some(left) = session.leave_changes()? {
-                        eprintln!("kennel: what the command wrote is left in {}", left.display());
+                        report::say(format_args!(
+                            "kennel: what the command wrote is left in {}",
+                            left.display()
+                        ));
                     }
                     return Err(error);
                 }
@@ -91,17 +94,17 @@ impl Settled {
     pub(crate) fn say(&self, run: &Run) {
         let changes = self.changes.iter().flatten();
         if !run.discard {
-            changes.for_each(|change| eprintln!("{change}"));
+            changes.for_each(report::say);
         }
         if run.commit && self.changes.is_some() {
-            eprintln!("kennel: nothing was committed, because the command failed");
+            report::say(format_args!("kennel: nothing was committed, because the command failed"));
         }
         let refused = self.committed.iter().flat_map(|committed| &committed.refused);
         refused.for_each(|refused| {
-            eprintln!("kennel: not committed: {}: {}", refused.change, refused.refusal);
+            report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
         });
         if let Some(left) = &self.left {
-            eprintln!("kennel: what the command wrote is left in {}", left.display());
+            report::say(format_args!("kennel: what the command wrote is left in {}", left.display()));
         }
     }
 

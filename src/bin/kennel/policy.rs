@@ -16,11 +16,11 @@ pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
             let mut policy = from_flags(flags)?;
             policy.validate()?;
             policy.network = policy.network.shown();
-            println!("{}", report::json(&policy));
+            report::answer(format!("{}\n", report::json(&policy)).as_bytes())?;
         }
         PolicyAction::Check(flags) => {
             let sandbox = Sandbox::new(&from_flags(flags)?)?;
-            report::enforcement_table(sandbox.enforcement());
+            report::answer(report::enforcement_table(sandbox.enforcement()).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)

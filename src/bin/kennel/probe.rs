@@ -1,12 +1,6 @@
 //! `kennel probe`: the findings as a table or as JSON; the verdict as exit status.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    io::{self, Write as _},
-    process::ExitCode,
-    task::Poll,
-};
+use std::{fmt, future::poll_fn, io, process::ExitCode, task::Poll};
 
 use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
 use tokio::{
@@ -38,13 +32,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
     };
     let text =
         if arguments.json { report::json(&probe) } else { Table(&probe, arguments.profile).to_string() };
-    match writeln!(io::stdout(), "{text}") {
-        // Who reads no further has seen enough; the status says the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            return Err(Error::Io { what: "write the findings", source: error });
-        }
-        _ => {}
-    }
+    report::answer(format!("{text}\n").as_bytes())?;
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,
         Verdict::Partial => ExitCode::FAILURE,

@@ -1,6 +1,7 @@
 //! What is said to people and machines about a run: one place for every message.
 
 use std::{
+    fmt::Display,
     fs::File,
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -10,21 +11,39 @@ use std::{
 use kennel::{Enforcement, Error, Outcome, Report, State};
 use serde::Serialize;
 
+/// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Answers on stdout. A reader that has seen enough is no error.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn answer(text: &[u8]) -> Result<(), Error> {
+    match io::stdout().write_all(text) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::Io { what: "write to stdout", source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// One line with the chain of causes, one with the remedy.
 pub(crate) fn error(error: &Error) {
-    error.lines().iter().for_each(|line| eprintln!("{line}"));
+    error.lines().iter().for_each(say);
 }
 
 /// What was not enforced as asked, and what was refused.
 pub(crate) fn remarks(outcome: &Outcome) {
     weak(&outcome.enforcement);
-    outcome.remarks().iter().for_each(|line| eprintln!("{line}"));
+    outcome.remarks().iter().for_each(say);
 }
 
 /// What was not enforced as asked, and nothing else keeps.
 pub(crate) fn weak(enforcement: &Enforcement) {
     for entry in enforcement.remarkable() {
-        eprintln!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail);
+        say(format_args!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail));
     }
 }
 
@@ -37,10 +56,11 @@ fn state(state: State) -> &'static str {
 }
 
 /// One line a protection.
-pub(crate) fn enforcement_table(enforcement: &Enforcement) {
-    for entry in enforcement.protections() {
-        println!("{:<20} {:<9} {}", entry.name.as_str(), state(entry.state), entry.detail);
-    }
+pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
+    let line = |entry: &kennel::Entry| {
+        format!("{:<20} {:<9} {}\n", entry.name.as_str(), state(entry.state), entry.detail)
+    };
+    enforcement.protections().iter().map(line).collect()
 }
 
 /// Pretty JSON of plain data.

@@ -56,7 +56,7 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     if socket.is_empty() {
         let status = host.wait().map_err(|source| Error::Io { what: "wait for the session", source })?;
         if said.is_empty() {
-            eprintln!("kennel: session {}: it ended while it started: {status}", start.name);
+            report::say(format_args!("kennel: session {}: it ended while it started: {status}", start.name));
         }
         return Ok(FAILED.into());
     }
@@ -128,7 +128,7 @@ fn line(name: &str) -> Result<Line, Error> {
 fn stop(name: &str) -> Result<ExitCode, Error> {
     match Client::connect(name).and_then(Client::stop) {
         Err(Error::Listen(ListenError::NotRunning { .. })) => {
-            eprintln!("kennel: session {name}: no session of that name is running");
+            report::say(format_args!("kennel: session {name}: no session of that name is running"));
             Ok(ExitCode::SUCCESS)
         }
         stopped => stopped.map(|()| ExitCode::SUCCESS),
