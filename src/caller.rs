@@ -38,12 +38,19 @@ pub(crate) struct Ahead {
     pub(crate) scheduling: [bool; 3],
     /// `oom_score_adj` below 0.
     pub(crate) oom: bool,
+    /// Whether it may take a real-time policy or a nice value below 0, as audio groups may: RLIMIT_RTPRIO, RLIMIT_NICE.
+    pub(crate) may_be: bool,
 }
 
 impl Ahead {
     fn current() -> Self {
         let adjusted = fs::read("/proc/self/oom_score_adj").unwrap_or_default();
-        Self { scheduling: crate::sys::privileges_of_scheduling(), oom: adjusted.starts_with(b"-") }
+        let has = |resource| getrlimit(resource).is_ok_and(|(_, hard)| hard > 0);
+        Self {
+            scheduling: crate::sys::privileges_of_scheduling(),
+            oom: adjusted.starts_with(b"-"),
+            may_be: has(Resource::RLIMIT_RTPRIO) || has(Resource::RLIMIT_NICE),
+        }
     }
 }
 

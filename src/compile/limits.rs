@@ -48,10 +48,15 @@ pub(super) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
 /// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
 /// others by. For most callers that is nothing.
 pub(super) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
-    let crate::caller::Ahead { scheduling: [policy, nice, io], oom } = parts.caller.ahead;
+    let crate::caller::Ahead { scheduling: [policy, nice, io], oom, may_be } = parts.caller.ahead;
     if policy || nice || io {
         let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
         namespaces.push(Protection::Cpus, &step);
+    }
+    if may_be {
+        for resource in [libc::RLIMIT_RTPRIO, libc::RLIMIT_NICE] {
+            namespaces.push(Protection::Cpus, &rlimit(resource, 0));
+        }
     }
     if oom {
         let step = Step::Write { path: c"/proc/self/oom_score_adj", bytes: b"0" };
