@@ -2,21 +2,39 @@
 
 use std::{
     ffi::OsString,
-    io,
+    fs, io,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
 };
 
-use procfs::process::{MountInfo, Process};
+use procfs::process::MountInfo;
 
 /// All of them, the lower before those on top of them, with their mount points as they are.
 ///
 /// # Errors
 /// /proc does not say.
 pub(crate) fn mounts() -> io::Result<Vec<MountInfo>> {
-    let mounts = Process::myself().and_then(|process| process.mountinfo()).map_err(io::Error::other)?;
-    let as_it_is = |mount: MountInfo| MountInfo { mount_point: unescaped(&mount.mount_point), ..mount };
-    Ok(mounts.into_iter().map(as_it_is).collect())
+    let told = fs::read("/proc/self/mountinfo")?;
+    told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(mount).collect()
+}
+
+/// One line. Names are bytes: anybody can mount something whose name is no text, and everybody sees it.
+fn mount(line: &[u8]) -> io::Result<MountInfo> {
+    let mut text = String::with_capacity(line.len());
+    for byte in line {
+        match byte {
+            0x80.. => text.push_str(&format!("\\{byte:03o}")),
+            ascii => text.push(char::from(*ascii)),
+        }
+    }
+    let told = MountInfo::from_line(&text).map_err(io::Error::other)?;
+    let as_text = |told: &str| unescaped(Path::new(told)).to_string_lossy().into_owned();
+    Ok(MountInfo {
+        mount_point: unescaped(&told.mount_point),
+        root: as_text(&told.root),
+        mount_source: told.mount_source.as_deref().map(as_text),
+        ..told
+    })
 }
 
 /// A path of mountinfo, which has blanks and backslashes as `\040` and the like: proc_pid_mountinfo(5).
@@ -57,5 +75,14 @@ mod tests {
         ] {
             assert_eq!(unescaped(Path::new(told)), Path::new(is));
         }
+    }
+
+    #[test]
+    fn names_that_are_no_text_hide_no_mount() {
+        let line = b"36 35 98:0 /a\\134x2d /mnt/\xff\\040x rw,noatime master:1 - ext3 /dev/r\\040t rw";
+        let mount = mount(line).expect("a mount");
+        assert_eq!(mount.mount_point.as_os_str().as_bytes(), b"/mnt/\xff x");
+        assert_eq!((&*mount.root, mount.mount_source.as_deref()), ("/a\\x2d", Some("/dev/r t")));
+        assert!(super::mount(b"36 35").is_err());
     }
 }
