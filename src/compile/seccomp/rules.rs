@@ -86,11 +86,15 @@ const SOCKET_SETTINGS: &[u32] =
     &[bits(libc::SO_SNDBUFFORCE), bits(libc::SO_RCVBUFFORCE), bits(libc::SO_MARK), 75];
 /// TCP_REPAIR makes a connection out of nothing, which Landlock does not look at.
 const REPAIR: &[u32] = &[bits(libc::TCP_REPAIR)];
-/// By four: IPsec policies with IP_TRANSPARENT, and the tables of iptables and arptables, large parsers with a long record
-/// of holes.
-const OPTIONS_BY_FOUR: &[u32] = &[16, 64, 68, 96];
-/// IPsec policies, and the tables of ip6tables: 66 and 67 are IPV6_RECVTCLASS and IPV6_TCLASS.
-const OPTIONS6: &[u32] = &[34, 35, 64, 65, 68, 69];
+/// By four: IPsec policies with IP_TRANSPARENT; the tables of iptables, arptables and ebtables, large parsers with a long
+/// record of holes; the router of multicasts (MRT_BASE, 200 to 215).
+const OPTIONS_BY_FOUR: &[u32] = &[16, 64, 68, 96, 128, 200, 204, 208, 212];
+/// By 64: what is left of the room for such tables, with IP_VS_BASE_CTL.
+const OPTIONS_BY_64: &[u32] = &[1088, 1152];
+/// IPsec policies, IPV6_TRANSPARENT, and the tables of ip6tables: 66 and 67 are IPV6_RECVTCLASS and IPV6_TCLASS.
+const OPTIONS6: &[u32] = &[34, 35, 64, 65, 68, 69, 75];
+/// By four: the router of multicasts (MRT6_BASE, 200 to 215).
+const OPTIONS6_BY_FOUR: &[u32] = &[200, 204, 208, 212];
 
 const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
 const NETLINK: &[u32] = &[bits(libc::AF_NETLINK)];
@@ -309,7 +313,21 @@ const OPTIONS: &[Clause] = &[
         then: EPERM,
     },
     Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, LEVEL_IP),
+            Test::OneOf(Word::Low(2), !0b11_1111, OPTIONS_BY_64),
+        ],
+        then: EPERM,
+    },
+    Clause {
         when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_IPV6), Test::OneOf(Word::Low(2), EXACT, OPTIONS6)],
+        then: EPERM,
+    },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, LEVEL_IPV6),
+            Test::OneOf(Word::Low(2), !0b11, OPTIONS6_BY_FOUR),
+        ],
         then: EPERM,
     },
 ];

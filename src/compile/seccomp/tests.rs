@@ -41,7 +41,7 @@ fn the_kernel_accepts_the_program_and_it_is_small() {
     interpreter::check(whole());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
     assert!(whole().len() < 320, "{} instructions", whole().len());
-    assert!(longest < Some(32), "{longest:?} steps");
+    assert!(longest < Some(40), "{longest:?} steps");
 }
 
 #[test]
