@@ -7,6 +7,7 @@ mod settings;
 use std::{path::PathBuf, sync::Arc};
 
 use kennel_helper::plan::Step;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use self::{
     place::{Place, delegated, missing, named},
@@ -70,7 +71,7 @@ impl Groups {
     pub(super) fn lack(&self, controller: Controller) -> Option<Lack> {
         match (&self.plan, &self.lack) {
             (Some(plan), _) if plan.controllers.contains(&controller) => Some(Lack::new(
-                "the workspace lies on a file system without a block device",
+                "the workspace, or the overlay's directory, lies on a file system without a block device",
                 "have the workspace on a disk, or do without the limit",
             )),
             (Some(plan), _) => Some(missing(&plan.parent.display().to_string(), controller)),
@@ -143,12 +144,20 @@ pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
     Ok(plan(policy, host, place, shape, disks))
 }
 
-/// The disks below the workspace, and below the directory that an overlay writes to instead.
+/// The disks below the workspace, and below the directory that an overlay writes to instead. None where one of the two
+/// has a disk that nobody knows: the limit would not hold there.
 fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
     let upper = policy.overlay.as_ref().and_then(|overlay| overlay.upper.as_deref());
-    let places = [Some(&*policy.workspace), upper].into_iter().flatten();
-    let mut disks: Vec<_> = places.filter_map(|place| cgroup::device::of(&caller.absolute(place))).collect();
-    disks.dedup();
+    let mut disks = Vec::new();
+    for place in [Some(&*policy.workspace), upper].into_iter().flatten() {
+        let place = caller.absolute(place);
+        match cgroup::device::of(&place) {
+            Some(disk) if disks.contains(&disk) => {}
+            Some(disk) => disks.push(disk),
+            None if statfs(&place).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC) => {}
+            None => return Vec::new(),
+        }
+    }
     disks
 }
 
