@@ -262,13 +262,11 @@ fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Re
     for name in tree::names(directory)? {
         let Some(stat) = tree::stat(directory.as_fd(), &name)? else { continue };
         let path = path.join(&name);
-        if kind(&stat) != FileKind::Directory {
-            if state.is_newer(&path, &stat) {
-                return Err(Refusal::Conflict);
-            }
-        } else if state.was_moved(&path, &stat) {
+        // Also a directory: what was moved into it from elsewhere need not be newer.
+        if state.is_newer(&path, &stat) {
             return Err(Refusal::Conflict);
-        } else {
+        }
+        if kind(&stat) == FileKind::Directory {
             let below = openat(directory, name.as_os_str(), DIRECTORY, Mode::empty())?;
             judge_tree(&below, &path, state, depth + 1)?;
         }

@@ -159,7 +159,7 @@ impl Scan<'_> {
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
-        let newer = lower.as_ref().is_some_and(|lower| self.is_another(&path, lower));
+        let newer = self.is_newer(&path, lower.as_ref());
         let conflict = level.conflict || gone || newer;
         self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower, level) })
     }
@@ -200,16 +200,8 @@ impl Scan<'_> {
     }
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
-        let conflict = level.conflict || self.is_another(&path, &lower);
+        let conflict = level.conflict || self.state.is_newer(&path, &lower);
         self.push(Found { conflict, ..found(path, None, Some(lower), level) })
-    }
-
-    /// Whether what is to be taken away was changed. What lies in a directory is looked at when it is.
-    fn is_another(&self, path: &Path, lower: &FileStat) -> bool {
-        match kind(lower) {
-            FileKind::Directory => self.state.was_moved(path, lower),
-            _ => self.state.is_newer(path, lower),
-        }
     }
 
     /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
