@@ -185,8 +185,12 @@ impl Scan<'_> {
         let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
         let conflict = level.conflict || gone || moved;
         let same = match &below {
-            Some(below) => same_mode(&upper, below) && self.same_attributes(&directory, path)?,
-            None => false,
+            Some(below) if same_mode(&upper, below) => self.same_attributes(&directory, path),
+            _ => Ok(false),
+        };
+        let same = match same {
+            Ok(same) => same,
+            Err(error) => return self.cannot_read(path, &error),
         };
         if !same {
             // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.

@@ -287,3 +287,26 @@ async fn a_directory_that_gets_a_temporary_name_takes_no_files_place() {
     assert!(has_secret(dir.path()));
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
 }
+
+#[tokio::test]
+async fn attributes_do_not_fill_the_memory_of_whoever_lists_them() {
+    require_overlay!();
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "x").unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    let session = session(dir.path()).await;
+    let script = "import os\n\
+        open('g', 'w')\n\
+        for path in ('f', 'd'):\n\
+        \x20   for i in range(20): os.setxattr(path, 'user.%d' % i, b'x' * 60000)\n";
+    let out = session.command("python3").args(["-c", script]).output().await.unwrap();
+    if !out.status.success() {
+        // Most file systems have no room for so many.
+        let said = String::from_utf8_lossy(&out.stderr);
+        return assert!(said.contains("No space left") || said.contains("Argument list too long"), "{said}");
+    }
+    let why = "Argument list too long (os error 7)";
+    assert_eq!(changes(&session).await, ["M d/", "M f", "A g"]);
+    assert_eq!(refusals(&session).await, [format!("M d/: {why}"), format!("M f: {why}")]);
+}
