@@ -90,6 +90,11 @@ pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()
     remove::tree(parent, name)
 }
 
+/// Removes all that is in a directory.
+pub(crate) fn empty(directory: &OwnedFd) -> io::Result<()> {
+    remove::contents(directory)
+}
+
 /// Tells of denials where there is no outcome to carry them.
 pub(crate) fn log(denials: &[Denial]) {
     for denial in denials {

@@ -7,8 +7,9 @@ mod record;
 
 use std::{
     collections::HashMap,
+    ffi::OsStr,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -136,6 +137,20 @@ impl Commit<'_> {
         self.leave(path, state);
         let parent = self.parent(found)?;
         let above = Above::of(path, &parent, state)?;
+        let applied = self.change(found, (parent, name), above.held.as_fd(), state);
+        // What was refused has changed it too: it was moved there and back.
+        above.record(state)?;
+        applied
+    }
+
+    fn change(
+        &mut self,
+        found: &Found,
+        (parent, name): (OwnedFd, &OsStr),
+        held: BorrowedFd<'_>,
+        state: &mut State,
+    ) -> Result<(), Refusal> {
+        let path = &*found.path;
         let lower = found.lower.as_ref();
         let others = Others::of(found, &parent, name)?;
         let Some(upper) = &found.upper else {
@@ -143,11 +158,9 @@ impl Commit<'_> {
                 place::remove(parent, name, path, lower, state)?;
             }
             state.record(path, None, (None, false));
-            above.record(state)?;
             return others.record(state);
         };
         let mut made = false;
-        let held = above.held.as_fd();
         match found.file {
             FileKind::File => self.file(path, upper, lower, parent)?.put(name, path, lower, state)?,
             FileKind::Link => self.link(path, upper, parent)?.put(name, path, lower, state)?,
@@ -161,7 +174,6 @@ impl Commit<'_> {
             FileKind::Other => return Err(Refusal::Unsupported),
         }
         state.record(path, tree::stat(held, name)?, (Some(upper), made));
-        above.record(state)?;
         others.record(state)
     }
 

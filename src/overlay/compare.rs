@@ -29,7 +29,13 @@ pub(super) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
     one.st_mode & ORDINARY == other.st_mode & ORDINARY
 }
 
+/// Attributes of one file that take up more bytes are not looked at.
+const MOST_BYTES: usize = 1 << 20;
+
 /// The user attributes of a file or directory, less the marks of overlayfs, sorted.
+///
+/// # Errors
+/// `E2BIG` where they are too many.
 pub(super) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     let file = File::from(of.try_clone()?);
     let names = match file.list_xattr() {
@@ -38,9 +44,13 @@ pub(super) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     };
     let is_users =
         |name: &OsString| name.as_bytes().starts_with(b"user.") && !name.as_bytes().starts_with(MARKS);
-    let mut attributes = Vec::new();
+    let (mut attributes, mut bytes) = (Vec::new(), 0);
     for name in names.filter(is_users) {
         if let Some(value) = file.get_xattr(&name)? {
+            bytes += name.len() + value.len();
+            if bytes > MOST_BYTES {
+                return Err(Errno::E2BIG.into());
+            }
             attributes.push((name, value));
         }
     }

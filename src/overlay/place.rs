@@ -12,8 +12,8 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat, renameat, renameat2},
-    sys::stat::{FileStat, Mode, mkdirat},
-    unistd::symlinkat,
+    sys::stat::{FileStat, Mode, fstat, mkdirat},
+    unistd::{UnlinkatFlags, symlinkat, unlinkat},
 };
 
 use super::{
@@ -32,11 +32,57 @@ const MOST_NAMES: u32 = 64;
 /// Deeper trees are not removed.
 const DEEPEST: u32 = 200;
 
-/// Something under a name of ours, removed when it is dropped.
+const DIRECTORY: OFlag =
+    OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+/// Something under a name of ours, removed when it is dropped. Whoever may write in the directory knows the name, and can
+/// have something else get it.
 pub(super) struct Temporary {
     parent: OwnedFd,
     name: OsString,
-    is_there: bool,
+    /// What is removed; `None` where nothing is.
+    own: Option<Own>,
+}
+
+/// Something that may be removed, by what it is.
+struct Own {
+    identity: (u64, u64),
+    how: Removal,
+}
+
+enum Removal {
+    Entry,
+    /// A directory, if it is empty.
+    Empty,
+    /// A directory with all that is in it.
+    Tree(OwnedFd),
+}
+
+impl Own {
+    fn of(stat: &FileStat, how: Removal) -> Self {
+        Self { identity: (stat.st_dev, stat.st_ino), how }
+    }
+
+    fn is(&self, stat: &FileStat) -> bool {
+        self.identity == (stat.st_dev, stat.st_ino)
+    }
+
+    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it.
+    fn remove(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+        if let Removal::Tree(directory) = &self.how {
+            watch::empty(directory)?;
+        }
+        match tree::stat(parent.as_fd(), name)? {
+            Some(stat) if self.is(&stat) => {}
+            Some(_) => return Err(Errno::ESTALE.into()),
+            None => return Ok(()),
+        }
+        let flag = match self.how {
+            Removal::Entry => UnlinkatFlags::NoRemoveDir,
+            Removal::Empty | Removal::Tree(_) => UnlinkatFlags::RemoveDir,
+        };
+        Ok(unlinkat(parent, name, flag)?)
+    }
 }
 
 impl Temporary {
@@ -44,19 +90,34 @@ impl Temporary {
     pub(super) fn file(parent: OwnedFd) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
-        let (temporary, file) = Self::make(parent, |parent, name| openat(parent, name, flags, mode))?;
+        let (mut temporary, file) = Self::make(parent, |parent, name| openat(parent, name, flags, mode))?;
+        temporary.own = Some(Own::of(&fstat(&file)?, Removal::Entry));
         Ok((temporary, File::from(file)))
     }
 
     pub(super) fn link(parent: OwnedFd, to: &OsStr) -> io::Result<Self> {
-        Ok(Self::make(parent, |parent, name| symlinkat(to, parent, name))?.0)
+        let (mut temporary, ()) = Self::make(parent, |parent, name| symlinkat(to, parent, name))?;
+        let made = tree::stat(temporary.parent.as_fd(), &temporary.name)?.ok_or(Errno::ESTALE)?;
+        if kind(&made) != FileKind::Link {
+            return Err(Errno::ESTALE.into());
+        }
+        temporary.own = Some(Own::of(&made, Removal::Entry));
+        Ok(temporary)
     }
 
-    pub(super) fn directory(parent: OwnedFd) -> io::Result<Self> {
-        Ok(Self::make(parent, |parent, name| mkdirat(parent, name, Mode::S_IRWXU))?.0)
+    /// An empty directory, which is open for listing.
+    pub(super) fn directory(parent: OwnedFd) -> io::Result<(Self, OwnedFd)> {
+        let (mut temporary, ()) = Self::make(parent, |parent, name| mkdirat(parent, name, Mode::S_IRWXU))?;
+        let held = openat(&temporary.parent, temporary.name.as_os_str(), DIRECTORY, Mode::empty())?;
+        // One that has anything in it is another that got the name.
+        if !tree::names(&held)?.is_empty() {
+            return Err(Errno::ESTALE.into());
+        }
+        temporary.own = Some(Own::of(&fstat(&held)?, Removal::Empty));
+        Ok((temporary, held))
     }
 
-    /// What has `name` in `parent`, moved out of the way.
+    /// What has `name` in `parent`, moved out of the way. It is not removed before it was judged.
     fn of(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
         Ok(Self::make(parent, |parent, own| without_replacing(parent, name, own))?.0)
     }
@@ -68,7 +129,7 @@ impl Temporary {
                 Err(Errno::EEXIST) => {}
                 made => {
                     let made = made?;
-                    return Ok((Self { parent, name, is_there: true }, made));
+                    return Ok((Self { parent, name, own: None }, made));
                 }
             }
         }
@@ -85,21 +146,36 @@ impl Temporary {
     ) -> Result<(), Refusal> {
         let Some(lower) = lower else {
             without_replacing(&self.parent, &self.name, name).map_err(conflict_if(Errno::EEXIST))?;
-            self.is_there = false;
+            if !self.is_own(name)? {
+                without_replacing(&self.parent, name, &self.name)?;
+                return Err(Refusal::Conflict);
+            }
+            self.own = None;
             return Ok(());
         };
         match self.exchange(name) {
             Err(Errno::EINVAL) if kind(lower) != FileKind::Directory => {
-                // A file system that exchanges nothing. It was looked at right before.
+                // A file system that exchanges nothing. Both were looked at right before.
+                if !self.is_own(&self.name)? {
+                    return Err(Refusal::Conflict);
+                }
                 renameat(&self.parent, self.name.as_os_str(), &self.parent, name)?;
-                self.is_there = false;
+                self.own = None;
                 return Ok(());
             }
             exchanged => exchanged.map_err(conflict_if(Errno::ENOENT))?,
         }
-        if let Err(refusal) = self.judge(path, lower, state) {
-            self.exchange(name)?;
-            return Err(refusal);
+        let judged = match self.is_own(name) {
+            Ok(true) => self.judge(path, lower, state),
+            Ok(false) => Err(Refusal::Conflict),
+            Err(error) => Err(error.into()),
+        };
+        match judged {
+            Ok(out) => self.own = Some(out),
+            Err(refusal) => {
+                self.exchange(name)?;
+                return Err(refusal);
+            }
         }
         Ok(())
     }
@@ -109,31 +185,46 @@ impl Temporary {
         (&self.parent, &self.name)
     }
 
+    /// Whether what has `name` is what was made here.
+    fn is_own(&self, name: &OsStr) -> io::Result<bool> {
+        let stat = tree::stat(self.parent.as_fd(), name)?;
+        Ok(stat.is_some_and(|stat| self.own.as_ref().is_some_and(|own| own.is(&stat))))
+    }
+
     fn exchange(&self, name: &OsStr) -> nix::Result<()> {
         let (parent, own) = (&self.parent, self.name.as_os_str());
         renameat2(parent, own, parent, name, RenameFlags::RENAME_EXCHANGE)
     }
 
-    /// Whether what lies here is what lay at `path` when it was looked at.
-    fn judge(&self, path: &Path, lower: &FileStat, state: &State) -> Result<(), Refusal> {
+    /// What lies here, to be removed, if it is what lay at `path` when it was looked at.
+    fn judge(&self, path: &Path, lower: &FileStat, state: &State) -> Result<Own, Refusal> {
         let now = tree::stat(self.parent.as_fd(), &self.name)?.ok_or(Refusal::Conflict)?;
         // Its change time is that of the rename.
-        let same = (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode);
-        if kind(lower) == FileKind::Directory {
-            return match same {
-                true => judge_tree(&self.parent, &self.name, path, state, 0),
-                false => Err(Refusal::Conflict),
-            };
+        let is_it = |now: &FileStat| {
+            (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
+                && modified(now) == modified(lower)
+        };
+        if !is_it(&now) {
+            return Err(Refusal::Conflict);
         }
-        let same = same && now.st_size == lower.st_size && modified(&now) == modified(lower);
-        if same { Ok(()) } else { Err(Refusal::Conflict) }
+        if kind(lower) != FileKind::Directory {
+            let same = now.st_size == lower.st_size;
+            return if same { Ok(Own::of(&now, Removal::Entry)) } else { Err(Refusal::Conflict) };
+        }
+        let directory = openat(&self.parent, self.name.as_os_str(), DIRECTORY, Mode::empty())?;
+        // Another may have got the name.
+        if !is_it(&fstat(&directory)?) {
+            return Err(Refusal::Conflict);
+        }
+        judge_tree(&directory, path, state, 0)?;
+        Ok(Own::of(lower, Removal::Tree(directory)))
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if self.is_there
-            && let Err(error) = watch::remove_tree(self.parent.as_fd(), &self.name)
+        if let Some(own) = self.own.take()
+            && let Err(error) = own.remove(&self.parent, &self.name)
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, name = %self.name.display(), "a temporary file could not be removed");
@@ -153,32 +244,31 @@ pub(super) fn remove(
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
-    if let Err(refusal) = away.judge(path, lower, state) {
-        without_replacing(&away.parent, &away.name, name)?;
-        away.is_there = false;
-        return Err(refusal);
+    match away.judge(path, lower, state) {
+        Ok(own) => away.own = Some(own),
+        Err(refusal) => {
+            without_replacing(&away.parent, &away.name, name)?;
+            return Err(refusal);
+        }
     }
     Ok(())
 }
 
 /// Whether nothing below a directory was changed.
-fn judge_tree(parent: &OwnedFd, name: &OsStr, path: &Path, state: &State, depth: u32) -> Result<(), Refusal> {
+fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Result<(), Refusal> {
     if depth == DEEPEST {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let directory = openat(parent, name, flags, Mode::empty())?;
-    for name in tree::names(&directory)? {
+    for name in tree::names(directory)? {
         let Some(stat) = tree::stat(directory.as_fd(), &name)? else { continue };
         let path = path.join(&name);
-        if kind(&stat) != FileKind::Directory {
-            if state.is_newer(&path, &stat) {
-                return Err(Refusal::Conflict);
-            }
-        } else if state.was_moved(&path, &stat) {
+        // Also a directory: what was moved into it from elsewhere need not be newer.
+        if state.is_newer(&path, &stat) {
             return Err(Refusal::Conflict);
-        } else {
-            judge_tree(&directory, &name, &path, state, depth + 1)?;
+        }
+        if kind(&stat) == FileKind::Directory {
+            let below = openat(directory, name.as_os_str(), DIRECTORY, Mode::empty())?;
+            judge_tree(&below, &path, state, depth + 1)?;
         }
     }
     Ok(())

@@ -159,7 +159,7 @@ impl Scan<'_> {
             Err(error) => error.raw_os_error().map(Errno::from_raw),
         };
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
-        let newer = lower.as_ref().is_some_and(|lower| self.is_another(&path, lower));
+        let newer = self.is_newer(&path, lower.as_ref());
         let conflict = level.conflict || gone || newer;
         self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower, level) })
     }
@@ -185,8 +185,12 @@ impl Scan<'_> {
         let moved = below.is_some_and(|below| self.state.was_moved(path, &below));
         let conflict = level.conflict || gone || moved;
         let same = match &below {
-            Some(below) => same_mode(&upper, below) && self.same_attributes(&directory, path)?,
-            None => false,
+            Some(below) if same_mode(&upper, below) => self.same_attributes(&directory, path),
+            _ => Ok(false),
+        };
+        let same = match same {
+            Ok(same) => same,
+            Err(error) => return self.cannot_read(path, &error),
         };
         if !same {
             // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
@@ -200,16 +204,8 @@ impl Scan<'_> {
     }
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
-        let conflict = level.conflict || self.is_another(&path, &lower);
+        let conflict = level.conflict || self.state.is_newer(&path, &lower);
         self.push(Found { conflict, ..found(path, None, Some(lower), level) })
-    }
-
-    /// Whether what is to be taken away was changed. What lies in a directory is looked at when it is.
-    fn is_another(&self, path: &Path, lower: &FileStat) -> bool {
-        match kind(lower) {
-            FileKind::Directory => self.state.was_moved(path, lower),
-            _ => self.state.is_newer(path, lower),
-        }
     }
 
     /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.

@@ -46,6 +46,11 @@ pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     Ok(())
 }
 
+/// Removes all that is in a directory, whatever name it has by now. What lies too deep is moved up into it.
+pub(super) fn contents(directory: &OwnedFd) -> io::Result<()> {
+    names(directory)?.iter().try_for_each(|name| tree(directory.as_fd(), name))
+}
+
 fn entry_or(
     parent: BorrowedFd<'_>,
     name: &OsStr,

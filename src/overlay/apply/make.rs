@@ -87,9 +87,7 @@ impl Commit<'_> {
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
-        let temporary = Temporary::directory(parent)?;
-        let (root, own) = temporary.place();
-        let held = Tree { root: root.as_fd() }.open(Path::new(own), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+        let (temporary, held) = Temporary::directory(parent)?;
         let ours = self.changed.list(path)?;
         set_attributes(&compare::attributes(&ours)?, &held)?;
         temporary.put(name, path, found.lower.as_ref(), state)?;

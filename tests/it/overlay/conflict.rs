@@ -76,6 +76,41 @@ async fn what_others_added_to_a_deleted_directory_is_kept() {
 }
 
 #[tokio::test]
+async fn a_directory_that_others_moved_into_a_deleted_one_is_kept() {
+    require_overlay!();
+    for below in ["build", "build/deep"] {
+        let dir = with_files(&["build/o", "build/deep/o", "notes/old", "notes/draft"]);
+        let moved = dir.path().join(below).join("notes");
+        let session = session(dir.path()).await;
+        shell(&session, "rm -r build").await;
+        fs::rename(dir.path().join("notes"), &moved).unwrap();
+        // From now on it looks like a directory that something was taken from.
+        fs::remove_file(moved.join("draft")).unwrap();
+        assert_eq!(refusals(&session).await, [format!("D build/: {CONFLICT}")]);
+        assert_eq!(read(&moved, "old"), "notes/old");
+        assert_eq!(read(dir.path(), "build/o"), "build/o");
+    }
+}
+
+#[tokio::test]
+async fn what_a_commit_did_in_a_directory_keeps_nobody_from_deleting_it() {
+    require_overlay!();
+    let dir = with_files(&["d/a", "d/b", "d/deep/c", "d/deep/e", "d/theirs"]);
+    let session = session(dir.path()).await;
+    shell(&session, "rm d/a d/deep/c; echo x > d/new; mkdir d/n; echo x > d/n/f; echo x > d/b").await;
+    fs::write(dir.path().join("d/theirs"), "outside").unwrap();
+    shell(&session, "echo x > d/theirs").await;
+    assert_eq!(refusals(&session).await, [format!("M d/theirs: {CONFLICT}")]);
+    fs::remove_file(dir.path().join("d/theirs")).unwrap();
+    shell(&session, "rm d/theirs; rm -r d/n d/deep").await;
+    assert_eq!(commit(&session).await, ["D d/deep/", "D d/n/"]);
+    shell(&session, "mkdir n; echo x > n/f; chmod 500 n").await;
+    assert_eq!(commit(&session).await, ["A n/", "A n/f"]);
+    shell(&session, "chmod 700 n; rm -r n").await;
+    assert_eq!(commit(&session).await, ["D n/"]);
+}
+
+#[tokio::test]
 async fn directories_that_others_took_away_are_not_made_again() {
     require_overlay!();
     let dir = with_files(&["d/f", "e/f", "l/f", "other/f"]);

@@ -3,10 +3,17 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
 };
 
 use super::{
-    available, changes, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace,
+    CONFLICT, available, changes, commit, is_without_temporaries, refusals, require_overlay, session, shell,
+    workspace,
 };
 use crate::support::attempt;
 
@@ -210,4 +217,96 @@ async fn temporary_files_of_a_killed_commit_are_no_obstacle() {
     // Half of it was done by somebody who was killed then: what is the same already is no change.
     fs::write(dir.path().join("x"), "x\n").unwrap();
     assert_eq!(commit(&session).await, ["A d/", "A d/y"]);
+}
+
+/// Exchanges `private` with the first temporary name that comes to be beside it; answers whether it did.
+fn exchange_with_temporary(base: &Path, stop: &Arc<AtomicBool>) -> JoinHandle<bool> {
+    use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+    let (base, stop) = (base.to_owned(), Arc::clone(stop));
+    std::thread::spawn(move || {
+        while !stop.load(Relaxed) {
+            let mut names = fs::read_dir(&base).unwrap().flatten().map(|entry| entry.path());
+            let is_ours = |path: &std::path::PathBuf| path.to_string_lossy().contains("/.kennel-");
+            let Some(found) = names.find(is_ours) else { continue };
+            let flags = RenameFlags::RENAME_EXCHANGE;
+            return renameat2(AT_FDCWD, &base.join("private"), AT_FDCWD, &found, flags).is_ok();
+        }
+        false
+    })
+}
+
+/// Commits what a script did in a workspace with a directory `private`, which somebody exchanges for what has a temporary
+/// name; answers what was refused.
+async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (tempfile::TempDir, Vec<String>) {
+    // Once the name may be gone too soon.
+    for _ in 0..20 {
+        let dir = workspace();
+        fs::create_dir(dir.path().join("private")).unwrap();
+        fs::write(dir.path().join("private/secret"), "secret").unwrap();
+        prepare(dir.path());
+        let session = session(dir.path()).await;
+        shell(&session, script).await;
+        let stop = Arc::default();
+        let exchange = exchange_with_temporary(dir.path(), &stop);
+        let refused = refusals(&session).await;
+        stop.store(true, Relaxed);
+        if exchange.join().unwrap() {
+            return (dir, refused);
+        }
+    }
+    panic!("nobody saw a temporary name");
+}
+
+fn has_secret(directory: &Path) -> bool {
+    let mut entries = fs::read_dir(directory).unwrap().flatten();
+    entries.any(|entry| fs::read(entry.path().join("secret")).is_ok_and(|read| read == b"secret"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_gets_a_temporary_name_is_not_deleted() {
+    require_overlay!();
+    let fill = |base: &Path| {
+        fs::create_dir(base.join("build")).unwrap();
+        (0..2000).for_each(|i| fs::write(base.join(format!("build/{i}")), "").unwrap());
+    };
+    for script in ["rm -r build", "rm -r build; echo x > build"] {
+        let (dir, _) = with_exchange(fill, script).await;
+        assert!(has_secret(dir.path()), "{script}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_directory_that_gets_a_temporary_name_takes_no_files_place() {
+    require_overlay!();
+    let write = "head -c 20000000 /dev/urandom > f";
+    let (dir, refused) = with_exchange(|_| {}, write).await;
+    assert_eq!(refused, [format!("A f: {CONFLICT}")]);
+    assert!(has_secret(dir.path()) && !dir.path().join("f").exists());
+    let (dir, refused) = with_exchange(|base| fs::write(base.join("f"), "old").unwrap(), write).await;
+    assert_eq!(refused, [format!("M f: {CONFLICT}")]);
+    assert!(has_secret(dir.path()));
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"old");
+}
+
+#[tokio::test]
+async fn attributes_do_not_fill_the_memory_of_whoever_lists_them() {
+    require_overlay!();
+    crate::support::require!(crate::support::has("python3"), "python3");
+    let dir = workspace();
+    fs::write(dir.path().join("f"), "x").unwrap();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    let session = session(dir.path()).await;
+    let script = "import os\n\
+        open('g', 'w')\n\
+        for path in ('f', 'd'):\n\
+        \x20   for i in range(20): os.setxattr(path, 'user.%d' % i, b'x' * 60000)\n";
+    let out = session.command("python3").args(["-c", script]).output().await.unwrap();
+    if !out.status.success() {
+        // Most file systems have no room for so many.
+        let said = String::from_utf8_lossy(&out.stderr);
+        return assert!(said.contains("No space left") || said.contains("Argument list too long"), "{said}");
+    }
+    let why = "Argument list too long (os error 7)";
+    assert_eq!(changes(&session).await, ["M d/", "M f", "A g"]);
+    assert_eq!(refusals(&session).await, [format!("M d/: {why}"), format!("M f: {why}")]);
 }
