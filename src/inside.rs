@@ -24,7 +24,7 @@ use crate::{
     packet,
     session::Hold,
     sys,
-    watch::{self, Watch},
+    watch::{self, Moment, Watch},
 };
 
 /// How long what was killed may take to be gone.
@@ -40,6 +40,8 @@ pub(crate) struct Inside {
     /// Known from birth for a child of ours; a worker tells it.
     pidfd: Option<OwnedFd>,
     watches: Arc<[Watch]>,
+    /// What was there before is not the command's.
+    since: Moment,
     /// Whether it is a child of this process, so that its zombie is ours to take away.
     is_child: bool,
     /// Whether it said that everything of it has ended.
@@ -91,13 +93,21 @@ impl Inside {
 
     /// `watches` are paths to look at when everything inside has ended, however it ends.
     pub(crate) fn watch(&mut self, watches: &Arc<[Watch]>) {
-        self.watches = Arc::clone(watches);
+        (self.watches, self.since) = (Arc::clone(watches), Moment::now());
     }
 
     /// A worker that a zygote was ordered to fork.
     pub(crate) fn worker(control: OwnedFd) -> Self {
-        let watches = Arc::default();
-        Self { control, pidfd: None, watches, is_child: false, over: false, hold: None, leaf: None }
+        Self {
+            control,
+            pidfd: None,
+            watches: Arc::default(),
+            since: Moment::now(),
+            is_child: false,
+            over: false,
+            hold: None,
+            leaf: None,
+        }
     }
 
     /// Its cgroup, where it has one; removed once everything of it has ended.
@@ -116,9 +126,9 @@ impl Inside {
         Ok((control, self.pidfd.take().ok_or(io::ErrorKind::NotFound)?))
     }
 
-    /// It has a command of a session from now on.
+    /// It has a command of a session from now on. It may have waited long for it.
     pub(crate) fn hold(&mut self, hold: Hold) {
-        self.hold = Some(hold);
+        (self.hold, self.since) = (Some(hold), Moment::now());
     }
 
     /// Its PID 1.
@@ -156,7 +166,7 @@ impl Inside {
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
     pub(crate) fn undo(&self) -> Vec<Denial> {
-        watch::undo(&self.watches)
+        watch::undo(&self.watches, self.since)
     }
 
     /// Sends a message and descriptors with it. `EPIPE` where nobody is left to receive it.
@@ -261,7 +271,8 @@ impl Drop for Inside {
             return;
         }
         let watches = std::mem::take(&mut self.watches);
-        let remains = Remains { pidfd, watches, _hold: self.hold.take(), _leaf: self.leaf.take() };
+        let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
+        let remains = Remains { pidfd, watches, since, _hold: hold, _leaf: leaf };
         if remains.have_ended(PollTimeout::ZERO) {
             return;
         }
@@ -279,6 +290,7 @@ impl Drop for Inside {
 struct Remains {
     pidfd: OwnedFd,
     watches: Arc<[Watch]>,
+    since: Moment,
     /// Let go after the rest.
     _hold: Option<Hold>,
     /// Removed after the rest, when nobody is in it any more.
@@ -310,6 +322,6 @@ impl Drop for Remains {
         // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
         self.have_ended(PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
-        watch::log(&watch::undo(&self.watches));
+        watch::log(&watch::undo(&self.watches, self.since));
     }
 }

@@ -2,9 +2,11 @@
 //! in their place is taken away again after it ended, and reported.
 //!
 //! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
-//! step starts from a descriptor, follows no link, and what is checked is what is changed.
+//! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
+//! with the rights of a command, and nothing is removed that was there before it.
 
 mod forbid;
+mod moment;
 mod remove;
 
 use std::{
@@ -25,12 +27,16 @@ use nix::{
 };
 
 use crate::{
+    files::rights,
     host::open_without_links,
     outcome::{Basis, Denial},
     overlay::Never,
 };
 
-pub(crate) use self::forbid::{Making, forbids};
+pub(crate) use self::{
+    forbid::{Making, forbids},
+    moment::Moment,
+};
 
 /// A path to look at after the command, in a granted directory of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,9 +86,9 @@ impl Watch {
     }
 }
 
-/// Looks at every watched path, undoes what was done to it, and says so.
-pub(crate) fn undo(watches: &[Watch]) -> Vec<Denial> {
-    watches.iter().filter_map(check).collect()
+/// Looks at every watched path, undoes what was done to it since, and says so.
+pub(crate) fn undo(watches: &[Watch], since: Moment) -> Vec<Denial> {
+    watches.iter().filter_map(|watch| check(watch, since)).collect()
 }
 
 /// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
@@ -102,8 +108,8 @@ pub(crate) fn log(denials: &[Denial]) {
     }
 }
 
-fn check(watch: &Watch) -> Option<Denial> {
-    match undone(watch) {
+fn check(watch: &Watch, since: Moment) -> Option<Denial> {
+    match undone(watch, since) {
         Ok(None) => None,
         Ok(Some((path, what))) => Some(denial(&watch.base.join(path), what)),
         Err(error) => Some(denial(&watch.on_host(), &format!("it could not be undone: {error}"))),
@@ -111,24 +117,25 @@ fn check(watch: &Watch) -> Option<Denial> {
 }
 
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone(watch: &Watch) -> io::Result<Option<(&Path, &'static str)>> {
+fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, &'static str)>> {
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(&watch.base, &watch.path)? else { return Ok(None) };
+        let Some(place) = Place::of(&watch.base, &watch.path, since)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        place.put_back_link(to)?;
+        rights::of_a_command(|| place.put_back_link(to))?;
         return Ok(Some((&watch.path, "the link was put back")));
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(&watch.base, part)? else { return Ok(None) };
+        let Some(place) = Place::of(&watch.base, part, since)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
-            return place.judge(watch, kind(&stat)).map(|what| what.map(|what| (part, what)));
+            let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
+            return judged.map(|what| what.map(|what| (part, what)));
         }
         if kind(&stat) != SFlag::S_IFDIR {
-            return place.remove().map(|what| Some((part, what)));
+            return rights::of_a_command(|| place.remove()).map(|what| Some((part, what)));
         }
     }
     Ok(None)
@@ -159,12 +166,14 @@ fn kind(stat: &FileStat) -> SFlag {
 struct Place {
     parent: OwnedFd,
     name: OsString,
+    /// Nothing is removed that was there before.
+    since: Moment,
 }
 
 impl Place {
     /// The directory that `path` below `base` lies in, reached without following any link; `None` where there is no
     /// such directory.
-    fn of(base: &Path, path: &Path) -> io::Result<Option<Self>> {
+    fn of(base: &Path, path: &Path, since: Moment) -> io::Result<Option<Self>> {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
         let mut parent = open_without_links(base, OFlag::O_DIRECTORY)?;
         for part in path.parent().into_iter().flat_map(Path::iter) {
@@ -173,7 +182,7 @@ impl Place {
                 next => parent = next?,
             }
         }
-        Ok(Some(Self { parent, name: name.to_owned() }))
+        Ok(Some(Self { parent, name: name.to_owned(), since }))
     }
 
     /// What is there; `None` where nothing is.
@@ -204,9 +213,9 @@ impl Place {
         readlinkat(&self.parent, self.name.as_os_str()).is_ok_and(|now| now == to.as_os_str())
     }
 
-    /// Removes what is there; where that does not work, moves it to a name that nothing obeys.
+    /// Removes what is there; where that does not work, or it was there before, moves it to a name that nothing obeys.
     fn remove(&self) -> io::Result<&'static str> {
-        match remove::entry(self.parent.as_fd(), &self.name, 0) {
+        match remove::entry(self.parent.as_fd(), &self.name, self.since) {
             Ok(()) => Ok("it was removed"),
             Err(error) => self.move_aside().map_err(|_| error),
         }
@@ -254,7 +263,7 @@ impl Place {
         let hooks = remove::open_directory(self.parent.as_fd(), &self.name)?;
         let names = remove::names(&hooks)?;
         let live = names.iter().filter(|name| !name.as_encoded_bytes().ends_with(b".sample"));
-        live.map(|name| remove::entry(hooks.as_fd(), name, 0))
+        live.map(|name| remove::entry(hooks.as_fd(), name, self.since))
             .try_fold(0, |count, done| done.map(|()| count + 1))
     }
 }
@@ -280,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_link_at_a_watched_path_is_removed_and_not_followed() {
-        let (base, victim) = directories();
+        let (since, (base, victim)) = (Moment::now(), directories());
         fs::create_dir(base.path().join(".git")).expect("a directory");
         let watches = [
             watch(base.path(), ".git/hooks", Expected::NoRepository),
@@ -289,39 +298,44 @@ mod tests {
         for name in ["hooks", "commondir"] {
             symlink(victim.path(), base.path().join(".git").join(name)).expect("a link");
         }
-        assert_eq!(undo(&watches).len(), 2);
+        assert_eq!(undo(&watches, since).len(), 2);
         assert!(victim.path().join("sub/file").exists());
         assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 0);
     }
 
     #[test]
     fn a_link_on_the_way_to_a_watched_path_is_removed_and_not_followed() {
-        let (base, victim) = directories();
+        let (since, (base, victim)) = (Moment::now(), directories());
         let watches = [watch(base.path(), "a/sub", Expected::Absent)];
         symlink(victim.path(), base.path().join("a")).expect("a link");
-        assert_eq!(undo(&watches).len(), 1);
+        assert_eq!(undo(&watches, since).len(), 1);
         assert!(victim.path().join("sub/file").exists());
         assert!(fs::symlink_metadata(base.path().join("a")).is_err());
     }
 
     #[test]
-    fn an_old_tree_that_is_renamed_into_place_is_undone() {
+    fn an_old_tree_that_is_renamed_into_place_is_moved_aside() {
         let (base, _) = directories();
         fs::create_dir_all(base.path().join("old/hooks")).expect("a directory");
         fs::write(base.path().join("old/hooks/pre-commit"), "").expect("a file");
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+        let since = Moment::now();
         let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
         fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
-        assert_eq!(undo(&watches).len(), 1);
-        assert!(!base.path().join(".git/hooks/pre-commit").exists());
+        assert_eq!(undo(&watches, since).len(), 1);
+        assert!(!base.path().join(".git/hooks").exists());
+        assert!(
+            base.path().join(".git/hooks.refused-by-kennel.0/pre-commit").exists(),
+            "it was there before"
+        );
     }
 
     #[test]
     fn a_link_that_was_exchanged_is_put_back() {
-        let (base, victim) = directories();
+        let (since, (base, victim)) = (Moment::now(), directories());
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
-        assert_eq!(undo(&watches).len(), 1);
+        assert_eq!(undo(&watches, since).len(), 1);
         assert_eq!(fs::read_link(base.path().join("link")).expect("a link"), Path::new("there"));
         assert!(victim.path().join("sub/file").exists());
     }

@@ -18,7 +18,7 @@ use crate::{
         footing::{Change, Footing},
     },
     prepared::Bytes,
-    watch::Watch,
+    watch::{Moment, Watch},
 };
 
 /// What compile needs to do its work again.
@@ -34,6 +34,8 @@ pub(super) struct Ground {
 struct Now {
     footing: Footing,
     watches: Arc<[Watch]>,
+    /// When somebody got a hold while nobody had one.
+    since: Moment,
     /// What protects the protected paths; nothing else can have changed.
     protection: Option<Entry>,
     /// Steps that put up again what the zygote may have lost.
@@ -98,6 +100,7 @@ impl Now {
         Self {
             footing: compiled.footing.clone(),
             watches: Arc::clone(&compiled.watches),
+            since: Moment::now(),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             again: compiled.again.clone(),
             own: None,
@@ -145,6 +148,9 @@ impl Ground {
                 now.generation = generation;
             }
         }
+        if is_idle {
+            now.since = Moment::now();
+        }
         self.holds.fetch_add(1, SeqCst);
         Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
     }
@@ -179,6 +185,11 @@ impl Ground {
 
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         Arc::clone(&self.lock().watches)
+    }
+
+    /// What was there before was made by no command that may still run, nor by the last that ran.
+    pub(super) fn since(&self) -> Moment {
+        self.lock().since
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {

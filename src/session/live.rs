@@ -338,7 +338,7 @@ impl Live {
         if let Some(serving) = &self.serving {
             serving.gone().await;
         }
-        watch::log(&watch::undo(&self.ground.watches()));
+        watch::log(&watch::undo(&self.ground.watches(), self.ground.since()));
     }
 
     /// Whether it was ended from this side.

@@ -13,7 +13,10 @@ use super::{
     ground::{Entered, Hold},
     live::{Live, MOST_TRIES, is_in_motion},
 };
-use crate::{Error, watch::Watch};
+use crate::{
+    Error,
+    watch::{Moment, Watch},
+};
 
 /// A view without a process in it.
 #[derive(Debug)]
@@ -29,6 +32,7 @@ pub(crate) struct Tree {
 pub(crate) struct Visit {
     tree: Arc<Tree>,
     watches: Arc<[Watch]>,
+    since: Moment,
     directory: PathBuf,
     _hold: Hold,
 }
@@ -42,6 +46,11 @@ impl Visit {
     /// Paths that nothing may be made at.
     pub(crate) fn watches(&self) -> &[Watch] {
         &self.watches
+    }
+
+    /// When it began: what was there before, it did not make.
+    pub(crate) fn since(&self) -> Moment {
+        self.since
     }
 
     /// A path of the sandbox, absolute: where a command that starts in the session's directory would find it.
@@ -67,6 +76,7 @@ impl Live {
                     return Ok(Visit {
                         tree: tree?,
                         watches: self.ground().watches(),
+                        since: Moment::now(),
                         directory: self.prepared().compiled.directory.clone(),
                         _hold: entered.hold,
                     });

@@ -11,6 +11,7 @@ use std::{
 };
 
 use nix::{
+    NixPath,
     dir::Dir,
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat, renameat2},
@@ -18,23 +19,45 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use crate::files::temporary_name;
+use super::Moment;
+use crate::{
+    files::{rights, temporary_name},
+    sys::{self, Times},
+};
 
 /// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
 const DEEPEST: u32 = 200;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Removes `name` in `parent`, whatever it is.
-pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, depth: u32) -> io::Result<()> {
-    entry_or(parent, name, depth, &mut |_, _| Err(Errno::EISDIR.into()))
+/// Names in one directory that take up more bytes are not listed.
+const MOST_BYTES: usize = 128 << 20;
+
+/// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
+pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
+    check(parent, name, since, 0)?;
+    // Somebody may put into it what is old meanwhile: so every name is looked at again.
+    entry_or(parent, name, 0, Some(since), &mut |_, _| Err(Errno::EISDIR.into()))
+}
+
+/// # Errors
+/// Something in it was there before, or it is too deep.
+fn check(parent: BorrowedFd<'_>, name: &OsStr, since: Moment, depth: u32) -> io::Result<()> {
+    if !since.check(&times(parent, name)?)?.is_directory {
+        return Ok(());
+    }
+    if depth >= DEEPEST {
+        return Err(Errno::EISDIR.into());
+    }
+    let directory = open_directory(parent, name)?;
+    names(&directory)?.iter().try_for_each(|name| check(directory.as_fd(), name, since, depth + 1))
 }
 
 /// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
 pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let mut left = vec![name.to_owned()];
     while let Some(name) = left.pop() {
-        entry_or(base, &name, 0, &mut |parent, name| {
+        entry_or(base, &name, 0, None, &mut |parent, name| {
             let up = temporary_name();
             // To move a directory elsewhere takes the right to write in it.
             take_rights(openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?.as_fd())?;
@@ -55,8 +78,12 @@ fn entry_or(
     parent: BorrowedFd<'_>,
     name: &OsStr,
     depth: u32,
+    since: Option<Moment>,
     too_deep: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
 ) -> io::Result<()> {
+    if let Some(since) = since {
+        since.check(&times(parent, name)?)?;
+    }
     match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
         Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {}
         Err(Errno::EISDIR | Errno::EPERM) => return too_deep(parent, name),
@@ -64,9 +91,13 @@ fn entry_or(
     }
     let directory = open_directory(parent, name)?;
     for name in names(&directory)? {
-        entry_or(directory.as_fd(), &name, depth + 1, too_deep)?;
+        entry_or(directory.as_fd(), &name, depth + 1, since, too_deep)?;
     }
     Ok(with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir))?)
+}
+
+fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
+    with_rights(parent, || name.with_nix_path(|name| sys::times(parent, name))?)
 }
 
 /// Opens a directory for listing, also one whose owner took the right to do so from himself.
@@ -82,12 +113,19 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
 }
 
 /// The names in a directory.
+///
+/// # Errors
+/// `E2BIG` where there are too many.
 pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     let mut listing = Dir::openat(directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?;
-    let mut names = Vec::new();
+    let (mut names, mut bytes) = (Vec::new(), 0);
     for entry in listing.iter() {
         let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
         if !matches!(name.as_bytes(), b"." | b"..") {
+            bytes += size_of::<OsString>() + name.len();
+            if bytes > MOST_BYTES {
+                return Err(Errno::E2BIG.into());
+            }
             names.push(name);
         }
     }
@@ -114,8 +152,10 @@ pub(super) fn with_rights<T>(
 }
 
 /// Makes a directory accessible to its owner, who the command ran as. The link in /proc leads to the very inode.
+/// Others' directories stay as they are, also for root.
 fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
     let mode = Mode::from_bits_truncate(fstat(directory)?.st_mode) | Mode::S_IRWXU;
     let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    fchmodat(nix::fcntl::AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+    let take = || Ok(fchmodat(nix::fcntl::AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)?);
+    rights::of_a_command(take).map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))
 }

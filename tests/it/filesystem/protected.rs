@@ -1,10 +1,18 @@
 //! Protected paths of a writable workspace: what programs outside trust stays as it is.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 
-use crate::support::{fails, has, kennel, patient_flag, report, require, stderr, succeeds, workspace};
+use crate::support::{
+    fails, has, kennel, only_as_root, patient_flag, report, require, stderr, succeeds, workspace,
+};
 
 /// A workspace that looks like a repository.
 fn repository() -> tempfile::TempDir {
@@ -204,4 +212,93 @@ fn hooks_of_a_repository_made_inside_are_removed() {
         denials(&report, dir.path()).into_iter().map(|(subject, _)| subject).collect();
     assert_eq!(subjects, [".git/hooks", ".git/config"]);
     assert!(!dir.path().join(".git/hooks/pre-commit").exists());
+}
+
+/// Runs a command with the protected path `prot`, does something outside meanwhile, and answers what was told.
+fn meanwhile(dir: &Path, outside: impl FnOnce()) -> String {
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = "touch runs; while [ ! -e done ]; do sleep 0.05; done";
+    let mut run = kennel(dir, &["--protect", "prot"], &["sh", "-c", script]);
+    let run = run.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while !dir.join("runs").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the command has not started");
+        sleep(Duration::from_millis(20));
+    }
+    outside();
+    fs::write(dir.join("done"), "").unwrap();
+    stderr(&run.wait_with_output().unwrap())
+}
+
+/// Where a protected path was moved to.
+fn aside(path: &str) -> PathBuf {
+    PathBuf::from(format!("{path}.refused-by-kennel.0"))
+}
+
+/// Time that every clock of a file system shows.
+fn grow_old() {
+    sleep(Duration::from_millis(1100));
+}
+
+#[test]
+fn what_was_there_before_is_moved_aside_and_not_removed() {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join("private/sub")).unwrap();
+    fs::write(dir.path().join("private/sub/f"), "keep").unwrap();
+    fs::set_permissions(dir.path().join("private"), fs::Permissions::from_mode(0o700)).unwrap();
+    grow_old();
+    let told = meanwhile(dir.path(), || {
+        fs::rename(dir.path().join("private"), dir.path().join("prot")).unwrap();
+    });
+    assert!(told.contains(".refused-by-kennel"), "{told}");
+    assert!(!dir.path().join("prot").exists(), "{told}");
+    let kept = dir.path().join(aside("prot")).join("sub/f");
+    assert_eq!(fs::read_to_string(kept).expect("what was there before"), "keep", "{told}");
+}
+
+#[test]
+fn what_was_there_before_is_kept_also_where_the_command_put_it_into_something_new() {
+    for script in ["mkdir prot; mv old prot/", "mkdir -p prot/a; mv old prot/a/", "mv old/f prot"] {
+        let dir = workspace();
+        fs::create_dir(dir.path().join("old")).unwrap();
+        fs::write(dir.path().join("old/f"), "keep").unwrap();
+        grow_old();
+        let output = kennel(dir.path(), &["--protect", "prot"], &["sh", "-c", script]).output().unwrap();
+        let at = dir.path().join(aside("prot"));
+        let found = [at.join("old/f"), at.join("a/old/f"), at].map(fs::read_to_string);
+        assert!(found.iter().flatten().any(|text| text == "keep"), "{script}: {output:?}");
+        assert!(!dir.path().join("prot").exists(), "{script}");
+    }
+}
+
+#[test]
+fn a_command_of_a_user_removes_nothing_of_others_by_way_of_what_is_undone() {
+    only_as_root!();
+    let dir = workspace();
+    let theirs = dir.path().join("x/u");
+    fs::create_dir_all(theirs.join("sub")).unwrap();
+    fs::write(theirs.join("sub/f"), "keep").unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&theirs, Some(1000), Some(1000)).unwrap();
+    grow_old();
+    let script = "rm -rf x; mkdir .git; mv x .git/commondir";
+    let output = kennel(dir.path(), &[], &["sh", "-c", script]).output().unwrap();
+    let kept = dir.path().join(aside(".git/commondir")).join("u/sub/f");
+    assert_eq!(fs::read_to_string(kept).expect("what root may not remove"), "keep", "{output:?}");
+    assert!(!dir.path().join(".git/commondir").exists(), "{output:?}");
+}
+
+#[test]
+fn what_is_undone_is_undone_without_the_rights_of_root() {
+    only_as_root!();
+    let dir = workspace();
+    let told = meanwhile(dir.path(), || {
+        let theirs = dir.path().join("made/u");
+        fs::create_dir_all(theirs.join("sub")).unwrap();
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
+        chown(&theirs, Some(1000), Some(1000)).unwrap();
+        fs::rename(dir.path().join("made"), dir.path().join("prot")).unwrap();
+    });
+    assert!(told.contains(".refused-by-kennel"), "{told}");
+    assert!(dir.path().join(aside("prot")).join("u/sub").exists(), "{told}");
 }
