@@ -159,8 +159,13 @@ fn directory(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -
     if view.writable().any(reachable) {
         return Err(invalid("lies in what is granted writable, or around it"));
     }
-    if file_system(&source.path).map_err(refused)? == statfs::OVERLAYFS_SUPER_MAGIC {
+    let kind = file_system(&source.path).map_err(refused)?;
+    if kind == statfs::OVERLAYFS_SUPER_MAGIC {
         return Err(invalid("lies on an overlay itself"));
+    }
+    // Whose it is and who can reach it would be what another machine says, or another user's program.
+    if is_remote(kind) {
+        return Err(invalid("lies on a network or FUSE file system"));
     }
     if metadata.mode() & OTHERS != 0 {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "others can reach it");
@@ -178,7 +183,7 @@ fn check_workspace(workspace: &Source) -> Result<(), Error> {
     let path = &workspace.path;
     let remedy = "copy it to a file system of this machine, or go without --overlay";
     let kind = file_system(path).map_err(|error| refused("workspace", path, error, remedy))?;
-    if REMOTE.contains(&(kind.0 & 0xffff_ffff)) {
+    if is_remote(kind) {
         let reason =
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
         let error = io::Error::new(io::ErrorKind::InvalidInput, reason);
@@ -227,6 +232,10 @@ fn check_grants(view: &View, workspace: &Source) -> Result<(), Error> {
 
 fn file_system(path: &Path) -> io::Result<FsType> {
     Ok(statfs::statfs(path)?.filesystem_type())
+}
+
+fn is_remote(kind: FsType) -> bool {
+    REMOTE.contains(&(kind.0 & 0xffff_ffff))
 }
 
 fn refused(what: &'static str, path: &Path, source: io::Error, remedy: &str) -> Error {

@@ -2,7 +2,6 @@
 
 use std::{
     fs::File,
-    io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::Path,
 };
@@ -48,8 +47,8 @@ impl Commit<'_> {
         for (name, value) in compare::attributes(&ours.into())? {
             file.set_xattr(name, &value)?;
         }
-        if lower.is_some_and(|lower| kind(lower) == FileKind::File) {
-            match self.access_list(path)? {
+        if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
+            match self.access_list(path, lower)? {
                 Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
                 // That of its directory, which the one that is there has not got.
                 None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
@@ -62,8 +61,12 @@ impl Commit<'_> {
     }
 
     /// The access list of a file of the workspace, which it keeps.
-    fn access_list(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    fn access_list(&self, path: &Path, lower: &FileStat) -> Result<Option<Vec<u8>>, Refusal> {
         let held = self.workspace.open(path, OFlag::O_PATH)?;
+        let now = fstat(&held)?;
+        if (now.st_dev, now.st_ino) != (lower.st_dev, lower.st_ino) {
+            return Err(Refusal::Conflict);
+        }
         let list = xattr::get_deref(format!("/proc/self/fd/{}", held.as_raw_fd()), ACCESS_LIST);
         Ok(without_attribute(list)?.flatten())
     }

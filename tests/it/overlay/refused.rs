@@ -85,3 +85,53 @@ fn a_session_by_name_has_nobody_who_commits() {
     assert_eq!(kennel.status.code(), Some(125));
     assert!(stderr(&kennel).contains("nobody could commit"), "{}", stderr(&kennel));
 }
+
+/// A file system of one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`; what follows is
+/// run meanwhile.
+const FUSE: &str = r#"
+import ctypes, os, struct, subprocess, sys
+fuse = os.open('/dev/fuse', os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+options = b'fd=%d,rootmode=40000,user_id=0,group_id=0' % fuse
+if libc.mount(b'x', sys.argv[1].encode(), b'fuse', 0, options):
+    sys.exit('no mount: ' + os.strerror(ctypes.get_errno()))
+child = os.fork()
+if child == 0:
+    while True:
+        try: request = os.read(fuse, 1 << 18)
+        except OSError: os._exit(0)
+        _, code, unique = struct.unpack_from('IIQ', request)
+        answer = {
+            3: struct.pack('QII6Q10I', 9, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0o40700, 2, 0, 0, 0, 4096, 0),
+            17: struct.pack('5Q4I24x', 0, 0, 0, 0, 0, 4096, 255, 4096, 0),
+            26: struct.pack('4I48x', 7, 31, 0, 0),
+        }.get(code)
+        if code in (2, 38, 42): continue
+        error = 0 if answer else -38
+        os.write(fuse, struct.pack('IiQ', 16 + len(answer or b''), error, unique) + (answer or b''))
+status = subprocess.run(sys.argv[2:]).returncode
+os.kill(child, 9)
+sys.exit(status)
+"#;
+
+#[test]
+fn a_directory_that_a_program_serves() {
+    crate::support::only_as_root!();
+    crate::support::require!(crate::support::has("python3"), "python3");
+    crate::support::require!(crate::support::has("unshare"), "unshare");
+    crate::support::require!(Path::new("/dev/fuse").exists(), "/dev/fuse");
+    let (dir, served) = (workspace(), upper());
+    let output = std::process::Command::new("timeout")
+        .args(["60", "unshare", "-m", "python3", "-c", FUSE])
+        .arg(served.path())
+        .arg(crate::support::kennel_path())
+        .args(["run", "--overlay-upper"])
+        .arg(served.path())
+        .args(["--", "true"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("lies on a network or FUSE file system"), "{output:?}");
+    assert_eq!(output.status.code(), Some(125), "{said}");
+}
