@@ -144,7 +144,12 @@ async fn bombs_that_never_give_up_end_by_their_time() {
         let out = attack(words, endless()).await;
         let ended = (out.ended, out.limit);
         let by_refusal = words[0] == "sh" && out.ended == Ended::Exited && !out.status.success();
-        assert!(by_refusal || ended == (Ended::TimedOut, Some(Limit::WallTime)), "{words:?}: {out:?}");
+        // So many processes may take more than the memory that a cgroup has for all of them.
+        let by_memory = out.limit == Some(Limit::Memory) && crate::cgroups::has_groups();
+        assert!(
+            by_refusal || by_memory || ended == (Ended::TimedOut, Some(Limit::WallTime)),
+            "{words:?}: {out:?}"
+        );
     }
 }
 
