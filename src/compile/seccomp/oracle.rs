@@ -69,6 +69,18 @@ const TELLING: &[u32] = &[
     75,
     96,
     99,
+    127,
+    128,
+    131,
+    199,
+    200,
+    215,
+    216,
+    1087,
+    1088,
+    1152,
+    1215,
+    1216,
     0o2000,
     0o2755,
     0o4000,
@@ -276,9 +288,10 @@ fn second_opinion() -> BpfProgram {
         };
         [others].into_iter().chain(levels.iter().map(of_level)).collect::<Vec<_>>()
     };
-    let ip: Vec<u64> = [16..20, 64..72, 96..100].into_iter().flatten().collect();
+    let ip: Vec<u64> =
+        [16..20, 64..72, 96..100, 128..132, 200..216, 1088..1216].into_iter().flatten().collect();
+    let ip6: Vec<u64> = [34, 35, 64, 65, 68, 69, 75].into_iter().chain(200..216).collect();
     for call in [libc::SYS_setsockopt, libc::SYS_getsockopt] {
-        let ip6 = [34, 35, 64, 65, 68, 69];
         calls.insert(call, options(&[(1, &[32, 33, 36, 75]), (6, &[19]), (0, &ip), (41, &ip6)]));
     }
     let domains = [0, 8, 0x20000, 0x20008, 0x40000, 0xffff_ffff];
