@@ -7,6 +7,7 @@
 mod calls;
 mod info;
 mod kind;
+mod names;
 mod replace;
 pub(crate) mod rights;
 mod stream;
@@ -21,7 +22,7 @@ pub use self::{
     info::{FileEntry, FileInfo, FileKind},
     stream::{FileReader, FileWriter},
 };
-pub(crate) use self::{kind::kind, replace::temporary_name};
+pub(crate) use self::{kind::kind, names::names, replace::temporary_name};
 use crate::{Error, Session, session::Visit};
 
 /// Larger files are not read into memory, in bytes.

@@ -27,7 +27,7 @@ use nix::{
 };
 
 use crate::{
-    files::rights,
+    files::{names, rights},
     host::open_without_links,
     outcome::{Basis, Denial},
     overlay::Never,
@@ -261,7 +261,7 @@ impl Place {
 
     fn remove_each_hook(&self) -> io::Result<usize> {
         let hooks = remove::open_directory(self.parent.as_fd(), &self.name)?;
-        let names = remove::names(&hooks)?;
+        let names = names(&hooks)?;
         let live = names.iter().filter(|name| !name.as_encoded_bytes().ends_with(b".sample"));
         live.map(|name| remove::entry(hooks.as_fd(), name, self.since))
             .try_fold(0, |count, done| done.map(|()| count + 1))

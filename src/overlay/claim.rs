@@ -24,6 +24,7 @@ use xattr::FileExt;
 use super::{OverlayError, tree::Tree};
 use crate::{
     compile::overlay::{OTHERS, UPPER, WORK},
+    files::names,
     host::open_without_links,
     watch,
 };
@@ -61,7 +62,7 @@ impl Claim {
         if is_own && metadata.mode() & OTHERS != 0 {
             return Err(OverlayError::Reachable { path: path.to_owned() });
         }
-        if !is_own || !super::tree::names(&own).map_err(failed)?.is_empty() {
+        if !is_own || !names(&own).map_err(failed)?.is_empty() {
             return Err(OverlayError::NotEmpty { path: path.to_owned() });
         }
         check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;

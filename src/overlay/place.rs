@@ -22,7 +22,7 @@ use super::{
     tree,
 };
 use crate::{
-    files::{FileKind, kind, temporary_name},
+    files::{FileKind, kind, names, temporary_name},
     watch,
 };
 
@@ -110,7 +110,7 @@ impl Temporary {
         let (mut temporary, ()) = Self::make(parent, |parent, name| mkdirat(parent, name, Mode::S_IRWXU))?;
         let held = openat(&temporary.parent, temporary.name.as_os_str(), DIRECTORY, Mode::empty())?;
         // One that has anything in it is another that got the name.
-        if !tree::names(&held)?.is_empty() {
+        if !names(&held)?.is_empty() {
             return Err(Errno::ESTALE.into());
         }
         temporary.own = Some(Own::of(&fstat(&held)?, Removal::Empty));
@@ -259,7 +259,7 @@ fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Re
     if depth == DEEPEST {
         return Err(Errno::ENAMETOOLONG.into());
     }
-    for name in tree::names(directory)? {
+    for name in names(directory)? {
         let Some(stat) = tree::stat(directory.as_fd(), &name)? else { continue };
         let path = path.join(&name);
         // Also a directory: what was moved into it from elsewhere need not be newer.

@@ -22,7 +22,7 @@ use super::{
     ledger::{Ledger, State},
     tree::{self, Changed, Tree},
 };
-use crate::files::{FileKind, kind};
+use crate::files::{FileKind, kind, names};
 
 /// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
 const MOST_BYTES: usize = 128 << 20;
@@ -107,7 +107,7 @@ impl Scan<'_> {
     fn level(&mut self, level: &Level) -> io::Result<()> {
         let directory = self.changed.list(&level.path)?;
         let lower = if level.lower.is_some() { self.lower.directory(&level.path)? } else { None };
-        let names = tree::names(&directory)?;
+        let names = names(&directory)?;
         for name in &names {
             let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
             if kind(&upper) != FileKind::Directory && self.state.is_applied(&level.path.join(name), &upper) {
@@ -124,14 +124,14 @@ impl Scan<'_> {
     }
 
     /// What a directory that takes the place of another does not have any more.
-    fn left_out(&mut self, level: &Level, lower: &OwnedFd, names: &[OsString]) -> io::Result<()> {
+    fn left_out(&mut self, level: &Level, lower: &OwnedFd, listed: &[OsString]) -> io::Result<()> {
         let lower = tree::open_for_listing(lower)?;
-        for name in tree::names(&lower)? {
+        for name in names(&lower)? {
             let path = level.path.join(&name);
             // Of one that was committed, only what was committed with it.
             let counts = !self.state.made(&level.path) || self.state.has(&path);
             if counts
-                && names.binary_search(&name).is_err()
+                && listed.binary_search(&name).is_err()
                 && let Some(there) = tree::stat(lower.as_fd(), &name)?
             {
                 self.deleted(path, there, level)?;

@@ -3,17 +3,13 @@
 
 use std::{
     cell::RefCell,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use nix::{
-    dir::Dir,
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
@@ -81,31 +77,6 @@ pub(super) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option
         Err(Errno::ENOENT) => Ok(None),
         stat => Ok(Some(stat?)),
     }
-}
-
-/// Names that take up more bytes are not listed.
-const MOST_BYTES: usize = 128 << 20;
-
-/// The names in a directory that is open for listing, sorted.
-///
-/// # Errors
-/// `E2BIG` where there are too many.
-pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
-    let mut listing =
-        Dir::openat(directory, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let (mut names, mut bytes) = (Vec::new(), 0);
-    for entry in listing.iter() {
-        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-        if name != "." && name != ".." {
-            bytes += size_of::<OsString>() + name.len();
-            if bytes > MOST_BYTES {
-                return Err(Errno::E2BIG.into());
-            }
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// Opens a directory that is held for listing.

@@ -2,17 +2,13 @@
 //! part for another meanwhile, leads out of it.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use nix::{
     NixPath,
-    dir::Dir,
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat, renameat2},
     sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
@@ -21,7 +17,7 @@ use nix::{
 
 use super::Moment;
 use crate::{
-    files::{rights, temporary_name},
+    files::{names, rights, temporary_name},
     sys::{self, Times},
 };
 
@@ -29,9 +25,6 @@ use crate::{
 const DEEPEST: u32 = 200;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-
-/// Names in one directory that take up more bytes are not listed.
-const MOST_BYTES: usize = 128 << 20;
 
 /// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
 pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
@@ -110,26 +103,6 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
     let directory = openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?;
     take_rights(directory.as_fd())?;
     Ok(openat(&directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)
-}
-
-/// The names in a directory.
-///
-/// # Errors
-/// `E2BIG` where there are too many.
-pub(super) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
-    let mut listing = Dir::openat(directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?;
-    let (mut names, mut bytes) = (Vec::new(), 0);
-    for entry in listing.iter() {
-        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-        if !matches!(name.as_bytes(), b"." | b"..") {
-            bytes += size_of::<OsString>() + name.len();
-            if bytes > MOST_BYTES {
-                return Err(Errno::E2BIG.into());
-            }
-            names.push(name);
-        }
-    }
-    Ok(names)
 }
 
 /// Opens a directory in another, to go on from there.
