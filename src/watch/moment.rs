@@ -30,14 +30,14 @@ impl Moment {
 
     /// Whether what has these times was not there before. To be renamed is a change to most file systems, so the time of
     /// birth counts where there is one.
-    fn is_before(self, times: &Times) -> bool {
+    fn is_new(self, times: &Times) -> bool {
         self.is_reached_by(times.changed) && times.born.is_none_or(|born| self.is_reached_by(born))
     }
 
     /// # Errors
     /// What has these times was there before.
     pub(super) fn check(self, times: &Times) -> io::Result<&Times> {
-        if self.is_before(times) {
+        if self.is_new(times) {
             return Ok(times);
         }
         Err(io::Error::other("something in it was there before the command"))
@@ -61,7 +61,7 @@ mod tests {
             ((99, 1), Some((101, 1)), false),
         ] {
             let times = Times { changed, born, is_directory: false };
-            assert_eq!(since.is_before(&times), expected, "{times:?}");
+            assert_eq!(since.is_new(&times), expected, "{times:?}");
         }
     }
 }

@@ -26,14 +26,16 @@ pub(crate) mod nr {
     pub(crate) const WAIT4: usize = 61;
     pub(crate) const KILL: usize = 62;
     pub(crate) const FCNTL: usize = 72;
-    pub(crate) const CHDIR: usize = 80;
     pub(crate) const FLOCK: usize = 73;
+    pub(crate) const CHDIR: usize = 80;
     pub(crate) const FCHDIR: usize = 81;
     pub(crate) const UMASK: usize = 95;
     pub(crate) const SETSID: usize = 112;
     pub(crate) const CAPGET: usize = 125;
     pub(crate) const CAPSET: usize = 126;
     pub(crate) const STATFS: usize = 137;
+    pub(crate) const SETPRIORITY: usize = 141;
+    pub(crate) const SCHED_SETSCHEDULER: usize = 144;
     pub(crate) const PIVOT_ROOT: usize = 155;
     pub(crate) const PRCTL: usize = 157;
     pub(crate) const MOUNT: usize = 165;
@@ -45,8 +47,6 @@ pub(crate) mod nr {
     pub(crate) const EPOLL_WAIT: usize = 232;
     pub(crate) const EPOLL_CTL: usize = 233;
     pub(crate) const KEYCTL: usize = 250;
-    pub(crate) const SETPRIORITY: usize = 141;
-    pub(crate) const SCHED_SETSCHEDULER: usize = 144;
     pub(crate) const IOPRIO_SET: usize = 251;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;

@@ -1,8 +1,8 @@
 //! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
 //!
 //! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
-//! `umode_t` (`ioctl` request, socket options, `socket` family, `open` and `send` flags, every mode, `personality`, and `clone` flags,
-//! of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
+//! `umode_t` (`ioctl` request, socket options, `socket` family, `open` and `send` flags, every mode,
+//! `personality`, and `clone` flags, of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
 //! `unsigned long`, so both words are looked at.
 //!
 //! prctl(2) has no rule: what it can give away needs a capability that nobody inside has, the rest binds
