@@ -25,7 +25,7 @@
 mod basics;
 mod between;
 mod command;
-mod counts;
+pub mod counts;
 mod crowd;
 mod death;
 mod end;

@@ -8,27 +8,9 @@ use tokio::runtime::{Builder, Runtime};
 use super::{Place, list, offline, writing};
 use crate::{
     listen::runtime as runtime_directory,
-    session::tree::descendants,
+    session::counts::Counts,
     support::{HEARTBEAT, beats, is_alone, is_silent, stdout, until, workspace},
 };
-
-#[derive(Debug, PartialEq)]
-struct Counts {
-    descriptors: usize,
-    processes: usize,
-    threads: usize,
-}
-
-impl Counts {
-    fn now() -> Self {
-        let entries = |path: &str| fs::read_dir(path).unwrap().count();
-        Self {
-            descriptors: entries("/proc/self/fd"),
-            processes: descendants(std::process::id()).len(),
-            threads: entries("/proc/self/task"),
-        }
-    }
-}
 
 fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -70,13 +52,7 @@ fn a_hundred_wraps_leave_nothing() {
         for round in 0..100 {
             spawned(round).await;
         }
-        for _ in 0..500 {
-            if Counts::now() == before {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert_eq!(Counts::now(), before);
+        Counts::back_to(&before, || {}).await;
         assert_eq!(place.wrapper.sessions(), 1);
         place.wrapper.shutdown().await;
         settled("no process", || Counts::now().processes == 0).await;

@@ -187,7 +187,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
         }
         drop(session);
     }
-    wait("nothing is left", || descriptors() == before && children() == 0).await;
+    wait("nothing is left", || descriptors() <= before && children() == 0).await;
 }
 
 /// As `until`, and the runtime goes on.
