@@ -90,7 +90,9 @@ pub(super) fn limits(
         } else {
             limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
             let lack = groups.lack(Controller::Memory);
-            limit.fall_back(Protection::Memory, State::Degraded, MEMORY_BY_RLIMIT, lack)?;
+            let swapped = if wanted.swap.is_some() { SWAP_BY_NOTHING } else { "" };
+            let detail = format!("{MEMORY_BY_RLIMIT}{swapped}");
+            limit.fall_back(Protection::Memory, State::Degraded, &detail, lack)?;
         }
     }
     if let Some(pids) = wanted.pids.filter(|_| groups.hold(Controller::Pids)) {
@@ -145,6 +147,7 @@ pub(super) fn limits(
 /// those that are mapped, but ends programs that reserve more than they use, such as node.
 const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
                                 files in private places are not counted";
+const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
 
 /// How the number of processes is kept, without a cgroup.
 struct Pids {

@@ -54,6 +54,20 @@ fn memory_limit_says_how_weak_it_is() {
 }
 
 #[test]
+fn a_swap_limit_that_nothing_holds_is_not_silent() {
+    let dir = workspace();
+    let flags = ["--cgroup", "off", "--memory", "64M", "--swap", "8M"];
+    let (output, report) = report(dir.path(), &flags, &["true"]);
+    assert!(output.status.success(), "{output:?}");
+    let (state, detail) = protection(&report, "memory");
+    assert!(
+        state == "degraded" && detail.ends_with("; what is swapped out of it is not limited"),
+        "{detail}"
+    );
+    assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: memory degraded: {detail}")));
+}
+
+#[test]
 fn memory_limit_holds_for_one_process() {
     require!(has("python3"), "python3");
     let dir = workspace();

@@ -15,13 +15,14 @@ mod report;
 mod run;
 mod session;
 mod terminal;
+mod typed;
 mod window;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, process::ExitCode};
 
-use clap::{Parser, error::ErrorKind};
+use clap::error::ErrorKind;
 
-use args::{Arguments, Verb};
+use args::Verb;
 use nix::sys::signal::{SigSet, Signal};
 
 /// Kennel itself failed; the command did not run, or its end is unknown.
@@ -30,7 +31,8 @@ const FAILED: u8 = 125;
 fn main() -> ExitCode {
     // Whoever may write no file gets an error that says so, not a death without a word. Commands begin with none blocked.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
-    let arguments = match Arguments::try_parse() {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let arguments = match typed::parse(&typed) {
         Ok(arguments) => arguments,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
