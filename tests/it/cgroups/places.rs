@@ -6,7 +6,8 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use super::{ground, has_groups, protection, require_groups};
 use crate::support::{
-    kennel, kennel_path, only_as_user, refused, report, stderr, stdout, succeeds, until, workspace,
+    kennel, kennel_path, only_as_root, only_as_user, refused, report, stderr, stdout, succeeds, until,
+    workspace,
 };
 
 #[test]
@@ -165,6 +166,37 @@ fn an_ordinary_user_finds_the_scope_that_is_its_own() {
     let host = ground.0.join("kennel-host");
     until("only the program's own is left", || ground.groups() == [host.clone()]);
     until("nobody is in it", || fs::remove_dir(&host).is_ok());
+}
+
+/// The marks are systemd's, for scopes and services with `Delegate=yes`: root owns every group, so a mark has to say which
+/// is for it to use.
+#[test]
+fn root_finds_the_scope_that_the_service_manager_marked() {
+    only_as_root!();
+    require_groups!();
+    let ground = ground!();
+    let dir = workspace();
+    let script = format!(
+        "echo $$ > {0}/cgroup.procs && exec {1} run --memory 64M -- true",
+        ground.path(),
+        kennel_path().display()
+    );
+    let host = ground.0.join("kennel-host");
+    for mark in [None, Some("trusted.delegate"), Some("user.delegate")] {
+        if let Some(mark) = mark {
+            xattr::set(&ground.0, mark, b"1").unwrap();
+        }
+        let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{mark:?}: {output:?}");
+        // Without a mark the groups lie in that of the whole hierarchy.
+        let left = Vec::from_iter(mark.map(|_| host.clone()));
+        until("only the program's own is left", || ground.groups() == left);
+        until("nobody is in it", || mark.is_none() || fs::remove_dir(&host).is_ok());
+        let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
+        if let Some(mark) = mark {
+            xattr::remove(&ground.0, mark).unwrap();
+        }
+    }
 }
 
 /// Seccomp filters of container engines answer clone3 with ENOSYS.
