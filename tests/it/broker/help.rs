@@ -1,10 +1,14 @@
 //! Asking programs for their help.
 
-use std::{fs, time::Instant};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use kennel::{Class, Ended, run_help, sandbox_available};
 
 use super::Home;
+use crate::support::patient;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -48,7 +52,8 @@ async fn help_ends_after_five_seconds_and_within_its_caps() {
     let start = Instant::now();
     let output = run_help(home.at("bin/tool"), &home.at("in"), &[]).await.unwrap();
     assert_eq!(output.ended, Ended::TimedOut);
-    assert!((5..9).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+    let took = start.elapsed();
+    assert!(took >= Duration::from_secs(5) && took < patient(Duration::from_secs(15)), "{took:?}");
     assert!(text(&output.stdout).ends_with("[kennel: output truncated, 951424 bytes dropped]\n"));
     assert!(text(&output.stderr).ends_with("[kennel: output truncated, 1737856 bytes dropped]\n"));
 }

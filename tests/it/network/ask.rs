@@ -103,7 +103,8 @@ async fn no_answer_is_no() {
     let session = builder.prepare().await.unwrap();
     let begun = Instant::now();
     let output = output(get(session.command("/payload"), &to)).await;
-    assert!((300..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(300) && took < patient(Duration::from_secs(10)), "{took:?}");
     assert!(said(&output).contains("x-kennel-deny: not-allowed"), "{output:?}");
     assert_eq!(denied(&output), [to.as_str()]);
     assert!(origin.is_untouched());

@@ -92,7 +92,8 @@ fn what_is_silent_for_long_is_ended_and_not_as_if_complete() {
     let begun = Instant::now();
     let heard = net.talk(&flags, &[&[&connect(&to), "<part", "<"]]);
     assert!(heard[0].ends_with("part\n[ECONNRESET]\n"), "{heard:?}");
-    assert!((600..4000).contains(&begun.elapsed().as_millis()));
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_millis(600) && took < patient(Duration::from_secs(10)), "{took:?}");
     let at_server = heard_by_server.recv_timeout(patient(Duration::from_secs(5))).unwrap();
     assert_eq!(at_server, Err(std::io::ErrorKind::ConnectionReset));
 }

@@ -6,6 +6,7 @@ use super::{
     Net, Origin, at,
     names::{NameServer, Reply},
 };
+use crate::support::patient;
 
 /// A request in absolute form, and CONNECT, for the same destination.
 fn both(to: &str) -> [String; 2] {
@@ -256,8 +257,8 @@ fn what_takes_too_long() {
     command.extend(asks.iter().map(String::as_str));
     let begun = Instant::now();
     let output = net.command(&flags, &command).output().unwrap();
-    let (took, said) = (begun.elapsed().as_secs(), super::stdout(&output));
-    assert!((9..14).contains(&took), "{took} s: {said}");
+    let (took, said) = (begun.elapsed(), super::stdout(&output));
+    assert!(took >= Duration::from_secs(9) && took < patient(Duration::from_secs(20)), "{took:?}: {said}");
     assert_eq!(
         said.matches("HTTP/1.1 504 Gateway Timeout\r\nx-kennel-error: timeout\r\n").count(),
         4,
