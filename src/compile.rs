@@ -213,7 +213,7 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     identity::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
-    limits::pid_max(&parts, &mut namespaces);
+    limits::pids::pid_max(&parts, &mut namespaces);
     limits::ordinary(&parts, &mut namespaces);
     Ok(Begun { namespaces, groups, enforcement })
 }

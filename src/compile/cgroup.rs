@@ -194,7 +194,7 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u6
             // Whoever hits it first shall be the one who made them.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
             leaf.extend(settings(&of_each, &groups, INIT));
-            (settings(limits, &groups, limits::own_processes(ready)), leaf)
+            (settings(limits, &groups, limits::pids::own_processes(ready)), leaf)
         }
     };
     groups.plan = Some(Arc::new(GroupPlan { shared, leaf, ..plan }));

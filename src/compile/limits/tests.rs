@@ -45,7 +45,7 @@ fn pid_max_is_what_the_kernel_takes_at_least() {
     for (processors, numbers, more) in
         [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
     {
-        let (by, state, how) = super::by_pid_max(&host(processors), 21, "");
+        let (by, state, how) = super::pids::by_pid_max(&host(processors), 21, "");
         assert!(matches!(by, super::By::PidMax(most) if most == numbers), "{processors}");
         assert_eq!(state, State::Degraded);
         assert!(how.ends_with(&format!("as many, and up to {more} more")), "{how}");
