@@ -1,9 +1,11 @@
-//! The zygote of a session and the workers that wait. Decides when a worker is ordered, and which one a command gets.
+//! The zygote of a session, from its first step to its end, and what the session knows of itself.
+
+pub(super) mod workers;
 
 use std::{
     collections::VecDeque,
     fmt, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,40 +13,34 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel_helper::{
-    control::{Report, ZygoteOrder},
-    wire::Field,
-};
+use kennel_helper::control::Report;
 
 use super::{
     ground::{Ground, Settling},
     pressure::Depth,
     stats::{Counts, Guard, Stats},
     tree::Tree,
-    worker::{Taken, Worker},
+    worker::Worker,
 };
 use crate::{
     Enforcement, Error, Host, OverlayError, Policy,
     audit::{Record, Trail},
     caller::Caller,
     cgroup::Groups,
-    compile::{self, Section, Shape},
+    compile::{self, Shape},
     inside::{Arrival, Inside},
     overlay::{self, Claim, Ledger},
     prepared::Prepared,
     proxy::{Ask, Serving, Witness},
-    start::{self, Images, socket_pair},
+    start::{self, Images},
     watch,
 };
-
-/// How long to leave a zygote alone that has more orders than its socket holds.
-const FULL: Duration = Duration::from_millis(1);
 
 /// How long what was killed may take to be gone.
 const LAST_MOMENTS: Duration = Duration::from_secs(1);
 
-/// How often a command comes back to look, where something is being replaced outside all the time.
-pub(super) const MOST_TRIES: u32 = 5;
+/// How often to look whether it is.
+const OFTEN: Duration = Duration::from_millis(1);
 
 /// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
@@ -196,7 +192,7 @@ impl Live {
             match self.ground.settle() {
                 Some(settling) => return Ok(settling),
                 None if begun.elapsed() > LAST_MOMENTS => return Err(OverlayError::Running),
-                None => tokio::time::sleep(FULL).await,
+                None => tokio::time::sleep(OFTEN).await,
             }
         }
     }
@@ -219,95 +215,6 @@ impl Live {
     /// What the session's commands are told under.
     pub(crate) fn span(&self) -> &tracing::Span {
         &self.span
-    }
-
-    /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
-    /// steps of it alone.
-    pub(crate) async fn worker(&self, narrow: Option<&Section>, fail_fast: bool) -> Result<Taken, Error> {
-        let mut tries = 0;
-        let mut entered = self.ground.enter()?;
-        loop {
-            // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
-            let waiting = if narrow.is_none() { self.take_waiting(entered.generation) } else { None };
-            let is_new = waiting.is_none();
-            let mut worker = match waiting {
-                Some(worker) => worker,
-                None if fail_fast => {
-                    return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
-                }
-                None => self.order(narrow).await?,
-            };
-            match worker.hear(&self.prepared, &self.counts, fail_fast).await {
-                Ok(()) if fail_fast && !worker.is_ready() => {
-                    self.lock().push_front(worker);
-                    return Err(Error::Busy);
-                }
-                Ok(()) => return Ok(worker.taken(entered.hold)),
-                // Killed while it waited, or made when something was short: that is not this command's affair.
-                Err(_) if !is_new && !self.has_ended() => {}
-                // Something is being replaced outside at this very moment.
-                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => {
-                    tries += 1;
-                    drop(entered);
-                    entered = self.ground.enter()?;
-                }
-                Err(Error::Lost) => return Err(self.lost()),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// The oldest worker that waits, of those that are not out of date.
-    fn take_waiting(&self, generation: u64) -> Option<Worker> {
-        let mut waiting = self.lock();
-        waiting.retain(|worker| worker.generation() >= generation);
-        waiting.pop_front()
-    }
-
-    /// Orders a worker; waits while the zygote has its hands full.
-    pub(super) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
-        loop {
-            match self.try_order(narrow) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(self.lost()),
-                worker => return worker.map_err(Error::io("order a worker of the session")),
-            }
-        }
-    }
-
-    fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
-        let making = self.ground.making(narrow)?;
-        let (ours, theirs) = socket_pair()?;
-        let mut message = Vec::new();
-        let steps = making.own.as_ref().map(|own| &own.bytes);
-        let leaf = self.groups.as_ref().map(Groups::leaf).transpose()?;
-        ZygoteOrder::Worker {
-            narrow: steps.map_or(0, |steps| steps.length),
-            leaf: u32::from(leaf.is_some()),
-        }
-        .put(&mut message);
-        let descriptors = std::iter::once(theirs.as_fd())
-            .chain(steps.map(AsFd::as_fd))
-            .chain(leaf.as_ref().map(AsFd::as_fd));
-        self.zygote.send(&message, descriptors)?;
-        let mut worker = Inside::worker(ours);
-        worker.lies_in(leaf);
-        worker.watch(&making.watches);
-        Ok(Worker::ordered(worker, making))
-    }
-
-    /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
-    pub(crate) fn refill(&self) {
-        let depth = self.depth.now();
-        while self.lock().len() < depth {
-            match self.try_order(None) {
-                Ok(worker) => self.lock().push_back(worker),
-                Err(error) => {
-                    tracing::warn!(parent: &self.span, %error, "no worker could be ordered");
-                    return;
-                }
-            }
-        }
     }
 
     /// Kills the zygote, and with it everything inside.
@@ -413,9 +320,4 @@ impl Live {
     fn let_go_of_ended(&self) {
         self.background().retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
     }
-}
-
-/// Whether a step failed because what it is about was just being replaced.
-pub(super) fn is_in_motion(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

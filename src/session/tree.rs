@@ -11,7 +11,10 @@ use std::{
 
 use super::{
     ground::{Entered, Hold},
-    live::{Live, MOST_TRIES, is_in_motion},
+    live::{
+        Live,
+        workers::{MOST_TRIES, is_in_motion},
+    },
 };
 use crate::{
     Error,
