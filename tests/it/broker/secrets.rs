@@ -2,9 +2,12 @@
 
 use std::{
     fmt::Debug,
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{BufRead, BufReader, Read, Write},
-    os::unix::{fs::FileExt, process::ExitStatusExt},
+    os::unix::{
+        fs::{FileExt, OpenOptionsExt},
+        process::ExitStatusExt,
+    },
     path::Path,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
@@ -99,7 +102,7 @@ impl Waiting {
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let manifest = home.manifest(
             "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\ncwd = '~/out'\n\
-             operations.wait = 'tool {said} {fifo}'",
+             limits.max_wall_seconds = 300\noperations.wait = 'tool {said} {fifo}'",
         );
         let arguments = [format!("said={}", said.display()), format!("fifo={}", fifo.display())];
         let mut command = home.op(&manifest, &["wait", "--arg", &arguments[0], "--arg", &arguments[1]]);
@@ -139,7 +142,7 @@ impl Waiting {
     }
 
     fn finish(mut self) -> (Home, String) {
-        fs::write(self.home.at("out/fifo"), "go\n").unwrap();
+        go_on(&self.home.at("out/fifo"));
         let status = self.op.wait().unwrap();
         let mut said = String::new();
         self.op.stdout.take().unwrap().read_to_string(&mut said).unwrap();
@@ -151,8 +154,22 @@ impl Waiting {
     }
 }
 
-fn has(haystack: &[u8], needle: &str) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
+fn has(mut haystack: &[u8], needle: &str) -> bool {
+    let (first, rest) = needle.as_bytes().split_first().unwrap();
+    // Whole memories are searched: from one first byte to the next.
+    while haystack.skip_until(*first).unwrap() > 0 {
+        if haystack.starts_with(rest) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Tells the program that it may go on. Who opens a pipe that nobody reads any more would wait for good.
+fn go_on(fifo: &Path) {
+    let mut open = OpenOptions::new();
+    open.write(true).custom_flags(nix::libc::O_NONBLOCK);
+    until("the program listens", || open.open(fifo).is_ok_and(|mut fifo| fifo.write_all(b"go\n").is_ok()));
 }
 
 /// The processes of which this file of /proc can be read and has `needle`.
@@ -275,7 +292,8 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
     }
     fs::copy(kennel_path(), home.at("kennel")).unwrap();
     let manifest = home.manifest(
-        "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\noperations.wait = 'tool {said} {fifo}'",
+        "credential_env_keys = ['TOKEN']\nfs_write = ['~/out']\nlimits.max_wall_seconds = 300\n\
+         operations.wait = 'tool {said} {fifo}'",
     );
     fs::write(home.at("manifest.toml"), manifest).unwrap();
     fs::write(home.at("out/token"), "of a file").unwrap();
@@ -289,7 +307,7 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
         let mut op = op.env("HOME", home.at("out")).env("TOKEN", &secret).spawn().unwrap();
         until("the program has its credential", || said.exists());
         let environment = fs::read(format!("/proc/{}/environ", op.id())).unwrap();
-        fs::write(&fifo, "go\n").unwrap();
+        go_on(&fifo);
         assert!(op.wait().unwrap().success());
         assert!(has(&environment, "TOKEN=") && !has(&environment, &secret), "{file:?}");
         fs::remove_file(&said).unwrap();
