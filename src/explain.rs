@@ -97,6 +97,12 @@ pub(crate) fn clean(text: &str) -> String {
     text.chars().take(LONGEST).map(plain).collect()
 }
 
+/// Text on one line that a terminal only shows: names of files are anybody's.
+pub(crate) fn harmless(text: &str) -> String {
+    let shown = |c: char| if is_harmless(c) { c.to_string() } else { c.escape_default().to_string() };
+    text.chars().map(shown).collect()
+}
+
 /// Neither a control character, nor one that is not seen and changes how others are.
 pub(crate) fn is_harmless(c: char) -> bool {
     !c.is_control()

@@ -1,6 +1,7 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
 mod manual;
+mod output;
 mod report;
 mod session;
 

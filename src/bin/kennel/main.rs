@@ -8,6 +8,7 @@ mod exec;
 mod host;
 mod manual;
 mod op;
+mod output;
 mod overlay;
 mod policy;
 mod probe;

@@ -4,7 +4,7 @@ use std::{
     fmt::Display,
     fs::File,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::Path,
 };
 
@@ -13,7 +13,15 @@ use serde::Serialize;
 
 /// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
 pub(crate) fn say(line: impl Display) {
+    let line: String = line.to_string().chars().flat_map(harmless).collect();
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Names of files are not ours, and a terminal obeys some characters.
+fn harmless(c: char) -> impl Iterator<Item = char> {
+    let escaped = (c.is_control() && c != '\n').then(|| c.escape_default());
+    let plain = escaped.is_none().then_some(c);
+    escaped.into_iter().flatten().chain(plain)
 }
 
 /// Answers on stdout. A reader that has seen enough is no error.
@@ -70,14 +78,32 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 }
 
 /// Creates the file of `--json`. In the workspace an earlier command may have left a link in its place, which must not
-/// lead us elsewhere; links of the system, such as /dev/stdout, may.
+/// lead us elsewhere, or a pipe, which nobody reads; links of the system, such as /dev/stdout, may, and what they lead to
+/// is somebody's already.
+///
+/// # Errors
+/// What cannot be written, or is no file.
 pub(crate) fn create(path: &Path) -> Result<File, Error> {
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true);
-    if !path.starts_with("/dev") && !path.starts_with("/proc") {
-        options.custom_flags(libc::O_NOFOLLOW);
-    }
-    options.open(path).map_err(|error| unwritten(path, error))
+    let open = || match path.to_str() {
+        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => {
+            Ok(io::stdout().as_fd().try_clone_to_owned()?.into())
+        }
+        Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => {
+            Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
+        }
+        _ if path.starts_with("/dev") || path.starts_with("/proc") => File::options().append(true).open(path),
+        _ => {
+            let mut options = File::options();
+            options.write(true).create(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+            let file = options.open(path)?;
+            if !file.metadata()?.is_file() {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            }
+            file.set_len(0)?;
+            Ok(file)
+        }
+    };
+    open().map_err(|error| unwritten(path, error))
 }
 
 /// Writes the report of a command, however it went.

@@ -8,20 +8,19 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, ChildOutput, Command, Ended, Error, Outcome, Report, Sandbox, Session, Stdio, Terminal};
+use kennel::{Child, Command, Ended, Error, Outcome, Report, Sandbox, Session, Stdio, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
 };
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
     runtime::{Builder, Runtime},
     signal::unix::{SignalKind, signal},
-    task::JoinHandle,
 };
 
 use crate::{
     args::Run,
+    output::{Pump, Pumped},
     overlay::{Choice, Settled},
     policy, report,
     terminal::{self, Raw},
@@ -164,13 +163,18 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
     }
     let signals = PassedOn::listen()?;
     let mut child = command.spawn().await?;
-    let stdout = child.stdout.take().map(|stream| pump(stream, tokio::io::stdout()));
-    let stderr = child.stderr.take().map(|stream| pump(stream, tokio::io::stderr()));
+    let (stdout, stderr) =
+        (child.stdout.take().map(Pump::to_stdout), child.stderr.take().map(Pump::to_stderr));
     let mut outcome = until_end(&mut child, signals, None).await?;
     let patience = (outcome.ended == Ended::TimedOut).then_some(PATIENCE);
     let (stdout, stderr) = (drained(stdout, patience).await, drained(stderr, patience).await);
-    outcome.count(stdout.as_ref(), stderr.as_ref());
-    Ok(outcome)
+    outcome.count(stdout.stream.as_ref(), stderr.stream.as_ref());
+    // What could not be said on stderr cannot be said there either; the report says that something is missing.
+    outcome.truncated |= stderr.failed.is_some();
+    match stdout.failed {
+        Some(source) => Err(Error::Io { what: "write to stdout what the command wrote", source }),
+        None => Ok(outcome),
+    }
 }
 
 /// The command gets a terminal of its own; ours becomes a window onto it.
@@ -248,23 +252,9 @@ impl PassedOn {
     }
 }
 
-/// Copies a stream of the command to ours. When ours is closed, the command's goes on being read, so that it ends
-/// as it would have; what it says is lost, as it would have been.
-fn pump(mut from: ChildOutput, mut to: impl AsyncWrite + Unpin + Send + 'static) -> JoinHandle<ChildOutput> {
-    tokio::spawn(async move {
-        if tokio::io::copy(&mut from, &mut to).await.is_err() {
-            let _ = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
-        }
-        let _ = to.flush().await;
-        from
-    })
-}
-
-/// The stream, when everything was copied; `None` where there is none or patience ran out.
-async fn drained(pump: Option<JoinHandle<ChildOutput>>, patience: Option<Duration>) -> Option<ChildOutput> {
-    let pump = pump?;
-    match patience {
-        Some(patience) => tokio::time::timeout(patience, pump).await.ok()?.ok(),
-        None => pump.await.ok(),
+async fn drained(pump: Option<Pump>, patience: Option<Duration>) -> Pumped {
+    match pump {
+        Some(pump) => pump.drained(patience).await,
+        None => Pumped::default(),
     }
 }

@@ -270,8 +270,8 @@ fn second_opinion() -> BpfProgram {
     let tricks = [0x5412, 0x541c, 0x541d, 0x5423];
     let settings = [
         0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931,
-        0x8932, 0x8934, 0x8936, 0x8937, 0x8941, 0x8943, 0x8946, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955,
-        0x8971, 0x8982, 0x8983, 0x89b0,
+        0x8932, 0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8946, 0x8949, 0x894a, 0x894c, 0x8953,
+        0x8955, 0x8971, 0x8982, 0x8983, 0x89b0,
     ];
     let some = [0x8990, 0x89a0, 0x89e0, 0x89f0].into_iter().flat_map(|first| first..first + 16);
     let wireless = (0x8b00..0x8c00).step_by(2);
@@ -289,8 +289,8 @@ fn second_opinion() -> BpfProgram {
         [others].into_iter().chain(levels.iter().map(of_level)).collect::<Vec<_>>()
     };
     let ip: Vec<u64> =
-        [16..20, 64..72, 96..100, 128..132, 200..216, 1088..1216].into_iter().flatten().collect();
-    let ip6: Vec<u64> = [34, 35, 64, 65, 68, 69, 75].into_iter().chain(200..216).collect();
+        [16..20, 64..72, 83..84, 96..100, 128..132, 200..216, 1088..1216].into_iter().flatten().collect();
+    let ip6: Vec<u64> = [27, 28, 34, 35, 64, 65, 68, 69, 75].into_iter().chain(200..216).collect();
     for call in [libc::SYS_setsockopt, libc::SYS_getsockopt] {
         calls.insert(call, options(&[(1, &[32, 33, 36, 75]), (6, &[19]), (0, &ip), (41, &ip6)]));
     }

@@ -63,11 +63,11 @@ const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
 /// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and SIOCGSKNS
 /// (0x894c), which hands out a socket's network namespace. They take CAP_NET_ADMIN over the namespace of the socket, not
 /// of the caller: a command of root's without a user namespace has that over every user namespace that root made, so a
-/// socket passed to it would do. What only asks (SIOCGIF…) stays.
+/// socket passed to it would do. What only asks (SIOCGIF…) stays, but SIOCGIFBR (0x8940), which loads a module.
 const NETWORK_SETTINGS: &[u32] = &[
     0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
-    0x8934, 0x8936, 0x8937, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982, 0x8983,
-    0x89b0,
+    0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982,
+    0x8983, 0x89b0,
 ];
 /// Sixteen requests each: bonding, bridges, and what protocols and drivers have of their own, such as tunnels.
 const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
@@ -91,8 +91,11 @@ const REPAIR: &[u32] = &[bits(libc::TCP_REPAIR)];
 const OPTIONS_BY_FOUR: &[u32] = &[16, 64, 68, 96, 128, 200, 204, 208, 212];
 /// By 64: what is left of the room for such tables, with IP_VS_BASE_CTL.
 const OPTIONS_BY_64: &[u32] = &[1088, 1152];
-/// IPsec policies, IPV6_TRANSPARENT, and the tables of ip6tables: 66 and 67 are IPV6_RECVTCLASS and IPV6_TCLASS.
-const OPTIONS6: &[u32] = &[34, 35, 64, 65, 68, 69, 75];
+/// SO_IP_SET.
+const IP_SET: &[u32] = &[83];
+/// Anycast addresses, which are the interface's; IPsec policies, IPV6_TRANSPARENT, and the tables of ip6tables: 66 and 67
+/// are IPV6_RECVTCLASS and IPV6_TCLASS.
+const OPTIONS6: &[u32] = &[27, 28, 34, 35, 64, 65, 68, 69, 75];
 /// By four: the router of multicasts (MRT6_BASE, 200 to 215).
 const OPTIONS6_BY_FOUR: &[u32] = &[200, 204, 208, 212];
 
@@ -317,6 +320,10 @@ const OPTIONS: &[Clause] = &[
             Test::OneOf(Word::Low(1), EXACT, LEVEL_IP),
             Test::OneOf(Word::Low(2), !0b11_1111, OPTIONS_BY_64),
         ],
+        then: EPERM,
+    },
+    Clause {
+        when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_IP), Test::OneOf(Word::Low(2), EXACT, IP_SET)],
         then: EPERM,
     },
     Clause {

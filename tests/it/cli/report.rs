@@ -154,3 +154,42 @@ fn report_can_go_to_a_pipe() {
     let output = kennel(dir.path(), &["--json", "/dev/stderr"], &["true"]).output().unwrap();
     has_run(&serde_json::from_slice(&output.stderr).unwrap());
 }
+
+/// An earlier command can leave anything in the workspace.
+#[test]
+fn a_pipe_in_the_place_of_the_report_is_refused_and_not_waited_for() {
+    let dir = workspace();
+    let made = kennel(dir.path(), &[], &["mkfifo", "report.json"]).status().unwrap();
+    assert!(made.success());
+    let reader =
+        std::fs::File::options().read(true).write(true).open(dir.path().join("report.json")).unwrap();
+    for reader in [None, Some(reader)] {
+        let output = kennel(dir.path(), &["--json", "report.json"], &["true"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(stderr(&output).contains("name a file that can be written with --json"), "{output:?}");
+        drop(reader);
+    }
+}
+
+#[test]
+fn a_report_to_our_own_streams_takes_nothing_from_them() {
+    let dir = workspace();
+    for (stream, by_stderr) in [("/dev/stdout", false), ("/dev/fd/1", false), ("/dev/stderr", true)] {
+        let log = dir.path().join("log");
+        fs::write(&log, "before\n").unwrap();
+        let file = || fs::File::options().append(true).open(&log).unwrap();
+        let mut command = kennel(dir.path(), &["--json", stream], &["echo", "out"]);
+        if by_stderr {
+            command.stderr(file())
+        } else {
+            command.stdout(file())
+        };
+        assert!(command.output().unwrap().status.success());
+        let said = fs::read_to_string(&log).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], "before", "{stream}: {said}");
+        assert!(by_stderr || lines[1] == "out", "{stream}: {said}");
+        let report: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+        assert_eq!(report["exit_code"], 0);
+    }
+}

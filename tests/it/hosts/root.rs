@@ -254,7 +254,8 @@ fn a_passed_socket_sets_up_no_network() {
         "call ioctl 0 0x8913 x:{lo} + ioctl 0 0x8914 x:{lo}{up} + ioctl 0 0x8916 x:{lo}0200000a7f000002 + \
          setsockopt 0 1 36 w:7 4 + setsockopt 0 1 33 w:9000000 4 + 55 0 0 64 buf w:84 + setsockopt 0 0 64 buf 4096 + \
          setsockopt 0 0 128 buf 4096 + setsockopt 0 0 200 w:2 4 + setsockopt 0 0 1152 buf 4096 + \
-         setsockopt 0 41 75 w:1 4 + setsockopt 0 41 200 w:2 4 + setsockopt 0 1 2 w:1 4"
+         setsockopt 0 41 75 w:1 4 + setsockopt 0 41 200 w:2 4 + setsockopt 0 41 27 buf 20 + \
+         55 0 0 83 buf p:64 + ioctl 0 0x8940 buf + setsockopt 0 1 2 w:1 4"
     );
     let passing = |to: &[&str]| {
         let mut command = Command::new("python3");
@@ -264,7 +265,7 @@ fn a_passed_socket_sets_up_no_network() {
     };
     // Outside of a sandbox it is all allowed, whatever this kernel knows of iptables.
     let outside = passing(&["/usr/bin/env"]);
-    assert_eq!(outside.len(), 13, "{outside:?}");
+    assert_eq!(outside.len(), 16, "{outside:?}");
     assert!(
         outside[..5].iter().all(|said| said == "ok") && !outside.contains(&"EPERM".to_owned()),
         "{outside:?}"
@@ -272,7 +273,7 @@ fn a_passed_socket_sets_up_no_network() {
     let (payload, kennel) = (payload_path().display().to_string(), kennel_path().display().to_string());
     let before = ["refuse", "clone/0&0x10000000=EPERM", "unshare/0&0x10000000=EPERM", "clone3=ENOSYS", "--"];
     let run = [&[&*payload][..], &before, &[&kennel, "run", "-q"], &DEGRADE, &["--"]].concat();
-    let refused = ["EPERM"; 11];
+    let refused = ["EPERM"; 14];
     assert_eq!(passing(&run), [&["ok"][..], &refused, &["ok"]].concat());
 }
 
