@@ -67,8 +67,10 @@ pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
         Some(Cause::Killed) => (Ended::Killed, None),
         // It may have come to its end before the kill did.
         _ if facts.status.success() => (by_itself, None),
-        Some(Cause::Flooded { seen, cap }) => (by_itself, Some(flooded(seen, cap))),
-        None => {
+        Some(Cause::Flooded { seen, cap }) if facts.status.signal() == Some(libc::SIGKILL) => {
+            (by_itself, Some(flooded(seen, cap)))
+        }
+        Some(Cause::Flooded { .. }) | None => {
             let hit = out_of_memory(facts).or_else(|| by_signal(facts)).or_else(|| facts.full.map(full));
             (by_itself, hit.or_else(|| out_of_pids(facts)))
         }
@@ -216,6 +218,7 @@ mod tests {
         let flooded = judged(libc::SIGKILL, flood, 0, &limits(), room);
         assert_eq!(flooded.hit, hit(Limit::Output, "1K", Some("1500")));
         assert_eq!(judged(0, flood, 0, &limits(), room).hit, None, "it was over before");
+        assert_eq!(judged(exit(3), flood, 0, &limits(), None).hit, None, "so it was");
     }
 
     #[test]
