@@ -29,6 +29,9 @@ use crate::{
 /// How long output that nobody reads may hold up the exit after a timeout.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Longer than any command.
+const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 /// What the runtime and one sandbox keep open at most.
 const NEEDED_DESCRIPTORS: usize = 20;
 
@@ -81,7 +84,10 @@ fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
     let runtime = runtime()?;
     let outcome = runtime.block_on(async {
         let session = match choice {
-            Some(_) => Some(Session::builder(&policy).ready_workers(1).prepare().await?),
+            Some(_) => {
+                have_a_thread().await?;
+                Some(Session::builder(&policy).ready_workers(1).prepare().await?)
+            }
             None => None,
         };
         let ended = async {
@@ -122,8 +128,18 @@ pub(crate) fn runtime() -> Result<Runtime, Error> {
     spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
     Builder::new_current_thread()
         .enable_all()
+        .thread_keep_alive(FOR_GOOD)
         .build()
         .map_err(|source| Error::Io { what: "start the runtime", source })
+}
+
+/// Changes are committed on a thread that may block. It is had before the command runs, or that ends it all: the runtime
+/// panics where it cannot start one.
+async fn have_a_thread() -> Result<(), Error> {
+    let failed = |source| Error::Io { what: "start a thread", source };
+    let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
+    let _ = tokio::task::spawn_blocking(|| ()).await;
+    Ok(())
 }
 
 /// Why output passes through us at all.

@@ -1,11 +1,15 @@
 //! `kennel run --overlay`.
 
-use std::{fs, path::Path, process::Output};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Output},
+};
 
 use serde_json::{Value, json};
 
 use super::{available, in_memory};
-use crate::support::{quiet, refused, report, shell, stderr, stdout, workspace};
+use crate::support::{has, kennel_path, quiet, refused, report, require, shell, stderr, stdout, workspace};
 
 /// The flags of an overlay, those that leave remarks out, and others.
 fn flags(others: &[&str]) -> Vec<String> {
@@ -107,6 +111,21 @@ fn choices_need_an_overlay_and_exclude_each_other() {
     let output = shell(dir.path(), &["--overlay", "--diff", "--commit"], "touch ran");
     assert_eq!(output.status.code(), Some(125));
     assert!(!dir.path().join("ran").exists());
+}
+
+/// The thread that commits is had before there is anything to commit.
+#[test]
+fn without_threads_nothing_runs_rather_than_be_lost() {
+    require!(has("prlimit"), "prlimit of util-linux");
+    let dir = workspace();
+    for room in [1_000_000, 2_000_000] {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--data={room}")).arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
+        command.args(flags(&["--commit"])).args(["--", "touch", "ran"]);
+        let output = command.output().unwrap();
+        let ran = dir.path().join("ran").exists();
+        assert_eq!((output.status.code(), ran), (Some(125), false), "{room}: {output:?}");
+    }
 }
 
 #[test]
