@@ -84,7 +84,8 @@ pub enum Refusal {
     Protected,
     /// A FIFO, socket or device.
     Unsupported,
-    /// A system call failed with this errno; the workspace is as it was there.
+    /// A system call failed with this errno; the workspace is as it was there. Of a directory that was being deleted a
+    /// part may be gone.
     Failed(i32),
 }
 

@@ -17,8 +17,13 @@ use nix::{
 };
 use xattr::FileExt as _;
 
-/// Bits of a mode that are carried over; the others would make a file more than a file.
-pub(super) const ORDINARY: u32 = 0o777;
+use crate::files::{FileKind, kind};
+
+/// Bits of a mode that are carried over; the others would make a file more than a file. The sticky bit of a directory
+/// keeps users from deleting each other's files.
+pub(super) fn ordinary(of: &FileStat) -> u32 {
+    if kind(of) == FileKind::Directory { 0o1777 } else { 0o777 }
+}
 
 /// Overlayfs keeps its own marks under this name.
 const MARKS: &[u8] = b"user.overlay.";
@@ -26,7 +31,7 @@ const MARKS: &[u8] = b"user.overlay.";
 const CHUNK: usize = 128 << 10;
 
 pub(super) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
-    one.st_mode & ORDINARY == other.st_mode & ORDINARY
+    one.st_mode & ordinary(one) == other.st_mode & ordinary(other)
 }
 
 /// Attributes of one file that take up more bytes are not looked at.

@@ -19,7 +19,7 @@ use nix::{
 use super::{
     Refusal,
     ledger::{State, modified},
-    tree,
+    tree::{self, Tree},
 };
 use crate::{
     files::{FileKind, kind, names, temporary_name},
@@ -67,14 +67,21 @@ impl Own {
         self.identity == (stat.st_dev, stat.st_ino)
     }
 
-    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it.
+    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it. What another
+    /// gave the name to stays.
+    ///
+    /// # Errors
+    /// It is there still, under that name, or what is left of it is.
     fn remove(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
         if let Removal::Tree(directory) = &self.how {
             watch::empty(directory)?;
         }
         match tree::stat(parent.as_fd(), name)? {
             Some(stat) if self.is(&stat) => {}
-            Some(_) => return Err(Errno::ESTALE.into()),
+            Some(_) => {
+                tracing::warn!(name = %name.display(), "another has got the name of a temporary file");
+                return Ok(());
+            }
             None => return Ok(()),
         }
         let flag = match self.how {
@@ -170,13 +177,12 @@ impl Temporary {
             Ok(false) => Err(Refusal::Conflict),
             Err(error) => Err(error.into()),
         };
-        match judged {
-            Ok(out) => self.own = Some(out),
-            Err(refusal) => {
-                self.exchange(name)?;
-                return Err(refusal);
-            }
+        let removed = judged.and_then(|out| Ok(out.remove(&self.parent, &self.name)?));
+        if let Err(refusal) = removed {
+            self.exchange(name)?;
+            return Err(refusal);
         }
+        self.own = None;
         Ok(())
     }
 
@@ -240,34 +246,36 @@ pub(super) fn remove(
     lower: &FileStat,
     state: &State,
 ) -> Result<(), Refusal> {
-    let mut away = Temporary::of(parent, name).map_err(|error| match error.raw_os_error() {
+    let away = Temporary::of(parent, name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
-    match away.judge(path, lower, state) {
-        Ok(own) => away.own = Some(own),
-        Err(refusal) => {
-            without_replacing(&away.parent, &away.name, name)?;
-            return Err(refusal);
-        }
+    let removed = away.judge(path, lower, state).and_then(|own| Ok(own.remove(&away.parent, &away.name)?));
+    if removed.is_err() {
+        without_replacing(&away.parent, &away.name, name)?;
     }
-    Ok(())
+    removed
 }
 
-/// Whether nothing below a directory was changed.
+/// Whether nothing below a directory was changed, or mounted.
 fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Result<(), Refusal> {
     if depth == DEEPEST {
         return Err(Errno::ENAMETOOLONG.into());
     }
     for name in names(directory)? {
-        let Some(stat) = tree::stat(directory.as_fd(), &name)? else { continue };
-        let path = path.join(&name);
+        let held = match (Tree { root: directory.as_fd() }).open(Path::new(&name), OFlag::O_PATH) {
+            Err(Errno::ENOENT) => continue,
+            // Its times may be as old as any.
+            held => held.map_err(conflict_if(Errno::EXDEV))?,
+        };
+        let (stat, path) = (fstat(&held)?, path.join(&name));
         // Also a directory: what was moved into it from elsewhere need not be newer.
         if state.is_newer(&path, &stat) {
             return Err(Refusal::Conflict);
         }
         if kind(&stat) == FileKind::Directory {
-            let below = openat(directory, name.as_os_str(), DIRECTORY, Mode::empty())?;
+            let below = tree::open_for_listing(&held)?;
+            drop(held);
             judge_tree(&below, &path, state, depth + 1)?;
         }
     }

@@ -10,7 +10,7 @@ use std::{
 use nix::{
     NixPath,
     errno::Errno,
-    fcntl::{OFlag, RenameFlags, openat, renameat2},
+    fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat2},
     sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
     unistd::{UnlinkatFlags, unlinkat},
 };
@@ -53,7 +53,7 @@ pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         entry_or(base, &name, 0, None, &mut |parent, name| {
             let up = temporary_name();
             // To move a directory elsewhere takes the right to write in it.
-            take_rights(openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?.as_fd())?;
+            take_rights(step(parent, name, OFlag::O_PATH)?.as_fd())?;
             renameat2(parent, name, base, up.as_os_str(), RenameFlags::RENAME_NOREPLACE)?;
             left.push(up);
             Ok(())
@@ -93,16 +93,25 @@ fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
     with_rights(parent, || name.with_nix_path(|name| sys::times(parent, name))?)
 }
 
-/// Opens a directory for listing, also one whose owner took the right to do so from himself.
+/// Opens a directory for listing, also one whose owner took the right to do so from himself. None that something is
+/// mounted on (`EXDEV`): what others mounted in a tree is not to be removed with it, nor when a command is undone.
 pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
-    match openat(parent, name, OFlag::O_RDONLY | DIRECTORY, Mode::empty()) {
+    match step(parent, name, OFlag::O_RDONLY) {
         Err(Errno::EACCES) => {}
         opened => return Ok(opened?),
     }
     take_rights(parent)?;
-    let directory = openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())?;
+    let directory = step(parent, name, OFlag::O_PATH)?;
     take_rights(directory.as_fd())?;
     Ok(openat(&directory, ".", OFlag::O_RDONLY | DIRECTORY, Mode::empty())?)
+}
+
+/// openat2(2), `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV`. That a bind mount is one shows in nothing that
+/// stat(2) tells. Linux 5.6.
+fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
+    let resolve =
+        ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
+    openat2(parent, name, OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
 /// Opens a directory in another, to go on from there.

@@ -17,7 +17,7 @@ use nix::{
 use xattr::FileExt;
 
 use crate::overlay::{
-    compare::{self, ORDINARY},
+    compare::{self, ordinary},
     ledger::modified,
     place::Temporary,
 };
@@ -42,7 +42,7 @@ pub(super) fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T
 }
 
 pub(super) fn mode(of: &FileStat) -> Mode {
-    Mode::from_bits_truncate(of.st_mode & ORDINARY)
+    Mode::from_bits_truncate(of.st_mode & ordinary(of))
 }
 
 pub(super) fn times(of: &FileStat) -> [TimeSpec; 2] {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     files::{FileKind, kind},
     overlay::{
-        compare::{self, ORDINARY},
+        compare::{self, ordinary},
         ledger::State,
         place::Temporary,
         scan::{Found, OPAQUE},
@@ -117,7 +117,7 @@ impl Commit<'_> {
             return Err(Refusal::Conflict);
         }
         let kept = lower.st_mode & 0o7777;
-        let last = Mode::from_bits_truncate(kept & !ORDINARY) | mode(upper);
+        let last = Mode::from_bits_truncate(kept & !ordinary(upper)) | mode(upper);
         let kept = Mode::from_bits_truncate(kept);
         change_mode(&held, kept | Mode::S_IRWXU)?;
         if let Err(refusal) = self.attributes(path, &held) {

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    fails, has, kennel, only_as_root, patient_flag, report, require, stderr, succeeds, workspace,
+    fails, has, is_alone, kennel, only_as_root, patient_flag, report, require, stderr, succeeds, workspace,
 };
 
 /// A workspace that looks like a repository.
@@ -238,6 +238,30 @@ fn aside(path: &str) -> PathBuf {
 /// Time that every clock of a file system shows.
 fn grow_old() {
     sleep(Duration::from_millis(1100));
+}
+
+#[test]
+fn what_is_mounted_in_what_is_undone_is_kept() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    let test = "filesystem::protected::what_is_mounted_in_what_is_undone_is_kept";
+    if !is_alone(test, "exec unshare -m \"$@\"") {
+        return;
+    }
+    let (dir, precious) = (workspace(), workspace());
+    let (place, new) = (dir.path().join("prot/deep"), precious.path().join("new"));
+    let told = meanwhile(dir.path(), || {
+        // As new as what is undone.
+        fs::create_dir(&new).unwrap();
+        fs::write(new.join("file"), "keep").unwrap();
+        fs::create_dir_all(&place).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        assert!(mount.arg("--bind").args([&new, &place]).status().unwrap().success());
+    });
+    let kept = fs::read_to_string(new.join("file"));
+    assert!(kept.is_ok_and(|kept| kept == "keep") && told.contains(".refused-by-kennel"), "{told}");
+    let aside = dir.path().join(aside("prot")).join("deep");
+    assert!(std::process::Command::new("umount").arg(aside).status().unwrap().success());
 }
 
 #[test]

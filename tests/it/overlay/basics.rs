@@ -92,6 +92,25 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
 }
 
 #[tokio::test]
+async fn directories_keep_their_sticky_bit() {
+    require_overlay!();
+    let dir = workspace();
+    let at = |name: &str| dir.path().join(name);
+    for (name, mode) in [("lost", 0o1777), ("got", 0o777), ("kept", 0o1777)] {
+        fs::create_dir(at(name)).unwrap();
+        fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let session = session(dir.path()).await;
+    let script =
+        "chmod 777 lost; chmod 1777 got; echo x > kept/f; mkdir -m 1777 new; echo x > file; chmod 1644 file";
+    shell(&session, script).await;
+    assert_eq!(commit(&session).await, ["A file", "M got/", "A kept/f", "M lost/", "A new/"]);
+    let mode = |name: &str| fs::metadata(at(name)).unwrap().mode() & 0o7777;
+    assert_eq!(["lost", "got", "kept", "new"].map(mode), [0o777, 0o1777, 0o1777, 0o1777]);
+    assert_eq!(mode("file"), 0o644, "that of a file means nothing");
+}
+
+#[tokio::test]
 async fn directories_are_renamed_replaced_and_become_files() {
     require_overlay!();
     let dir = workspace();

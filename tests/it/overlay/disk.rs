@@ -8,9 +8,10 @@ use crate::support::{is_emulated, stderr, stdout};
 
 /// Of those with many rounds or files: they are about what lists and commits, which is the same wherever changes are. Where
 /// everything takes twenty times as long, once is enough.
-const SLOW: [&str; 5] = [
+const SLOW: [&str; 6] = [
     "a_change_right_after_the_session_began_is_a_conflict",
     "long_paths_do_not_fill_the_memory_of_whoever_lists_them",
+    "what_is_mounted_while_a_directory_is_removed_is_kept",
     "what_lies_too_deep_is_refused_and_the_rest_applied",
     "what_was_written_right_before_the_session_is_no_conflict",
     "whatever_is_exchanged_while_a_commit_goes_on_it_stays_in_the_workspace",
@@ -60,6 +61,11 @@ fn what_is_random_is_the_same_without_an_overlay() {
 #[test]
 fn what_others_changed_is_not_overwritten() {
     pass("conflict", 12);
+}
+
+#[test]
+fn what_others_mounted_is_not_changed() {
+    pass("mounts", 2);
 }
 
 #[test]

@@ -56,7 +56,7 @@ async fn nothing_but_permissions_is_carried_over() {
         .await;
     assert_eq!(commit(&session).await, ["A d/", "A f"], "bits that are not carried over are no change");
     let mode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().mode() & 0o7777;
-    assert_eq!([mode("f"), mode("d"), mode("plain") & 0o6000], [0o755, 0o777, 0]);
+    assert_eq!([mode("f"), mode("d"), mode("plain") & 0o6000], [0o755, 0o1777, 0]);
     assert_eq!(fs::metadata(dir.path().join("f")).unwrap().uid(), nix::unistd::geteuid().as_raw());
 }
 

@@ -1,0 +1,189 @@
+//! What others mount in the workspace while a session has changes of it. Nothing of that is ever changed.
+//!
+//! Each test has mounts of its own, so that none is left when it ends.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::JoinHandle,
+};
+
+use tempfile::TempDir;
+
+use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
+use crate::support::{has, is_alone, require};
+
+const BUSY: &str = "Device or resource busy (os error 16)";
+const OTHER_MOUNT: &str = "Invalid cross-device link (os error 18)";
+
+/// Becomes a process that may mount, and has mounts of its own.
+const APART: &str = r#"exec 7<"$1"; shift; set -- /proc/self/fd/7 "$@"
+[ "$(id -u)" = 0 ] && exec unshare -m "$@"; exec unshare --user --map-root-user -m "$@""#;
+
+/// Ends the test where it cannot be made, or was made in a process with mounts of its own.
+macro_rules! apart {
+    ($test:literal) => {
+        require_overlay!();
+        require!(has("unshare"), "unshare");
+        if !is_alone(concat!("overlay::mounts::", $test), APART) {
+            return;
+        }
+    };
+}
+
+/// A directory that is older than every session, with `deep/file` and `file` in it.
+fn precious() -> TempDir {
+    let dir = workspace();
+    fs::create_dir(dir.path().join("deep")).unwrap();
+    fs::write(dir.path().join("file"), "keep").unwrap();
+    fs::write(dir.path().join("deep/file"), "keep").unwrap();
+    dir
+}
+
+fn is_whole(precious: &TempDir) -> bool {
+    ["file", "deep/file"].iter().all(|name| is_kept(&precious.path().join(name)))
+}
+
+fn is_kept(file: &Path) -> bool {
+    fs::read(file).is_ok_and(|read| read == b"keep")
+}
+
+/// A workspace with `f`, `d/f` and `d/sub/deep/f`.
+fn filled() -> TempDir {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join("d/sub/deep")).unwrap();
+    for name in ["f", "d/f", "d/sub/deep/f"] {
+        fs::write(dir.path().join(name), "keep").unwrap();
+    }
+    dir
+}
+
+/// Mounts one directory or file on another; answers whether it could be.
+fn bind(from: &Path, to: &Path) -> bool {
+    Command::new("mount")
+        .arg("--bind")
+        .args([from, to])
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
+fn unmount(path: &Path) {
+    assert!(Command::new("umount").arg(path).status().unwrap().success(), "{}", path.display());
+}
+
+#[tokio::test]
+async fn what_is_mounted_in_a_deleted_directory_is_kept() {
+    apart!("what_is_mounted_in_a_deleted_directory_is_kept");
+    for (place, from, script, refused) in [
+        ("d/sub", "", "rm -r d", format!("D d/: {CONFLICT}")),
+        ("d/sub", "", "rm -r d; echo x > d", format!("M d: {CONFLICT}")),
+        ("d/sub", "", "rm -r d; mkdir d", format!("D d/sub/: {BUSY}")),
+        ("d/sub/deep", "", "rm -r d", format!("D d/: {CONFLICT}")),
+        ("d/sub/deep", "", "rm -r d; ln -s x d", format!("M d: {CONFLICT}")),
+        ("d/f", "file", "rm -r d", format!("D d/: {CONFLICT}")),
+        ("d/f", "file", "rm -r d; echo x > d", format!("M d: {CONFLICT}")),
+        ("d/f", "file", "rm d/f", format!("D d/f: {BUSY}")),
+        ("d", "", "rm -r d", format!("D d/: {BUSY}")),
+        ("d", "", "rm -r d; echo x > d", format!("M d: {BUSY}")),
+        ("f", "file", "rm f", format!("D f: {BUSY}")),
+        ("f", "file", "rm f; mkdir f", format!("M f/: {BUSY}")),
+    ] {
+        let (dir, precious) = (filled(), precious());
+        let session = session(dir.path()).await;
+        shell(&session, script).await;
+        let (from, to) = (precious.path().join(from), dir.path().join(place));
+        assert!(bind(&from, &to));
+        assert_eq!(refusals(&session).await, [refused], "{script}");
+        assert!(is_whole(&precious), "{script}, {place}");
+        unmount(&to);
+        let all = ["f", "d/sub/deep/f", "d/f"];
+        let kept: Vec<_> = all.iter().filter(|name| is_kept(&dir.path().join(name))).collect();
+        // In a directory that was made again the other names go one by one.
+        let left = if script.ends_with("mkdir d") { 2 } else { all.len() };
+        assert_eq!(kept.len(), left, "{script}, {place}: {kept:?}");
+        assert!(is_without_temporaries(dir.path()), "{script}, {place}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_is_mounted_on_itself_is_kept() {
+    apart!("a_directory_that_is_mounted_on_itself_is_kept");
+    for (place, refused) in [("d", BUSY), ("d/sub", CONFLICT), ("d/f", CONFLICT)] {
+        let dir = filled();
+        let session = session(dir.path()).await;
+        shell(&session, "rm -r d").await;
+        let place = dir.path().join(place);
+        assert!(bind(&place, &place));
+        assert_eq!(refusals(&session).await, [format!("D d/: {refused}")]);
+        unmount(&place);
+        assert!(is_kept(&dir.path().join("d/f")) && is_kept(&dir.path().join("d/sub/deep/f")));
+        assert!(is_without_temporaries(dir.path()));
+    }
+}
+
+/// Waits until the directory that gets a temporary name is being emptied, and mounts `from` on `place` in it, which is
+/// emptied last. Answers whether it could.
+fn mount_while_removing(
+    base: &Path,
+    from: PathBuf,
+    place: &'static str,
+    stop: &Arc<AtomicBool>,
+) -> JoinHandle<bool> {
+    let (base, stop) = (base.to_owned(), Arc::clone(stop));
+    std::thread::spawn(move || {
+        while !stop.load(Relaxed) {
+            let mut names = fs::read_dir(&base).unwrap().flatten().map(|entry| entry.path());
+            let is_it = |path: &PathBuf| {
+                path.to_string_lossy().contains("/.kennel-")
+                    && path.join("z").exists()
+                    && !path.join("0").exists()
+            };
+            let Some(found) = names.find(is_it) else { continue };
+            return bind(&from, &found.join(place));
+        }
+        false
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_mounted_while_a_directory_is_removed_is_kept() {
+    apart!("what_is_mounted_while_a_directory_is_removed_is_kept");
+    for (place, from, script, refused) in [
+        ("z", "", "rm -r build", format!("D build/: {OTHER_MOUNT}")),
+        ("z", "", "rm -r build; echo x > build", format!("M build: {OTHER_MOUNT}")),
+        ("zz", "file", "rm -r build", format!("D build/: {BUSY}")),
+        ("zz", "file", "rm -r build; echo x > build", format!("M build: {BUSY}")),
+    ] {
+        // At times all is gone before there is a mount.
+        let seen = async {
+            for _ in 0..20 {
+                let (dir, precious) = (workspace(), precious());
+                fs::create_dir_all(dir.path().join("build/z")).unwrap();
+                (0..4000).for_each(|i| fs::write(dir.path().join(format!("build/{i}")), "").unwrap());
+                fs::write(dir.path().join("build/zz"), "").unwrap();
+                let session = session(dir.path()).await;
+                shell(&session, script).await;
+                let stop = Arc::default();
+                let mount = mount_while_removing(dir.path(), precious.path().join(from), place, &stop);
+                let said = refusals(&session).await;
+                stop.store(true, Relaxed);
+                if mount.join().unwrap() {
+                    return (dir, precious, said);
+                }
+            }
+            panic!("nothing was ever mounted in time");
+        };
+        let (dir, precious, said) = seen.await;
+        assert_eq!(said, [refused], "{script}");
+        assert!(is_whole(&precious), "{script}, {place}");
+        assert!(is_without_temporaries(dir.path()), "what is left has its name again");
+        unmount(&dir.path().join("build").join(place));
+    }
+}
