@@ -20,11 +20,10 @@ use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
     cgroup::Leaf,
-    outcome::Denial,
     packet,
     session::Hold,
     sys,
-    watch::{self, Moment, Watch},
+    watch::{self, Moment, Undone, Watch},
 };
 
 /// How long what was killed may take to be gone.
@@ -165,7 +164,7 @@ impl Inside {
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
-    pub(crate) fn undo(&self) -> Vec<Denial> {
+    pub(crate) fn undo(&self) -> Undone {
         watch::undo(&self.watches, self.since)
     }
 
