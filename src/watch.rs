@@ -152,7 +152,8 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     parts
 }
 
-fn denial(path: &Path, what: &str) -> Denial {
+/// Tells what became of a protected path.
+pub(crate) fn denial(path: &Path, what: &str) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: path.display().to_string(),

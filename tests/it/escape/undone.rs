@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::protected::denials;
-use crate::support::{kennel_path, only_as_root, run, stderr, workspace};
+use crate::support::{kennel_path, only_as_root, run, stderr, until, workspace};
 
 /// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
 fn deep(at: &str) -> String {
@@ -80,13 +80,13 @@ fn a_name_that_leaves_no_room_for_a_longer_one_is_renamed_too() {
 fn more_names_than_there_is_memory_for_are_undone() {
     let long = "n".repeat(240);
     let fill = format!(
-        "i=0; while [ $i -lt 40000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
+        "i=0; while [ $i -lt 20000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
     );
     // In one that is there, and in one that is made inside.
     for (git, make) in [(true, "mkdir .git/hooks"), (false, "mkdir -p .git/hooks")] {
         let ws = if git { bare() } else { workspace() };
         let script = format!("{make}; {fill}");
-        let limited = "ulimit -d 8000 && exec \"$0\" run -- sh -c \"$1\"";
+        let limited = "ulimit -d 5000 && exec \"$0\" run -- sh -c \"$1\"";
         let mut kennel = Command::new("sh");
         kennel.args(["-c", limited]).arg(kennel_path()).arg(&script).current_dir(ws.path());
         let output = kennel.output().unwrap();
@@ -149,4 +149,66 @@ fn what_is_out_of_reach_is_no_success() {
 fn what_is_undone_is_a_success() {
     let ws = bare();
     assert_eq!(run(ws.path(), &[], &["mkdir", ".git/hooks"]).status.code(), Some(0));
+}
+
+/// Starts a script with a report, and waits until it runs.
+fn started(ws: &Path, name: &str, script: &str) -> std::process::Child {
+    let script = format!("touch {name}; {script}");
+    let mut kennel = Command::new(kennel_path());
+    kennel.current_dir(ws).args(["run", "--", "sh", "-c", &script]);
+    let child = kennel.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the command runs", || ws.join(name).exists());
+    child
+}
+
+/// The second finds what the first made, and takes it for the user's; what the first undoes takes the wall with it.
+#[test]
+fn what_another_sandbox_undoes_is_told_to_whom_it_was_a_wall() {
+    let ws = bare();
+    let wait = "while [ ! -e done ]; do sleep 0.05; done";
+    let first = started(
+        ws.path(),
+        "first",
+        "echo . >.git/commondir; touch made; while [ ! -e second ]; do sleep 0.05; done",
+    );
+    until("the first has made it", || ws.path().join("made").exists());
+    let second = started(ws.path(), "second", &format!("{wait}; echo ../evil >.git/commondir"));
+    let first = first.wait_with_output().unwrap();
+    assert!(stderr(&first).contains("commondir") && stderr(&first).contains("it was removed"), "{first:?}");
+    fs::write(ws.path().join("done"), "").unwrap();
+    let second = second.wait_with_output().unwrap();
+    // Where the wall has stayed, nothing could be made.
+    assert!(stderr(&second).contains("commondir: "), "{second:?}");
+    assert!(stderr(&second).contains("while the command ran"), "{second:?}");
+}
+
+#[test]
+fn a_wall_that_is_replaced_outside_is_told() {
+    let ws = super::protected::repository();
+    let output = meanwhile(ws.path(), "true", || {
+        fs::write(ws.path().join("new"), "[core]\n").unwrap();
+        fs::rename(ws.path().join("new"), ws.path().join(".git/config")).unwrap();
+        fs::remove_dir_all(ws.path().join(".git/hooks")).unwrap();
+        fs::write(ws.path().join("done"), "").unwrap();
+    });
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "it may be the user's: {said}");
+    assert!(
+        said.contains(".git/config: ") && said.contains("it was replaced while the command ran"),
+        "{said}"
+    );
+    assert!(said.contains(".git/hooks: ") && said.contains("it was removed while the command ran"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(is_there(&ws.path().join(".git/config")));
+}
+
+#[test]
+fn a_wall_that_has_stayed_is_not_spoken_of() {
+    let ws = super::protected::repository();
+    let told = denials(ws.path(), &["--protect", "a/b"], "echo x >.git/index; chmod 700 .git");
+    assert_eq!(told, "[]");
+    fs::create_dir_all(ws.path().join("a")).unwrap();
+    fs::write(ws.path().join("a/b"), "").unwrap();
+    let told = denials(ws.path(), &["--protect", "a/b"], "touch a/c; chmod 711 a");
+    assert_eq!(told, "[]");
 }
