@@ -275,9 +275,9 @@ fn finish_for(
     let merged = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     network::check_reach(&view, &parts)?;
     let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
-    // A one-shot is over before it could matter.
     let (footing, again) = match shape {
-        Shape::OneShot => Default::default(),
+        // No mount of it is ever put up again.
+        Shape::OneShot => (Footing::of_protected(&view, &on_host), Section::default()),
         Shape::Session { .. } => {
             let secrets = secrets::absent(&view, &parts);
             (Footing::of(&view, &on_host, &protected.watches, secrets), footing::again(&view, &on_host))

@@ -7,7 +7,7 @@
 mod calls;
 mod info;
 mod kind;
-mod names;
+pub(crate) mod names;
 mod replace;
 pub(crate) mod rights;
 mod stream;
@@ -22,7 +22,11 @@ pub use self::{
     info::{FileEntry, FileInfo, FileKind},
     stream::{FileReader, FileWriter},
 };
-pub(crate) use self::{kind::kind, names::names, replace::temporary_name};
+pub(crate) use self::{
+    kind::kind,
+    names::names,
+    replace::{random, temporary_name},
+};
 use crate::{Error, Session, session::Visit};
 
 /// Larger files are not read into memory, in bytes.

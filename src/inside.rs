@@ -20,11 +20,11 @@ use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
     cgroup::Leaf,
-    outcome::Denial,
+    compile::footing::Footing,
     packet,
     session::Hold,
     sys,
-    watch::{self, Moment, Watch},
+    watch::{self, Moment, Undone, Watch},
 };
 
 /// How long what was killed may take to be gone.
@@ -40,6 +40,8 @@ pub(crate) struct Inside {
     /// Known from birth for a child of ours; a worker tells it.
     pidfd: Option<OwnedFd>,
     watches: Arc<[Watch]>,
+    /// What its walls stand on, where nobody else looks after that.
+    footing: Footing,
     /// What was there before is not the command's.
     since: Moment,
     /// Whether it is a child of this process, so that its zombie is ours to take away.
@@ -96,12 +98,18 @@ impl Inside {
         (self.watches, self.since) = (Arc::clone(watches), Moment::now());
     }
 
+    /// What its walls are about to be put on; looked at once more when everything inside has ended.
+    pub(crate) fn stands_on(&mut self, footing: Footing) {
+        self.footing = footing;
+    }
+
     /// A worker that a zygote was ordered to fork.
     pub(crate) fn worker(control: OwnedFd) -> Self {
         Self {
             control,
             pidfd: None,
             watches: Arc::default(),
+            footing: Footing::default(),
             since: Moment::now(),
             is_child: false,
             over: false,
@@ -146,6 +154,7 @@ impl Inside {
     pub(crate) fn is_over(&mut self) {
         self.over = true;
         self.watches = Arc::default();
+        self.footing = Footing::default();
     }
 
     /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
@@ -165,8 +174,8 @@ impl Inside {
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
-    pub(crate) fn undo(&self) -> Vec<Denial> {
-        watch::undo(&self.watches, self.since)
+    pub(crate) fn undo(&self) -> Undone {
+        undo(&self.watches, self.since, &self.footing)
     }
 
     /// Sends a message and descriptors with it. `EPIPE` where nobody is left to receive it.
@@ -270,9 +279,9 @@ impl Drop for Inside {
         if self.watches.is_empty() && !self.is_child {
             return;
         }
-        let watches = std::mem::take(&mut self.watches);
+        let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
-        let remains = Remains { pidfd, watches, since, _hold: hold, _leaf: leaf };
+        let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
         if remains.have_ended(PollTimeout::ZERO) {
             return;
         }
@@ -286,10 +295,18 @@ impl Drop for Inside {
     }
 }
 
+/// Undoes what was done to watched paths, and tells of walls that somebody took away.
+fn undo(watches: &[Watch], since: Moment, footing: &Footing) -> Undone {
+    let mut undone = watch::undo(watches, since);
+    undone.denials.extend(footing.denials());
+    undone
+}
+
 /// An init that was killed. Dropping this waits for its end, takes its zombie away and undoes what it left.
 struct Remains {
     pidfd: OwnedFd,
     watches: Arc<[Watch]>,
+    footing: Footing,
     since: Moment,
     /// Let go after the rest.
     _hold: Option<Hold>,
@@ -322,6 +339,6 @@ impl Drop for Remains {
         // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
         self.have_ended(PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
-        watch::log(&watch::undo(&self.watches, self.since));
+        watch::log(&undo(&self.watches, self.since, &self.footing));
     }
 }

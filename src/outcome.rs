@@ -170,6 +170,9 @@ pub struct Outcome {
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
+    /// Whether something that was done to a protected path could not be undone, and may still be there. The denials say
+    /// where.
+    pub is_left: bool,
     /// The record of the command in the audit log, where there is one.
     pub audit_id: Option<String>,
     /// The configured value of the limit that ended it, in words.
@@ -193,12 +196,16 @@ impl Outcome {
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 
-    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout.
+    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. Instead of 0 it is
+    /// 125 where something was [left](Self::is_left).
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         use std::os::unix::process::ExitStatusExt;
         if self.ended == Ended::TimedOut {
             return 124;
+        }
+        if self.is_left && self.status.success() {
+            return 125;
         }
         let code = self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal));
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255)

@@ -29,7 +29,8 @@ use crate::{
     prepared::Prepared,
     proxy::{Serving, Witness},
     session::Guard,
-    sys, watch,
+    sys,
+    watch::{self, Undone},
 };
 
 /// How long init may take to end everything after an order, before it is killed itself.
@@ -315,7 +316,7 @@ impl Running {
         });
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
-        let mut denials = self.inside.get_mut().undo();
+        let Undone { mut denials, is_left } = self.inside.get_mut().undo();
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(hit), Some(judge)) = (&hit, &self.asked.judge) {
             denials.extend(explain::of_end(&judge.limits, hit.limit));
@@ -339,6 +340,7 @@ impl Running {
             truncated: false,
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
+            is_left,
             configured,
             used,
             audit_id: self.exec.id().map(str::to_owned),

@@ -208,6 +208,7 @@ pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result
             start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces, leaf)?
         }
     };
+    inside.stands_on(prepared.compiled.footing.now());
     hand_over(&mut inside, prepared, narrow)?;
     Ok(inside)
 }

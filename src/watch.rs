@@ -7,28 +7,21 @@
 
 mod forbid;
 mod moment;
+mod place;
 mod remove;
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStringExt,
-    },
+    os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat2},
-    sys::stat::{FileStat, SFlag, fstatat},
-    unistd::symlinkat,
-};
+use nix::sys::stat::{FileStat, SFlag};
 
+use self::place::Place;
 use crate::{
-    files::{names, rights},
-    host::open_without_links,
+    files::rights,
     outcome::{Basis, Denial},
     overlay::Never,
 };
@@ -86,9 +79,28 @@ impl Watch {
     }
 }
 
+/// What came of undoing.
+#[derive(Debug, Default)]
+pub(crate) struct Undone {
+    pub(crate) denials: Vec<Denial>,
+    /// Whether something could not be undone, and may still be there.
+    pub(crate) is_left: bool,
+}
+
 /// Looks at every watched path, undoes what was done to it since, and says so.
-pub(crate) fn undo(watches: &[Watch], since: Moment) -> Vec<Denial> {
-    watches.iter().filter_map(|watch| check(watch, since)).collect()
+pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
+    let mut all = Undone::default();
+    for watch in watches {
+        match undone(watch, since) {
+            Ok(None) => {}
+            Ok(Some((path, what))) => all.denials.push(denial(&watch.base.join(path), &what)),
+            Err(error) => {
+                all.denials.push(denial(&watch.on_host(), &format!("it could not be undone: {error}")));
+                all.is_left = true;
+            }
+        }
+    }
+    all
 }
 
 /// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
@@ -102,29 +114,21 @@ pub(crate) fn empty(directory: &OwnedFd) -> io::Result<()> {
 }
 
 /// Tells of denials where there is no outcome to carry them.
-pub(crate) fn log(denials: &[Denial]) {
-    for denial in denials {
+pub(crate) fn log(undone: &Undone) {
+    for denial in &undone.denials {
         tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
     }
 }
 
-fn check(watch: &Watch, since: Moment) -> Option<Denial> {
-    match undone(watch, since) {
-        Ok(None) => None,
-        Ok(Some((path, what))) => Some(denial(&watch.base.join(path), what)),
-        Err(error) => Some(denial(&watch.on_host(), &format!("it could not be undone: {error}"))),
-    }
-}
-
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, &'static str)>> {
+fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
     if let Expected::Link(to) = &watch.expected {
         let Some(place) = Place::of(&watch.base, &watch.path, since)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
         rights::of_a_command(|| place.put_back_link(to))?;
-        return Ok(Some((&watch.path, "the link was put back")));
+        return Ok(Some((&watch.path, "the link was put back".to_owned())));
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
@@ -148,7 +152,8 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     parts
 }
 
-fn denial(path: &Path, what: &str) -> Denial {
+/// Tells what became of a protected path.
+pub(crate) fn denial(path: &Path, what: &str) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: path.display().to_string(),
@@ -160,112 +165,6 @@ fn denial(path: &Path, what: &str) -> Denial {
 
 fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
-}
-
-/// A name in a directory that is held open.
-struct Place {
-    parent: OwnedFd,
-    name: OsString,
-    /// Nothing is removed that was there before.
-    since: Moment,
-}
-
-impl Place {
-    /// The directory that `path` below `base` lies in, reached without following any link; `None` where there is no
-    /// such directory.
-    fn of(base: &Path, path: &Path, since: Moment) -> io::Result<Option<Self>> {
-        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut parent = open_without_links(base, OFlag::O_DIRECTORY)?;
-        for part in path.parent().into_iter().flat_map(Path::iter) {
-            match remove::step_into(parent.as_fd(), part) {
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
-                next => parent = next?,
-            }
-        }
-        Ok(Some(Self { parent, name: name.to_owned(), since }))
-    }
-
-    /// What is there; `None` where nothing is.
-    fn stat(&self) -> io::Result<Option<FileStat>> {
-        let look = || fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
-        match remove::with_rights(self.parent.as_fd(), look) {
-            Err(Errno::ENOENT) => Ok(None),
-            stat => Ok(Some(stat?)),
-        }
-    }
-
-    /// Undoes what must not be, and says what was done.
-    fn judge(&self, watch: &Watch, kind: SFlag) -> io::Result<Option<&'static str>> {
-        if watch.expected == Expected::NoRepository && watch.path.ends_with("hooks") {
-            return self.remove_hooks(kind);
-        }
-        // A repository made inside needs its config; git outside reads it, so its making is told.
-        if watch.expected == Expected::NoRepository
-            && watch.path.ends_with("config")
-            && kind == SFlag::S_IFREG
-        {
-            return Ok(Some("it was kept, because its directory is new: look at it before you trust it"));
-        }
-        self.remove().map(Some)
-    }
-
-    fn leads_to(&self, to: &Path) -> bool {
-        readlinkat(&self.parent, self.name.as_os_str()).is_ok_and(|now| now == to.as_os_str())
-    }
-
-    /// Removes what is there; where that does not work, or it was there before, moves it to a name that nothing obeys.
-    fn remove(&self) -> io::Result<&'static str> {
-        match remove::entry(self.parent.as_fd(), &self.name, self.since) {
-            Ok(()) => Ok("it was removed"),
-            Err(error) => self.move_aside().map_err(|_| error),
-        }
-    }
-
-    fn move_aside(&self) -> io::Result<&'static str> {
-        for number in 0..10_000 {
-            let mut aside = self.name.clone().into_vec();
-            aside.extend_from_slice(format!(".refused-by-kennel.{number}").as_bytes());
-            let aside = OsString::from_vec(aside);
-            let (from, to) = (self.name.as_os_str(), aside.as_os_str());
-            match renameat2(&self.parent, from, &self.parent, to, RenameFlags::RENAME_NOREPLACE) {
-                Err(Errno::EEXIST) => {}
-                moved => {
-                    moved?;
-                    return Ok(
-                        "it was renamed to end in .refused-by-kennel, because it could not be removed",
-                    );
-                }
-            }
-        }
-        Err(Errno::EEXIST.into())
-    }
-
-    fn put_back_link(&self, to: &Path) -> io::Result<()> {
-        if self.stat()?.is_some() {
-            self.remove()?;
-        }
-        Ok(symlinkat(to, &self.parent, self.name.as_os_str())?)
-    }
-
-    /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
-    fn remove_hooks(&self, kind: SFlag) -> io::Result<Option<&'static str>> {
-        if kind != SFlag::S_IFDIR {
-            return self.remove().map(Some);
-        }
-        match self.remove_each_hook() {
-            Ok(0) => Ok(None),
-            Ok(_) => Ok(Some("its hooks were removed")),
-            Err(error) => self.move_aside().map(Some).map_err(|_| error),
-        }
-    }
-
-    fn remove_each_hook(&self) -> io::Result<usize> {
-        let hooks = remove::open_directory(self.parent.as_fd(), &self.name)?;
-        let names = names(&hooks)?;
-        let live = names.iter().filter(|name| !name.as_encoded_bytes().ends_with(b".sample"));
-        live.map(|name| remove::entry(hooks.as_fd(), name, self.since))
-            .try_fold(0, |count, done| done.map(|()| count + 1))
-    }
 }
 
 #[cfg(test)]
@@ -298,7 +197,7 @@ mod tests {
         for name in ["hooks", "commondir"] {
             symlink(victim.path(), base.path().join(".git").join(name)).expect("a link");
         }
-        assert_eq!(undo(&watches, since).len(), 2);
+        assert_eq!(undo(&watches, since).denials.len(), 2);
         assert!(victim.path().join("sub/file").exists());
         assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 0);
     }
@@ -308,7 +207,7 @@ mod tests {
         let (since, (base, victim)) = (Moment::now(), directories());
         let watches = [watch(base.path(), "a/sub", Expected::Absent)];
         symlink(victim.path(), base.path().join("a")).expect("a link");
-        assert_eq!(undo(&watches, since).len(), 1);
+        assert_eq!(undo(&watches, since).denials.len(), 1);
         assert!(victim.path().join("sub/file").exists());
         assert!(fs::symlink_metadata(base.path().join("a")).is_err());
     }
@@ -322,7 +221,7 @@ mod tests {
         let since = Moment::now();
         let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
         fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
-        assert_eq!(undo(&watches, since).len(), 1);
+        assert_eq!(undo(&watches, since).denials.len(), 1);
         assert!(!base.path().join(".git/hooks").exists());
         assert!(
             base.path().join(".git/hooks.refused-by-kennel.0/pre-commit").exists(),
@@ -335,7 +234,7 @@ mod tests {
         let (since, (base, victim)) = (Moment::now(), directories());
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
-        assert_eq!(undo(&watches, since).len(), 1);
+        assert_eq!(undo(&watches, since).denials.len(), 1);
         assert_eq!(fs::read_link(base.path().join("link")).expect("a link"), Path::new("there"));
         assert!(victim.path().join("sub/file").exists());
     }

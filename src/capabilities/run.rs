@@ -110,6 +110,7 @@ fn outcome(
         truncated: false,
         enforcement: Enforcement::default(),
         denials: Vec::new(),
+        is_left: false,
         audit_id: None,
         configured,
         used,

@@ -3,7 +3,8 @@
 //! writes.
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs, io,
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -15,7 +16,12 @@ use super::{
     section::Section,
     view::{Node, View},
 };
-use crate::{host::identity, watch::Watch};
+use crate::{
+    Denial,
+    host::identity,
+    policy::Protection,
+    watch::{self, Watch},
+};
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +73,44 @@ impl Footing {
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
+    /// Of a one-shot only what protects the protected paths. Nobody has looked yet: a sandbox has many commands, and
+    /// what is replaced between them may have the same inode.
+    pub(super) fn of_protected(view: &View, mounts: &[OnHost]) -> Self {
+        let protects = |mount: &&OnHost| {
+            view.get(&mount.target).is_some_and(|place| place.protection == Protection::ProtectedPaths)
+        };
+        let paths: BTreeSet<&PathBuf> = mounts.iter().filter(protects).map(|mount| &mount.path).collect();
+        let seen = |path: &PathBuf| Seen { thing: None, path: path.clone(), what: What::Mount };
+        Self { seen: paths.into_iter().map(seen).collect() }
+    }
+
+    /// The same paths as they are now.
+    pub(crate) fn now(&self) -> Self {
+        let look = |seen: &Seen| Seen { thing: look(&seen.path), ..seen.clone() };
+        Self { seen: self.seen.iter().map(look).collect() }
+    }
+
+    /// Tells of mounts that were taken away since, with what they stood on: the command could write there from then on.
+    /// Nothing is undone, because it may be the user's: git outside replaces its config by renaming.
+    pub(crate) fn denials(&self) -> Vec<Denial> {
+        let tell = |seen: &Seen| {
+            let what = match fs::symlink_metadata(&seen.path) {
+                Ok(now) if Some(thing(&now)) == seen.thing => return None,
+                Ok(_) => {
+                    "it was replaced while the command ran, by it or by somebody outside: look at it before \
+                          you trust it"
+                        .to_owned()
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    "it was removed while the command ran, by somebody outside".to_owned()
+                }
+                Err(error) => format!("it cannot be looked at any more: {error}"),
+            };
+            Some(watch::denial(&seen.path, &what))
+        };
+        self.seen.iter().filter_map(tell).collect()
+    }
+
     /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
     pub(crate) fn change(&self, is_idle: bool) -> Change {
         let counts = |seen: &&Seen| is_idle || seen.what != What::Watch;
@@ -87,7 +131,11 @@ impl Footing {
 }
 
 fn look(path: &Path) -> Option<Thing> {
-    fs::symlink_metadata(path).ok().map(|metadata| (identity(&metadata), metadata.created().ok()))
+    fs::symlink_metadata(path).ok().map(|metadata| thing(&metadata))
+}
+
+fn thing(metadata: &fs::Metadata) -> Thing {
+    (identity(metadata), metadata.created().ok())
 }
 
 /// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.

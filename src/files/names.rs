@@ -1,7 +1,7 @@
 //! The names in a directory, which may be many, and long.
 
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -9,7 +9,12 @@ use std::{
     },
 };
 
-use nix::{dir::Dir, errno::Errno, fcntl::OFlag, sys::stat::Mode};
+use nix::{
+    dir::{Dir, Entry},
+    errno::Errno,
+    fcntl::OFlag,
+    sys::stat::Mode,
+};
 
 /// Names in one directory that take up more bytes are not listed.
 const MOST_BYTES: usize = 128 << 20;
@@ -19,19 +24,49 @@ const MOST_BYTES: usize = 128 << 20;
 /// # Errors
 /// `E2BIG` where there are too many.
 pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let mut listing = Dir::openat(directory.as_fd(), ".", flags, Mode::empty())?;
-    let (mut names, mut bytes) = (Vec::new(), 0);
-    for entry in listing.iter() {
-        let name = OsString::from_vec(entry?.file_name().to_bytes().to_vec());
-        if name != "." && name != ".." {
-            bytes += size_of::<OsString>() + name.len();
-            if bytes > MOST_BYTES {
-                return Err(Errno::E2BIG.into());
-            }
+    let (mut names, mut room) = (Vec::new(), MOST_BYTES);
+    for found in listing(directory)?.iter() {
+        if let Some(name) = name(&found?) {
+            room = room.checked_sub(bytes(&name)).ok_or(Errno::E2BIG)?;
             names.push(name);
         }
     }
     names.sort();
     Ok(names)
+}
+
+/// The first of the names that are `wanted`, as many as fit into so many bytes, and one at least.
+pub(crate) fn some(
+    directory: &OwnedFd,
+    mut room: usize,
+    wanted: impl Fn(&OsStr) -> bool,
+) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
+    for found in listing(directory)?.iter() {
+        let Some(name) = name(&found?).filter(|name| wanted(name)) else { continue };
+        let needed = bytes(&name);
+        names.push(name);
+        match room.checked_sub(needed) {
+            Some(left) => room = left,
+            None => break,
+        }
+    }
+    Ok(names)
+}
+
+/// A listing of its own of a directory.
+pub(crate) fn listing(directory: &OwnedFd) -> io::Result<Dir> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(Dir::openat(directory.as_fd(), ".", flags, Mode::empty())?)
+}
+
+/// The name that was found, where it is one.
+pub(crate) fn name(found: &Entry) -> Option<OsString> {
+    let name = found.file_name().to_bytes();
+    (name != b"." && name != b"..").then(|| OsString::from_vec(name.to_vec()))
+}
+
+/// What a name takes up in a list.
+pub(crate) fn bytes(name: &OsStr) -> usize {
+    size_of::<OsString>() + name.len()
 }

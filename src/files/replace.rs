@@ -34,8 +34,12 @@ const ORDINARY: u32 = 0o777;
 
 /// A name that nobody else has.
 pub(crate) fn temporary_name() -> OsString {
-    let number = RandomState::new().build_hasher().finish();
-    format!(".kennel-{number:016x}.tmp").into()
+    format!(".kennel-{:016x}.tmp", random()).into()
+}
+
+/// A number that nobody foresees.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 /// A file under a name of ours, removed when it is dropped.

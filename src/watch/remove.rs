@@ -2,7 +2,7 @@
 //! part for another meanwhile, leads out of it.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
@@ -17,25 +17,75 @@ use nix::{
 
 use super::Moment;
 use crate::{
-    files::{names, rights, temporary_name},
+    files::{
+        names::{self, names},
+        rights, temporary_name,
+    },
     sys::{self, Times},
 };
 
 /// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
 const DEEPEST: u32 = 200;
 
+/// Bytes of names of one directory that are kept at a time. Whoever writes names decides how much memory that takes at
+/// each level, and the program around us may not have much.
+const BATCH: usize = 8 << 10;
+
+/// So often is a directory listed while others put more into it: some four million short names.
+const MOST_BATCHES: u32 = 1 << 14;
+
+/// Bytes of names of directories that are kept while a tree is looked at.
+const ROOM: usize = 1 << 20;
+
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
 pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
-    check(parent, name, since, 0)?;
+    check(parent, name, since, 0, &mut ROOM.clone())?;
     // Somebody may put into it what is old meanwhile: so every name is looked at again.
     entry_or(parent, name, 0, Some(since), &mut |_, _| Err(Errno::EISDIR.into()))
 }
 
+/// Removes all in a directory that can be and was not there before. What stays is told by who asked.
+pub(super) fn what_can_be(directory: &OwnedFd, since: Moment) {
+    let Ok(mut listing) = names::listing(directory) else { return };
+    for name in listing.iter().flatten().filter_map(|found| names::name(&found)) {
+        let _ = entry(directory.as_fd(), &name, since);
+    }
+}
+
+/// Removes those in a directory whose names are `wanted`, and says how many there were.
+///
 /// # Errors
-/// Something in it was there before, or it is too deep.
-fn check(parent: BorrowedFd<'_>, name: &OsStr, since: Moment, depth: u32) -> io::Result<()> {
+/// One of them was there before, or cannot be removed.
+pub(super) fn those(
+    directory: &OwnedFd,
+    since: Moment,
+    wanted: impl Fn(&OsStr) -> bool,
+) -> io::Result<usize> {
+    let mut count = 0;
+    for _ in 0..MOST_BATCHES {
+        let batch = names::some(directory, BATCH, &wanted)?;
+        if batch.is_empty() {
+            return Ok(count);
+        }
+        for name in batch {
+            entry(directory.as_fd(), &name, since)?;
+            count += 1;
+        }
+    }
+    Err(Errno::ENOTEMPTY.into())
+}
+
+/// # Errors
+/// Something in it was there before, or it is too deep, or has more directories than `room` is left for.
+fn check(
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    since: Moment,
+    depth: u32,
+    room: &mut usize,
+) -> io::Result<()> {
     if !since.check(&times(parent, name)?)?.is_directory {
         return Ok(());
     }
@@ -43,7 +93,25 @@ fn check(parent: BorrowedFd<'_>, name: &OsStr, since: Moment, depth: u32) -> io:
         return Err(Errno::EISDIR.into());
     }
     let directory = open_directory(parent, name)?;
-    names(&directory)?.iter().try_for_each(|name| check(directory.as_fd(), name, since, depth + 1))
+    let (inside, bytes) = check_entries(&directory, since, room)?;
+    inside.iter().try_for_each(|name| check(directory.as_fd(), name, since, depth + 1, room))?;
+    *room += bytes;
+    Ok(())
+}
+
+/// Checks what is in a directory but directories, of which the names are answered, and the room that these take.
+fn check_entries(directory: &OwnedFd, since: Moment, room: &mut usize) -> io::Result<(Vec<OsString>, usize)> {
+    let (mut inside, mut bytes) = (Vec::new(), 0);
+    for found in names::listing(directory)?.iter() {
+        let Some(name) = names::name(&found?) else { continue };
+        if since.check(&times(directory.as_fd(), &name)?)?.is_directory {
+            let needed = names::bytes(&name);
+            *room = room.checked_sub(needed).ok_or(Errno::E2BIG)?;
+            bytes += needed;
+            inside.push(name);
+        }
+    }
+    Ok((inside, bytes))
 }
 
 /// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
@@ -83,13 +151,21 @@ fn entry_or(
         done => return Ok(done?),
     }
     let directory = open_directory(parent, name)?;
-    for name in names(&directory)? {
-        entry_or(directory.as_fd(), &name, depth + 1, since, too_deep)?;
+    for _ in 0..MOST_BATCHES {
+        let batch = names::some(&directory, BATCH, |_| true)?;
+        let is_last = batch.is_empty();
+        for name in batch {
+            entry_or(directory.as_fd(), &name, depth + 1, since, too_deep)?;
+        }
+        match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir)) {
+            Err(Errno::ENOTEMPTY | Errno::EEXIST) if !is_last => {}
+            done => return Ok(done?),
+        }
     }
-    Ok(with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir))?)
+    Err(Errno::ENOTEMPTY.into())
 }
 
-fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
+pub(super) fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
     with_rights(parent, || name.with_nix_path(|name| sys::times(parent, name))?)
 }
 
@@ -133,10 +209,18 @@ pub(super) fn with_rights<T>(
     }
 }
 
-/// Makes a directory accessible to its owner, who the command ran as. The link in /proc leads to the very inode.
-/// Others' directories stay as they are, also for root.
+/// Makes a directory accessible to its owner, who the command ran as.
 fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
-    let mode = Mode::from_bits_truncate(fstat(directory)?.st_mode) | Mode::S_IRWXU;
+    set_mode(directory, Mode::from_bits_truncate(fstat(directory)?.st_mode) | Mode::S_IRWXU)
+}
+
+/// Makes a directory accessible to nobody.
+pub(super) fn shut(directory: BorrowedFd<'_>) -> nix::Result<()> {
+    set_mode(directory, Mode::empty())
+}
+
+/// The link in /proc leads to the very inode. Others' directories stay as they are, also for root.
+fn set_mode(directory: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
     let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
     let take = || Ok(fchmodat(nix::fcntl::AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)?);
     rights::of_a_command(take).map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))

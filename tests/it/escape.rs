@@ -8,6 +8,7 @@
 //! | `grants` | writing what is read-only, undoing the mounts, swapping what is granted |
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
+//! | `undone` | keeping what is undone afterwards from being undone |
 //! | `secrets` | what is masked |
 //! | `mounts` | mount calls old and new, chroot, namespaces |
 //! | `root` | what only real root could do outside |
@@ -36,6 +37,7 @@ mod protected;
 mod root;
 mod secrets;
 mod sockets;
+mod undone;
 
 /// System calls spelled as `tests/payload/call.rs` reads them, and what each must answer.
 type Expected<'e> = &'e [(&'e str, &'e str)];

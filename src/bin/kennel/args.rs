@@ -81,7 +81,8 @@ Examples:
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
 Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
-125 when Kennel failed, or could not commit everything; 126 when the command cannot be executed; 127 when it is not found.";
+125 when Kennel failed, could not commit everything, or could not undo what a successful command did to a protected path;
+126 when the command cannot be executed; 127 when it is not found.";
 
 const SESSION_HELP: &str = "\
 Examples:

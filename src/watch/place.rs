@@ -1,0 +1,208 @@
+//! A name in a directory, and how what is there is taken away from it, whatever keeps it: removed, renamed, or at least
+//! made harmless.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat, renameat2},
+    sys::stat::{FileStat, SFlag, fstatat},
+    unistd::symlinkat,
+};
+
+use super::{Expected, Moment, Watch, remove};
+use crate::{files::random, host::open_without_links};
+
+/// How many names are tried of each kind; all but the first are random.
+const MOST_NAMES: u32 = 16;
+
+const REMOVED: &str = "it was removed";
+
+/// A name in a directory that is held open.
+pub(super) struct Place {
+    parent: OwnedFd,
+    name: OsString,
+    /// Nothing is removed that was there before.
+    since: Moment,
+}
+
+impl Place {
+    /// The directory that `path` below `base` lies in, reached without following any link; `None` where there is no
+    /// such directory.
+    pub(super) fn of(base: &Path, path: &Path, since: Moment) -> io::Result<Option<Self>> {
+        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let mut parent = open_without_links(base, OFlag::O_DIRECTORY)?;
+        for part in path.parent().into_iter().flat_map(Path::iter) {
+            match remove::step_into(parent.as_fd(), part) {
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
+                next => parent = next?,
+            }
+        }
+        Ok(Some(Self { parent, name: name.to_owned(), since }))
+    }
+
+    /// What is there; `None` where nothing is.
+    pub(super) fn stat(&self) -> io::Result<Option<FileStat>> {
+        Ok(self.stat_of(&self.name)?)
+    }
+
+    fn stat_of(&self, name: &OsStr) -> nix::Result<Option<FileStat>> {
+        match self.with_rights(|| fstatat(&self.parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)) {
+            Err(Errno::ENOENT) => Ok(None),
+            stat => stat.map(Some),
+        }
+    }
+
+    /// A command may have taken the right to change anything there from its user.
+    fn with_rights<T>(&self, action: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
+        remove::with_rights(self.parent.as_fd(), action)
+    }
+
+    /// Undoes what must not be, and says what was done.
+    pub(super) fn judge(&self, watch: &Watch, kind: SFlag) -> io::Result<Option<String>> {
+        if watch.expected == Expected::NoRepository && watch.path.ends_with("hooks") {
+            return self.remove_hooks(kind);
+        }
+        // A repository made inside needs its config; git outside reads it, so its making is told.
+        if watch.expected == Expected::NoRepository
+            && watch.path.ends_with("config")
+            && kind == SFlag::S_IFREG
+        {
+            let what = "it was kept, because its directory is new: look at it before you trust it";
+            return Ok(Some(what.to_owned()));
+        }
+        self.remove().map(Some)
+    }
+
+    pub(super) fn leads_to(&self, to: &Path) -> bool {
+        let now = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str()));
+        now.is_ok_and(|now| now == to.as_os_str())
+    }
+
+    pub(super) fn put_back_link(&self, to: &Path) -> io::Result<()> {
+        if self.stat()?.is_some() {
+            self.remove()?;
+        }
+        Ok(self.with_rights(|| symlinkat(to, &self.parent, self.name.as_os_str()))?)
+    }
+
+    /// Takes away what is there, and says how: what the command made is removed; what was there before, or cannot be
+    /// removed, gets a name that nothing obeys.
+    pub(super) fn remove(&self) -> io::Result<String> {
+        match self.take_away() {
+            // Another sandbox that ends undoes the same.
+            Err(_) if matches!(self.stat_of(&self.name), Ok(None)) => Ok(REMOVED.to_owned()),
+            done => done,
+        }
+    }
+
+    fn take_away(&self) -> io::Result<String> {
+        // To be renamed is a change to most file systems: so its times are read before.
+        let times = remove::times(self.parent.as_fd(), &self.name)?;
+        let is_new = self.since.check(&times).is_ok();
+        if is_new && !times.is_directory && self.remove_entry(&self.name).is_ok() {
+            return Ok(REMOVED.to_owned());
+        }
+        // One call disarms all of it; to remove it may take long, and may fail.
+        match self.move_aside() {
+            Ok(aside) if is_new && self.remove_entry(&aside.name).is_ok() => Ok(REMOVED.to_owned()),
+            Ok(aside) => Ok(aside.how),
+            Err(error) => self.disarm(is_new, error.into()),
+        }
+    }
+
+    fn remove_entry(&self, name: &OsStr) -> io::Result<()> {
+        remove::entry(self.parent.as_fd(), name, self.since)
+    }
+
+    /// Gives it a name that nothing obeys.
+    fn move_aside(&self) -> nix::Result<Aside> {
+        match self.move_to(|number| self.long_name(number)) {
+            // There is no room for a longer name, in any directory or in this one.
+            Err(Errno::ENAMETOOLONG | Errno::ENOSPC | Errno::EDQUOT) => self.move_to(|_| short_name()),
+            moved => moved,
+        }
+    }
+
+    fn long_name(&self, number: u32) -> Aside {
+        let mut name = self.name.clone();
+        name.push(".refused-by-kennel.");
+        match number {
+            0 => name.push("0"),
+            // Who took the first takes the second too.
+            _ => name.push(format!("{:016x}", random())),
+        }
+        let how = "it was renamed to end in .refused-by-kennel, because it could not be removed".to_owned();
+        Aside { name, how }
+    }
+
+    fn move_to(&self, name: impl Fn(u32) -> Aside) -> nix::Result<Aside> {
+        for number in 0..MOST_NAMES {
+            let aside = name(number);
+            match self.rename(&aside.name) {
+                Err(Errno::EEXIST) => {}
+                moved => return moved.map(|()| aside),
+            }
+        }
+        Err(Errno::EEXIST)
+    }
+
+    fn rename(&self, to: &OsStr) -> nix::Result<()> {
+        let (parent, from) = (&self.parent, self.name.as_os_str());
+        match self.with_rights(|| renameat2(parent, from, parent, to, RenameFlags::RENAME_NOREPLACE)) {
+            // As some file systems answer whom that flag is unknown to (NFS, 9P).
+            Err(Errno::EINVAL) if self.stat_of(to)?.is_some() => Err(Errno::EEXIST),
+            Err(Errno::EINVAL) => self.with_rights(|| renameat(parent, from, parent, to)),
+            renamed => renamed,
+        }
+    }
+
+    /// Where it cannot be renamed, because of `error`: removes what can be removed, and shuts the rest.
+    fn disarm(&self, is_new: bool, error: io::Error) -> io::Result<String> {
+        if is_new && self.remove_entry(&self.name).is_ok() {
+            return Ok(REMOVED.to_owned());
+        }
+        let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
+        remove::what_can_be(&directory, self.since);
+        // That may have made room.
+        match self.move_aside() {
+            Ok(aside) => Ok(aside.how),
+            Err(error) => {
+                remove::shut(directory.as_fd())?;
+                Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
+            }
+        }
+    }
+
+    /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
+    fn remove_hooks(&self, kind: SFlag) -> io::Result<Option<String>> {
+        if kind != SFlag::S_IFDIR {
+            return self.remove().map(Some);
+        }
+        let live = |name: &OsStr| !name.as_encoded_bytes().ends_with(b".sample");
+        let hooks = remove::open_directory(self.parent.as_fd(), &self.name);
+        match hooks.and_then(|hooks| remove::those(&hooks, self.since, live)) {
+            Ok(0) => Ok(None),
+            Ok(_) => Ok(Some("its hooks were removed".to_owned())),
+            Err(_) => self.remove().map(Some),
+        }
+    }
+}
+
+/// Where something was moved to.
+struct Aside {
+    name: OsString,
+    /// The end of the sentence that tells it.
+    how: String,
+}
+
+/// As long as a name of five bytes is to most file systems, so that it fits where such a one was.
+fn short_name() -> Aside {
+    let name = format!(".k{:06x}", random() & 0xff_ffff);
+    Aside { how: format!("it was renamed to {name}, because it could not be removed"), name: name.into() }
+}

@@ -1,0 +1,214 @@
+//! Attempts to keep what is undone from being undone: by rights, by names, by lengths, by memory.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown, symlink},
+    path::Path,
+    process::{Command, Output, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use super::protected::denials;
+use crate::support::{kennel_path, only_as_root, run, stderr, until, workspace};
+
+/// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
+fn deep(at: &str) -> String {
+    format!(
+        "mkdir {at}; echo x >{at}/pre-commit; chmod 755 {at}/pre-commit; \
+         (cd {at}; i=0; while [ $i -lt 205 ]; do mkdir d && cd d; i=$((i+1)); done)"
+    )
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+/// A workspace with a `.git` and no hooks.
+fn bare() -> tempfile::TempDir {
+    let ws = workspace();
+    fs::create_dir(ws.path().join(".git")).unwrap();
+    ws
+}
+
+#[test]
+fn rights_taken_from_the_parent_do_not_keep_what_must_be_renamed() {
+    let ws = bare();
+    let told = denials(ws.path(), &[], &format!("{}; chmod 555 .git", deep(".git/hooks")));
+    assert!(!is_there(&ws.path().join(".git/hooks")), "{told}");
+    assert!(told.contains(".refused-by-kennel"), "{told}");
+    let ws = bare();
+    fs::create_dir(ws.path().join(".git/info")).unwrap();
+    fs::write(ws.path().join(".git/info/pre-commit"), "").unwrap();
+    sleep(Duration::from_millis(1100));
+    let told = denials(ws.path(), &[], "mv .git/info .git/hooks; chmod 555 .git");
+    assert!(!is_there(&ws.path().join(".git/hooks")), "{told}");
+    assert!(ws.path().join(".git/hooks.refused-by-kennel.0/pre-commit").exists(), "{told}");
+}
+
+#[test]
+fn rights_taken_from_the_parent_do_not_keep_a_link_from_being_put_back() {
+    for script in ["rm .git/hooks; chmod 555 .git", "rm .git/hooks; mkdir .git/hooks; chmod 0 .git"] {
+        let ws = bare();
+        symlink("../shared", ws.path().join(".git/hooks")).unwrap();
+        let told = denials(ws.path(), &[], script);
+        assert!(told.contains("the link was put back"), "{script}: {told}");
+        let now = fs::read_link(ws.path().join(".git/hooks")).unwrap();
+        assert_eq!(now, Path::new("../shared"), "{script}");
+    }
+}
+
+#[test]
+fn names_that_are_taken_do_not_keep_what_must_be_renamed() {
+    let ws = bare();
+    let taken = "i=0; while [ $i -lt 10000 ]; do : >.git/hooks.refused-by-kennel.$i; i=$((i+1)); done";
+    let told = denials(ws.path(), &[], &format!("{}; {taken}", deep(".git/hooks")));
+    assert!(!is_there(&ws.path().join(".git/hooks")), "{told}");
+    assert!(told.contains(".refused-by-kennel"), "{told}");
+}
+
+#[test]
+fn a_name_that_leaves_no_room_for_a_longer_one_is_renamed_too() {
+    let (ws, name) = (bare(), "n".repeat(245));
+    let told = denials(ws.path(), &["--protect", &name], &deep(&name));
+    assert!(!is_there(&ws.path().join(&name)), "{told}");
+    assert!(told.contains("it was renamed"), "{told}");
+}
+
+/// Whoever ends what undoes for want of memory keeps all of it.
+#[test]
+fn more_names_than_there_is_memory_for_are_undone() {
+    let long = "n".repeat(240);
+    let fill = format!(
+        "i=0; while [ $i -lt 20000 ]; do : >.git/hooks/{long}$i; i=$((i+1)); done; : >.git/hooks/pre-commit"
+    );
+    // In one that is there, and in one that is made inside.
+    for (git, make) in [(true, "mkdir .git/hooks"), (false, "mkdir -p .git/hooks")] {
+        let ws = if git { bare() } else { workspace() };
+        let script = format!("{make}; {fill}");
+        let limited = "ulimit -d 5000 && exec \"$0\" run -- sh -c \"$1\"";
+        let mut kennel = Command::new("sh");
+        kennel.args(["-c", limited]).arg(kennel_path()).arg(&script).current_dir(ws.path());
+        let output = kennel.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(!is_there(&ws.path().join(".git/hooks/pre-commit")), "{output:?}");
+        assert_eq!(fs::read_dir(ws.path().join(".git")).unwrap().count(), usize::from(!git), "{output:?}");
+    }
+}
+
+/// Runs a script that waits until something was done outside.
+fn meanwhile(ws: &Path, script: &str, outside: impl FnOnce()) -> Output {
+    fs::set_permissions(ws, fs::Permissions::from_mode(0o777)).unwrap();
+    let script = format!("{script}; touch runs; while [ ! -e done ]; do sleep 0.05; done");
+    let mut kennel = Command::new(kennel_path());
+    kennel.current_dir(ws).args(["run", "--", "sh", "-c", &script]);
+    let child = kennel.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    while !ws.join("runs").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the command has not started");
+        sleep(Duration::from_millis(20));
+    }
+    outside();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn what_cannot_be_undone_is_no_success() {
+    only_as_root!();
+    let ws = bare();
+    let output = meanwhile(ws.path(), &deep(".git/hooks"), || {
+        // Nothing in it can be renamed or removed without the rights of root.
+        chown(ws.path().join(".git"), Some(1000), Some(1000)).unwrap();
+        fs::write(ws.path().join("done"), "").unwrap();
+    });
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("it could not be undone"), "{output:?}");
+    let hooks = ws.path().join(".git/hooks");
+    assert!(!is_there(&hooks.join("pre-commit")), "what can be removed is: {output:?}");
+    assert_eq!(fs::metadata(&hooks).unwrap().permissions().mode() & 0o7777, 0, "and nobody goes there");
+}
+
+#[test]
+fn what_is_out_of_reach_is_no_success() {
+    let (ws, elsewhere) = (workspace(), workspace());
+    let (inner, moved) = (ws.path().join("w"), elsewhere.path().join("w"));
+    for (end, status) in [("true", 125), ("exit 3", 3)] {
+        fs::create_dir_all(inner.join(".git")).unwrap();
+        let script = format!("mkdir .git/hooks; trap '{end}' EXIT");
+        let output = meanwhile(&inner, &script, || {
+            fs::rename(&inner, &moved).unwrap();
+            fs::write(moved.join("done"), "").unwrap();
+        });
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert!(stderr(&output).contains("it could not be undone"), "{output:?}");
+        fs::remove_dir_all(&moved).unwrap();
+    }
+}
+
+#[test]
+fn what_is_undone_is_a_success() {
+    let ws = bare();
+    assert_eq!(run(ws.path(), &[], &["mkdir", ".git/hooks"]).status.code(), Some(0));
+}
+
+/// Starts a script with a report, and waits until it runs.
+fn started(ws: &Path, name: &str, script: &str) -> std::process::Child {
+    let script = format!("touch {name}; {script}");
+    let mut kennel = Command::new(kennel_path());
+    kennel.current_dir(ws).args(["run", "--", "sh", "-c", &script]);
+    let child = kennel.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the command runs", || ws.join(name).exists());
+    child
+}
+
+/// The second finds what the first made, and takes it for the user's; what the first undoes takes the wall with it.
+#[test]
+fn what_another_sandbox_undoes_is_told_to_whom_it_was_a_wall() {
+    let ws = bare();
+    let wait = "while [ ! -e done ]; do sleep 0.05; done";
+    let first = started(
+        ws.path(),
+        "first",
+        "echo . >.git/commondir; touch made; while [ ! -e second ]; do sleep 0.05; done",
+    );
+    until("the first has made it", || ws.path().join("made").exists());
+    let second = started(ws.path(), "second", &format!("{wait}; echo ../evil >.git/commondir"));
+    let first = first.wait_with_output().unwrap();
+    assert!(stderr(&first).contains("commondir") && stderr(&first).contains("it was removed"), "{first:?}");
+    fs::write(ws.path().join("done"), "").unwrap();
+    let second = second.wait_with_output().unwrap();
+    // Where the wall has stayed, nothing could be made.
+    assert!(stderr(&second).contains("commondir: "), "{second:?}");
+    assert!(stderr(&second).contains("while the command ran"), "{second:?}");
+}
+
+#[test]
+fn a_wall_that_is_replaced_outside_is_told() {
+    let ws = super::protected::repository();
+    let output = meanwhile(ws.path(), "true", || {
+        fs::write(ws.path().join("new"), "[core]\n").unwrap();
+        fs::rename(ws.path().join("new"), ws.path().join(".git/config")).unwrap();
+        fs::remove_dir_all(ws.path().join(".git/hooks")).unwrap();
+        fs::write(ws.path().join("done"), "").unwrap();
+    });
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "it may be the user's: {said}");
+    assert!(
+        said.contains(".git/config: ") && said.contains("it was replaced while the command ran"),
+        "{said}"
+    );
+    assert!(said.contains(".git/hooks: ") && said.contains("it was removed while the command ran"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(is_there(&ws.path().join(".git/config")));
+}
+
+#[test]
+fn a_wall_that_has_stayed_is_not_spoken_of() {
+    let ws = super::protected::repository();
+    let told = denials(ws.path(), &["--protect", "a/b"], "echo x >.git/index; chmod 700 .git");
+    assert_eq!(told, "[]");
+    fs::create_dir_all(ws.path().join("a")).unwrap();
+    fs::write(ws.path().join("a/b"), "").unwrap();
+    let told = denials(ws.path(), &["--protect", "a/b"], "touch a/c; chmod 711 a");
+    assert_eq!(told, "[]");
+}
