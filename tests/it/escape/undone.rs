@@ -198,7 +198,8 @@ fn a_wall_that_is_replaced_outside_is_told() {
         "{said}"
     );
     assert!(said.contains(".git/hooks: ") && said.contains("it was removed while the command ran"), "{said}");
-    assert_eq!(said.lines().count(), 2, "{said}");
+    // Beside what a host may lack.
+    assert_eq!(said.matches("denied by").count(), 2, "{said}");
     assert!(is_there(&ws.path().join(".git/config")));
 }
 
