@@ -1,10 +1,14 @@
 //! Where groups are made, and what is said where they cannot be.
 
-use std::{env, fs, process::Command};
+use std::{
+    env, fs,
+    path::Path,
+    process::{Command, Output},
+};
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use super::{ground, has_groups, protection, require_groups};
+use super::{Ground, ground, has_groups, protection, require_groups};
 use crate::support::{
     kennel, kennel_path, only_as_root, only_as_user, refused, report, stderr, stdout, succeeds, until,
     workspace,
@@ -124,25 +128,30 @@ fn commands_see_no_cgroup_but_their_own_as_the_root() {
     assert!(!said.contains("cgroup2 ") && !said.contains("memory.max\n"), "{said}");
 }
 
-/// As under `systemd-run --scope -p Delegate=yes`.
+/// `kennel run` with these words after it, alone in a group, as under `systemd-run --scope -p Delegate=yes`.
+fn alone_in(ground: &Ground, dir: &Path, words: &str) -> Output {
+    let enter = format!("echo $$ > {}/cgroup.procs", ground.path());
+    let script = format!("{enter} && exec {} run {words}", kennel_path().display());
+    Command::new("sh").args(["-c", &script]).current_dir(dir).output().unwrap()
+}
+
+/// What the program lay in last cannot be removed by itself; the service manager does that with the whole.
+fn has_only_the_program_s_own(ground: &Ground) {
+    let host = ground.0.join("kennel-host");
+    until("only the program's own is left", || ground.groups() == [host.clone()]);
+    until("nobody is in it", || fs::remove_dir(&host).is_ok());
+    // A group with controllers holds no process; the next round finds it as a service manager makes it.
+    let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
+}
+
 #[test]
 fn who_is_alone_in_the_group_makes_room() {
     let ground = ground!();
     let dir = workspace();
-    let script = format!(
-        "echo $$ > {0}/cgroup.procs && exec {1} run --cgroup {0} -- sh -c 'exit 4'",
-        ground.path(),
-        kennel_path().display()
-    );
     for _ in 0..2 {
-        let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+        let output = alone_in(&ground, dir.path(), &format!("--cgroup {} -- sh -c 'exit 4'", ground.path()));
         assert_eq!(output.status.code(), Some(4), "{output:?}");
-        // What it lay in last cannot be removed by itself; the service manager does that with the whole.
-        let host = ground.0.join("kennel-host");
-        until("only the program's own is left", || ground.groups() == [host.clone()]);
-        until("nobody is in it", || fs::remove_dir(&host).is_ok());
-        // A group with controllers holds no process; the next round finds it as a service manager makes it.
-        let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
+        has_only_the_program_s_own(&ground);
     }
 }
 
@@ -152,20 +161,12 @@ fn an_ordinary_user_finds_the_scope_that_is_its_own() {
     require_groups!();
     let ground = ground!();
     let dir = workspace();
-    let script = format!(
-        "echo $$ > {0}/cgroup.procs && exec {1} run --memory 64M --json {2}/report -- true",
-        ground.path(),
-        kennel_path().display(),
-        dir.path().display()
-    );
-    let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
+    let report = dir.path().join("report");
+    let output = alone_in(&ground, dir.path(), &format!("--memory 64M --json {} -- true", report.display()));
     assert!(output.status.success(), "{output:?}");
-    let said: serde_json::Value =
-        serde_json::from_slice(&fs::read(dir.path().join("report")).unwrap()).unwrap();
+    let said: serde_json::Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     assert_eq!(protection(&said, "memory").0, "enforced");
-    let host = ground.0.join("kennel-host");
-    until("only the program's own is left", || ground.groups() == [host.clone()]);
-    until("nobody is in it", || fs::remove_dir(&host).is_ok());
+    has_only_the_program_s_own(&ground);
 }
 
 /// The marks are systemd's, for scopes and services with `Delegate=yes`: root owns every group, so a mark has to say which
@@ -176,26 +177,18 @@ fn root_finds_the_scope_that_the_service_manager_marked() {
     require_groups!();
     let ground = ground!();
     let dir = workspace();
-    let script = format!(
-        "echo $$ > {0}/cgroup.procs && exec {1} run --memory 64M -- true",
-        ground.path(),
-        kennel_path().display()
-    );
-    let host = ground.0.join("kennel-host");
-    for mark in [None, Some("trusted.delegate"), Some("user.delegate")] {
-        if let Some(mark) = mark {
-            xattr::set(&ground.0, mark, b"1").unwrap();
-        }
-        let output = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{mark:?}: {output:?}");
-        // Without a mark the groups lie in that of the whole hierarchy.
-        let left = Vec::from_iter(mark.map(|_| host.clone()));
-        until("only the program's own is left", || ground.groups() == left);
-        until("nobody is in it", || mark.is_none() || fs::remove_dir(&host).is_ok());
-        let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
-        if let Some(mark) = mark {
-            xattr::remove(&ground.0, mark).unwrap();
-        }
+    let runs = |mark: &str| {
+        let output = alone_in(&ground, dir.path(), "--memory 64M -- true");
+        assert!(output.status.success() && output.stderr.is_empty(), "{mark}: {output:?}");
+    };
+    runs("none");
+    // Its groups lay in that of the whole hierarchy.
+    ground.is_empty();
+    for mark in ["trusted.delegate", "user.delegate"] {
+        xattr::set(&ground.0, mark, b"1").unwrap();
+        runs(mark);
+        has_only_the_program_s_own(&ground);
+        xattr::remove(&ground.0, mark).unwrap();
     }
 }
 
