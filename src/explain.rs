@@ -99,8 +99,15 @@ pub(crate) fn clean(text: &str) -> String {
 
 /// Text on one line that a terminal only shows: names of files are anybody's.
 pub(crate) fn harmless(text: &str) -> String {
-    let shown = |c: char| if is_harmless(c) { c.to_string() } else { c.escape_default().to_string() };
-    text.chars().map(shown).collect()
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmless(c) {
+            line.push(c);
+        } else {
+            line.extend(c.escape_default());
+        }
+    }
+    line
 }
 
 /// Neither a control character, nor one that is not seen and changes how others are.

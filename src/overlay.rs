@@ -24,7 +24,7 @@ use self::tree::Changed;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
 use crate::{
     Error, FileKind, Session,
-    explain::is_harmless,
+    explain::harmless,
     files::{blocking, rights},
 };
 
@@ -63,13 +63,7 @@ impl fmt::Display for Change {
             ChangeKind::Modified => 'M',
             ChangeKind::Deleted => 'D',
         };
-        write!(f, "{letter} ")?;
-        for c in self.path.to_string_lossy().chars() {
-            match c {
-                c if !is_harmless(c) || c == '\\' => write!(f, "{}", c.escape_default())?,
-                c => write!(f, "{c}")?,
-            }
-        }
+        write!(f, "{letter} {}", harmless(&self.path.to_string_lossy().replace('\\', r"\\")))?;
         if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
     }
 }

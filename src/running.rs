@@ -321,10 +321,6 @@ impl Running {
         if let (Some(hit), Some(judge)) = (&hit, &self.asked.judge) {
             denials.extend(explain::of_end(&judge.limits, hit.limit));
         }
-        for denial in &mut denials {
-            denial.subject = explain::harmless(&denial.subject);
-            denial.reason = explain::harmless(&denial.reason);
-        }
         self.exec.denied(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));
         let limit = hit.as_ref().map(|hit| hit.limit);

@@ -38,7 +38,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         let (key, value) = ("overlay".to_owned(), String::new());
         return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
     }
-    let runtime = run::runtime()?;
+    let runtime = run::runtime(run::IDLE)?;
     let code = runtime.block_on(async {
         let session = Session::prepare(&policy).await?;
         let listening = session.listen(&start.name)?;

@@ -60,11 +60,12 @@ impl Pump {
         }))
     }
 
-    /// Waits until all is copied, no longer than `patience`.
-    pub(crate) async fn drained(self, patience: Option<Duration>) -> Pumped {
+    /// Waits until all of a stream is copied, if there is one, and no longer than `patience`.
+    pub(crate) async fn drained(pump: Option<Self>, patience: Option<Duration>) -> Pumped {
+        let Some(Self(pump)) = pump else { return Pumped::default() };
         let pumped = match patience {
-            Some(patience) => tokio::time::timeout(patience, self.0).await.ok(),
-            None => Some(self.0.await),
+            Some(patience) => tokio::time::timeout(patience, pump).await.ok(),
+            None => Some(pump.await),
         };
         pumped.and_then(Result::ok).unwrap_or_default()
     }

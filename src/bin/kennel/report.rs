@@ -13,15 +13,16 @@ use serde::Serialize;
 
 /// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
 pub(crate) fn say(line: impl Display) {
-    let line: String = line.to_string().chars().flat_map(harmless).collect();
-    let _ = writeln!(io::stderr().lock(), "{line}");
-}
-
-/// Names of files are not ours, and a terminal obeys some characters.
-fn harmless(c: char) -> impl Iterator<Item = char> {
-    let escaped = (c.is_control() && c != '\n').then(|| c.escape_default());
-    let plain = escaped.is_none().then_some(c);
-    escaped.into_iter().flatten().chain(plain)
+    let mut shown = String::new();
+    for c in line.to_string().chars() {
+        // Names of files are not ours, and a terminal obeys some characters.
+        if c.is_control() && c != '\n' {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    let _ = writeln!(io::stderr().lock(), "{shown}");
 }
 
 /// Answers on stdout. A reader that has seen enough is no error.

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     args::Run,
-    output::{Pump, Pumped},
+    output::Pump,
     overlay::{Choice, Settled},
     policy, report,
     terminal::{self, Raw},
@@ -28,6 +28,9 @@ use crate::{
 
 /// How long output that nobody reads may hold up the exit after a timeout.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a thread that may block stays with nothing to do, where it can be had again.
+pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
 /// Longer than any command.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -81,7 +84,7 @@ fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
     let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
     // Nothing waits for the runtime where there is no overlay.
     let sandbox = if choice.is_none() { Some(Sandbox::eager(&policy)?) } else { None };
-    let runtime = runtime()?;
+    let runtime = runtime(FOR_GOOD)?;
     let outcome = runtime.block_on(async {
         let session = match choice {
             Some(_) => {
@@ -123,12 +126,12 @@ fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
     outcome
 }
 
-/// One thread: the runtime only waits.
-pub(crate) fn runtime() -> Result<Runtime, Error> {
+/// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
+pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
     spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
     Builder::new_current_thread()
         .enable_all()
-        .thread_keep_alive(FOR_GOOD)
+        .thread_keep_alive(idle)
         .build()
         .map_err(|source| Error::Io { what: "start the runtime", source })
 }
@@ -183,7 +186,7 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
         (child.stdout.take().map(Pump::to_stdout), child.stderr.take().map(Pump::to_stderr));
     let mut outcome = until_end(&mut child, signals, None).await?;
     let patience = (outcome.ended == Ended::TimedOut).then_some(PATIENCE);
-    let (stdout, stderr) = (drained(stdout, patience).await, drained(stderr, patience).await);
+    let (stdout, stderr) = (Pump::drained(stdout, patience).await, Pump::drained(stderr, patience).await);
     outcome.count(stdout.stream.as_ref(), stderr.stream.as_ref());
     // What could not be said on stderr cannot be said there either; the report says that something is missing.
     outcome.truncated |= stderr.failed.is_some();
@@ -265,12 +268,5 @@ impl PassedOn {
             }
         })
         .await
-    }
-}
-
-async fn drained(pump: Option<Pump>, patience: Option<Duration>) -> Pumped {
-    match pump {
-        Some(pump) => pump.drained(patience).await,
-        None => Pumped::default(),
     }
 }
