@@ -150,6 +150,16 @@ pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
     kennel
 }
 
+/// `command` with the signals of `option` at its start, as env(1) has it: these tests may have been started with nohup(1), or
+/// behind a shell's `&`.
+pub fn by_env(option: &str, command: &Command) -> Command {
+    let mut env = Command::new("env");
+    env.arg(option).arg(command.get_program()).args(command.get_args());
+    env.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    env.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
+    env
+}
+
 /// Runs with `--json` and answers the output and the report.
 pub fn report(workspace: &Path, flags: &[&str], command: &[&str]) -> (Output, serde_json::Value) {
     let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();

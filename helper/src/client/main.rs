@@ -75,15 +75,18 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let separated = arguments.get(next).is_some_and(|argument| argument == c"--");
     let first = next.saturating_add(separated.into());
     arguments.get(first).ok_or(Trouble::Usage)?;
-    // From now on every signal is the command's. That nobody reads what we say must not end us before the status is told.
-    sys::signal_mask(PASSED_ON | bit(SIGPIPE)).map_err(Trouble::Own)?;
+    // What we were started to ignore, by nohup(1) or a shell's `&`, would not have reached the command without us either.
+    let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
+    // From now on every other signal is the command's. That nobody reads what we say must not end us before the status is
+    // told.
+    sys::signal_mask(passed_on | bit(SIGPIPE)).map_err(Trouble::Own)?;
     standard_descriptors().map_err(Trouble::Own)?;
     let socket = connect(path)?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
     match call::send(&socket, directory, command, environment) {
-        Ok(()) => follow(&socket),
+        Ok(()) => follow(&socket, passed_on),
         // It was not wanted; perhaps it was told why.
-        Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => follow(&socket).map_err(|_| trouble),
+        Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => follow(&socket, passed_on).map_err(|_| trouble),
         Err(trouble) => Err(trouble),
     }
 }
@@ -144,8 +147,8 @@ fn namespace(process: &[u8], kind: &CStr) -> Option<(u64, u64)> {
 }
 
 /// Passes signals on until the command has ended.
-fn follow(socket: &Fd) -> Result<i32, Trouble> {
-    let signals = sys::signal_fd(PASSED_ON).map_err(Trouble::Own)?;
+fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
+    let signals = sys::signal_fd(passed_on).map_err(Trouble::Own)?;
     let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(Trouble::Own)?;
     loop {
         let [signalled, spoken] = wait(&signals, socket).map_err(Trouble::Own)?;

@@ -16,7 +16,7 @@ use nix::{
     },
 };
 
-use crate::{args::Exec, report, run::PASSED_ON, window::Window};
+use crate::{args::Exec, report, signals::passed_on, window::Window};
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
@@ -112,10 +112,10 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
     Ok(call)
 }
 
-/// From now on every signal is the command's.
+/// From now on every signal is the command's, but what is ignored here.
 fn listen() -> io::Result<SignalFd> {
-    let passed_on = PASSED_ON.into_iter().chain([libc::SIGTSTP, libc::SIGCONT]);
-    let signals = passed_on.map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
+    let signals =
+        passed_on().chain([libc::SIGCONT]).map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
     signals.thread_block()?;
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }

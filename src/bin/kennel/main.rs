@@ -15,6 +15,7 @@ mod probe;
 mod report;
 mod run;
 mod session;
+mod signals;
 mod terminal;
 mod typed;
 mod window;

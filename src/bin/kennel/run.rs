@@ -4,7 +4,6 @@ use std::{
     io::{self, IsTerminal},
     os::fd::AsFd,
     process::ExitCode,
-    task::Poll,
     time::Duration,
 };
 
@@ -13,16 +12,14 @@ use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
 };
-use tokio::{
-    runtime::{Builder, Runtime},
-    signal::unix::{SignalKind, signal},
-};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     args::Run,
     output::Pump,
     overlay::{Choice, Settled},
     policy, report,
+    signals::PassedOn,
     terminal::{self, Raw},
 };
 
@@ -37,22 +34,6 @@ const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// What the runtime and one sandbox keep open at most.
 const NEEDED_DESCRIPTORS: usize = 20;
-
-/// Signals that end or inform the command; a terminal sends some of them, a supervisor others.
-pub(crate) const PASSED_ON: [i32; 12] = [
-    libc::SIGINT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGWINCH,
-    libc::SIGALRM,
-    libc::SIGVTALRM,
-    libc::SIGPROF,
-    libc::SIGXCPU,
-    libc::SIGXFSZ,
-];
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
@@ -242,31 +223,5 @@ fn pass_on(child: &Child, number: i32, terminal: Option<&Terminal>) -> io::Resul
             terminal.resize(rows, columns)
         }
         _ => child.signal(number),
-    }
-}
-
-/// The signals that are passed on, from the moment this exists.
-struct PassedOn {
-    receivers: Vec<(i32, tokio::signal::unix::Signal)>,
-}
-
-impl PassedOn {
-    fn listen() -> Result<Self, Error> {
-        let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
-        let receivers = PASSED_ON.into_iter().chain([libc::SIGTSTP]).map(listen).collect::<io::Result<_>>();
-        let receivers = receivers.map_err(|source| Error::Io { what: "listen for signals", source })?;
-        Ok(Self { receivers })
-    }
-
-    /// The next signal's number.
-    async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|cx| {
-            let mut each = self.receivers.iter_mut();
-            match each.find_map(|(number, receiver)| receiver.poll_recv(cx).is_ready().then_some(*number)) {
-                Some(number) => Poll::Ready(number),
-                None => Poll::Pending,
-            }
-        })
-        .await
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     support::{HEARTBEAT, beats, has, is_silent, kennel_path, require, stderr, stdout, until, workspace},
 };
 
-use crate::support::patient;
+use crate::support::{by_env, patient};
 
 /// A session in the background, stopped at the end of the test.
 struct Background {
@@ -211,7 +211,10 @@ fn report_of_exec_is_that_of_run() {
 fn signals_to_exec_reach_the_command() {
     let session = Background::start(&[]);
     let dir = session.workspace.path();
-    let start = |script: &str| session.command(&["exec", "s", "--", "sh", "-c", script]).spawn().unwrap();
+    let start_by_env = |option: &str, script: &str| {
+        by_env(option, &session.command(&["exec", "s", "--", "sh", "-c", script])).spawn().unwrap()
+    };
+    let start = |script: &str| start_by_env("--default-signal", script);
     for (number, name) in [(Signal::SIGINT, "INT"), (Signal::SIGTERM, "TERM"), (Signal::SIGUSR1, "USR1")] {
         let _ = fs::remove_file(dir.join("ready"));
         let mut child = start(&format!("trap 'exit 9' {name}; touch ready; while :; do sleep 0.02; done"));
@@ -219,6 +222,13 @@ fn signals_to_exec_reach_the_command() {
         signal(&child, number);
         assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
     }
+    fs::remove_file(dir.join("ready")).unwrap();
+    let script = "trap 'exit 3' HUP; trap 'exit 9' TERM; touch ready; while :; do sleep 0.02; done";
+    let mut child = start_by_env("--ignore-signal=HUP", script);
+    until("the command runs", || dir.join("ready").exists());
+    signal(&child, Signal::SIGHUP);
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(9), "what exec was started to ignore is not passed on");
     let mut child = start(HEARTBEAT);
     until("the heart beats", || beats(dir) > 2);
     signal(&child, Signal::SIGTSTP);

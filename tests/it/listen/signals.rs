@@ -10,11 +10,17 @@ use std::{
 use nix::sys::signal::Signal;
 
 use super::{Hosted, signal};
-use crate::support::{HEARTBEAT, beats, is_silent, until};
+use crate::support::{HEARTBEAT, beats, by_env, is_silent, until};
 
 /// Starts a script that says `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
-    let mut child = session.exec(&["sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+    ready_by_env(session, "--default-signal", script)
+}
+
+/// The same, with the signals of `option` at the client's start; see [`by_env`].
+fn ready_by_env(session: &Hosted, option: &str, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut client = by_env(option, &session.exec(&["sh", "-c", script]));
+    let mut child = client.stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     (child, lines)
@@ -88,6 +94,19 @@ fn signal_before_the_command_runs_does_not_leave_it_behind() {
         signal(&child, Signal::SIGTERM);
         child.wait().unwrap();
         until("the heart stands still", || is_silent(session.workspace.path()));
+    }
+}
+
+#[test]
+fn signal_that_the_client_was_started_to_ignore_is_not_passed_on() {
+    let session = Hosted::start(&[]);
+    for (number, name) in SIGNALS.into_iter().filter(|(number, _)| *number != Signal::SIGTERM) {
+        let script =
+            format!("trap 'exit 3' {name}; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done");
+        let (mut child, _lines) = ready_by_env(&session, &format!("--ignore-signal={name}"), &script);
+        signal(&child, number);
+        signal(&child, Signal::SIGTERM);
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
     }
 }
 

@@ -12,7 +12,9 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::support::{BEATEN, HEARTBEAT, beats, is_silent, kennel, kennel_path, stdout, until, workspace};
+use crate::support::{
+    BEATEN, HEARTBEAT, beats, by_env, is_silent, kennel, kennel_path, stdout, until, workspace,
+};
 
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap())
@@ -20,8 +22,13 @@ fn pid(child: &Child) -> Pid {
 
 /// Starts a script whose first line of output says that it is ready.
 fn ready(dir: &Path, script: &str) -> (Child, impl Iterator<Item = String> + use<>) {
-    let mut child =
-        kennel(dir, &[], &["sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    ready_by_env(dir, "--default-signal", script)
+}
+
+/// The same, with the signals of `option` at the start of Kennel; see [`by_env`].
+fn ready_by_env(dir: &Path, option: &str, script: &str) -> (Child, impl Iterator<Item = String> + use<>) {
+    let mut kennel = by_env(option, &kennel(dir, &[], &["sh", "-c", script]));
+    let mut child = kennel.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     assert_eq!(lines.next().as_deref(), Some("ready"));
     (child, lines)
@@ -86,6 +93,19 @@ fn ignored_signal_is_ignored() {
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(lines.next().as_deref(), Some("still here"));
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn signal_that_kennel_was_started_to_ignore_is_not_passed_on() {
+    let dir = workspace();
+    for (signal, name) in SIGNALS.into_iter().filter(|(signal, _)| *signal != Signal::SIGTERM) {
+        let script =
+            format!("trap 'exit 3' {name}; trap 'exit 9' TERM; echo ready; while :; do sleep 0.02; done");
+        let (mut child, _lines) = ready_by_env(dir.path(), &format!("--ignore-signal={name}"), &script);
+        kill(pid(&child), signal).unwrap();
+        kill(pid(&child), Signal::SIGTERM).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+    }
 }
 
 #[test]

@@ -34,6 +34,17 @@ pub(crate) fn effective_user() -> u32 {
     call!(nr::GETEUID).map_or(u32::MAX, |user| user as u32)
 }
 
+/// rt_sigaction(2): those of `signals` that this process was started to ignore; a bit for each, the lowest for signal 1.
+pub(crate) fn ignored(signals: u64) -> u64 {
+    let bit = |signal: u32| 1u64.rotate_left(signal.wrapping_sub(1));
+    let is_ignored = |&signal: &u32| {
+        let mut action = Sigaction { handler: SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+        let asked = call!(super::nr::RT_SIGACTION, signal, 0, &raw mut action, 8);
+        asked.is_ok() && action.handler == SIG_IGN
+    };
+    (1..=64).filter(|&signal| signals & bit(signal) != 0).filter(is_ignored).fold(0, |set, signal| set | bit(signal))
+}
+
 /// socket(2) of Unix packets.
 pub(crate) fn packets() -> Result<Fd, Errno> {
     call!(super::nr::SOCKET, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0).map(fd)
