@@ -5,6 +5,7 @@
 
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
+mod compiled;
 mod emit;
 mod environment;
 pub(crate) mod explain;
@@ -33,9 +34,10 @@ mod toolchains;
 pub(crate) mod view;
 mod walk;
 
-use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 pub(crate) use self::{
+    compiled::{Compiled, Variables},
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
     secrets::{secrets_below, sockets_out_of_reach},
@@ -43,19 +45,14 @@ pub(crate) use self::{
     toolchains::deciding,
 };
 
-use self::{
-    bridge::BridgePlan, explain::Terms, footing::Footing, narrow::Grants, protect::Protected, rooms::Room,
-    view::View,
-};
+use self::{explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View};
 use crate::{
     Enforcement, Error,
     caller::Caller,
     enforcement::State,
     host::{Host, OLDEST},
-    policy::{Audit, Limits, Policy, Profile, Protection, Requirement, TmpLife},
-    proxy::Settings,
+    policy::{Audit, Policy, Profile, Protection, Requirement, TmpLife},
     sys::Users,
-    watch::Watch,
 };
 
 /// What the plan is for.
@@ -122,67 +119,6 @@ impl Parts<'_> {
             _ => self.caller.home.clone(),
         }
     }
-}
-
-/// Variables of an environment. Values may be secrets: only names are ever printed.
-#[derive(Clone, Default)]
-pub(crate) struct Variables(pub(crate) Vec<(OsString, OsString)>);
-
-impl fmt::Debug for Variables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
-    }
-}
-
-/// A policy that was checked against a host and turned into steps.
-#[derive(Clone, Debug)]
-pub(crate) struct Compiled {
-    /// The first steps of PID 1, which need not wait for the others.
-    pub(crate) namespaces: Section,
-    /// Steps of PID 1, shared by all commands.
-    pub(crate) setup: Section,
-    /// Steps of each worker of a session.
-    pub(crate) worker: Section,
-    /// Steps of each worker that end its privileges.
-    pub(crate) walls: Section,
-    /// Steps of the payload.
-    pub(crate) payload: Section,
-    /// What will be in force if every step succeeds.
-    pub(crate) enforcement: Enforcement,
-    /// Environment of commands that do not change it.
-    pub(crate) environment: Variables,
-    /// Which variables a client of the session may set.
-    pub(crate) overlay: Overlay,
-    /// Where commands start that do not say.
-    pub(crate) directory: PathBuf,
-    /// What walls stand on that lie in directories of the host's.
-    pub(crate) footing: Footing,
-    /// Steps of a worker of a session that puts up again what its zygote has lost of them.
-    pub(crate) again: Section,
-    /// Everything visible.
-    pub(crate) view: Arc<view::View>,
-    /// Steps of a worker of a session that shows its view to calls for files.
-    pub(crate) files: Section,
-    /// What a command can go without.
-    pub(crate) grants: Grants,
-    /// The workspace, where changes are kept apart from it.
-    pub(crate) merged: Option<overlay::Merged>,
-    /// Paths to look at after a command.
-    pub(crate) watches: Arc<[Watch]>,
-    /// Private file systems that are looked at after a command that failed, in the order of their steps.
-    pub(crate) rooms: Vec<Room>,
-    /// Limits that the outside keeps: wall time and output.
-    pub(crate) limits: Limits,
-    /// Cgroups of the commands, where there are some.
-    pub(crate) groups: cgroup::Groups,
-    /// Where what happens is written down; its path is absolute.
-    pub(crate) audit: Option<Audit>,
-    /// What a proxy has to know, where there shall be one.
-    pub(crate) network: Option<Settings>,
-    /// What leads to a proxy that is not ours.
-    pub(crate) bridge: Option<Arc<BridgePlan>>,
-    /// What errors are explained by, where they shall be.
-    pub(crate) terms: Option<Arc<Terms>>,
 }
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
