@@ -189,8 +189,10 @@ impl Commit<'_> {
         let closed = Err(Errno::EACCES);
         if faccessat(&parent, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS) == closed {
             let last = Mode::from_bits_truncate(stat.st_mode & 0o7777);
+            // Held first: who could not close it again may not open it.
+            let held = parent.try_clone()?;
             change_mode(&parent, last | Mode::S_IRWXU)?;
-            self.modes.push(Opened { path: path.to_owned(), held: parent.try_clone()?, last });
+            self.modes.push(Opened { path: path.to_owned(), held, last });
         }
         Ok(parent)
     }
