@@ -30,7 +30,7 @@ enum Step<'w> {
     53 = Separate {},
     /// sethostname(2) in the new UTS namespace.
     3 = Hostname { name: &'w [u8] },
-    /// ioctl(SIOCSIFFLAGS): brings the loopback device of the new network namespace up.
+    /// rtnetlink(7), RTM_SETLINK: brings the loopback device of the new network namespace up.
     4 = LoopbackUp {},
     /// mount(2): an empty tmpfs that will become the root; entered.
     5 = NewRoot { options: &'w CStr },

@@ -192,8 +192,6 @@ pub(crate) const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
 pub(crate) const MSG_CTRUNC: i32 = 0x08;
 pub(crate) const MSG_TRUNC: i32 = 0x20;
 pub(crate) const MSG_NOSIGNAL: usize = 0x4000;
-pub(crate) const IFF_UP: i16 = 1;
-pub(crate) const SIOCSIFFLAGS: usize = 0x8914;
 pub(crate) const SIOCSIFADDR: usize = 0x8916;
 
 pub(crate) const TIOCSCTTY: usize = 0x540E;

@@ -28,8 +28,6 @@ pub(super) const HIDDEN: &[c_long] = &[SYS_openat2, SYS_clone3];
 pub(super) const MAKING: &[c_long] = &[
     SYS_clone, SYS_unshare, SYS_mount, SYS_umount2, SYS_open_tree, SYS_move_mount, SYS_mount_setattr, SYS_openat2,
     SYS_keyctl,
-    // A network of its own has its loopback up.
-    SYS_ioctl,
     // Where commands have cgroups, workers are born in them by it.
     SYS_clone3,
 ];
