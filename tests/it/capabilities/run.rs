@@ -7,7 +7,7 @@ use kennel::{Capabilities, Ended, Error, Layer, Level, Output, RunLimits};
 use super::{Place, offline};
 use crate::{
     session::tree::children,
-    support::{HEARTBEAT, beats, is_alone, is_silent, until},
+    support::{HEARTBEAT, beats, is_alone, is_silent, patient, until},
 };
 
 async fn run(place: &Place, caps: &Capabilities, script: &str, limits: &RunLimits) -> Output {
@@ -39,7 +39,7 @@ async fn output_status_and_usage_come_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_is_124_and_kills_all_of_it() {
     let place = Place::new();
-    let limits = RunLimits { timeout: Some(Duration::from_millis(200)), ..RunLimits::default() };
+    let limits = RunLimits { timeout: Some(patient(Duration::from_millis(400))), ..RunLimits::default() };
     for caps in both() {
         let output =
             run(&place, &caps, &format!("trap '' TERM; ({HEARTBEAT}) & echo said; wait"), &limits).await;
