@@ -30,6 +30,7 @@ use crate::{
 pub(crate) use self::{
     forbid::{Making, forbids},
     moment::Moment,
+    remove::Check,
 };
 
 /// A path to look at after the command, in a granted directory of the host.
@@ -40,6 +41,8 @@ pub(crate) struct Watch {
     /// The first part of the path that was not there, or the path itself.
     first: PathBuf,
     expected: Expected,
+    /// Whether something was mounted on the way to it already.
+    is_over_mounts: bool,
 }
 
 /// What was there when the sandbox was prepared.
@@ -56,7 +59,14 @@ pub(crate) enum Expected {
 impl Watch {
     /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on.
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
-        Self { base: base.to_owned(), path: path.to_owned(), first: first.to_owned(), expected }
+        let (path, first) = (path.to_owned(), first.to_owned());
+        Self { base: base.to_owned(), path, first, expected, is_over_mounts: false }
+    }
+
+    /// Looks for mounts on the way to it: later ones are not entered.
+    pub(crate) fn look_for_mounts(&mut self) {
+        let way = self.first.parent().unwrap_or(Path::new(""));
+        self.is_over_mounts = remove::is_over_mounts(&self.base, way).unwrap_or(false);
     }
 
     /// The path on the host whose state it is about: the link, or the first part that is missing.
@@ -106,12 +116,12 @@ pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
 
 /// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-    remove::tree(parent, name)
+    remove::tree(parent, name, &|_, _, _| Ok(()))
 }
 
-/// Removes all that is in a directory.
-pub(crate) fn empty(directory: &OwnedFd) -> io::Result<()> {
-    remove::contents(directory)
+/// Removes all that is in a directory, each entry after a `check`.
+pub(crate) fn empty(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
+    remove::contents(directory, check)
 }
 
 /// Tells of denials where there is no outcome to carry them.
@@ -124,16 +134,15 @@ pub(crate) fn log(undone: &Undone) {
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
 fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(&watch.base, &watch.path, since)? else { return Ok(None) };
+        let Some(place) = Place::of(watch, &watch.path, since)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        rights::of_a_command(|| place.put_back_link(to))?;
-        return Ok(Some((&watch.path, "the link was put back".to_owned())));
+        return rights::of_a_command(|| place.clear_of(to)).map(|what| Some((&*watch.path, what)));
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(&watch.base, part, since)? else { return Ok(None) };
+        let Some(place) = Place::of(watch, part, since)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
@@ -231,12 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_was_exchanged_is_put_back() {
+    fn what_took_the_place_of_a_link_is_removed_and_the_link_told() {
         let (since, (base, victim)) = (Moment::now(), directories());
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
-        assert_eq!(undo(&watches, since).denials.len(), 1);
-        assert_eq!(fs::read_link(base.path().join("link")).expect("a link"), Path::new("there"));
-        assert!(victim.path().join("sub/file").exists());
+        let told =
+            |undone: Undone| undone.denials.into_iter().map(|denial| denial.reason).collect::<Vec<_>>();
+        let led = "the link that was there led to there";
+        let change = format!("a protected path was changed; it was removed; {led}");
+        assert_eq!(told(undo(&watches, since)), [change]);
+        assert!(
+            fs::symlink_metadata(base.path().join("link")).is_err()
+                && victim.path().join("sub/file").exists()
+        );
+        let change = format!("a protected path was changed; it is gone; {led}");
+        assert_eq!(told(undo(&watches, since)), [change], "it is not made anew: it may be another command's");
+        assert!(fs::symlink_metadata(base.path().join("link")).is_err());
     }
 }

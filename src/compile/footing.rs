@@ -5,8 +5,10 @@
 use std::{
     collections::BTreeSet,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::SystemTime,
+    thread,
+    time::{Duration, SystemTime},
 };
 
 use kennel_helper::plan::Step;
@@ -14,14 +16,20 @@ use kennel_helper::plan::Step;
 use super::{
     emit::{self, OnHost, relative},
     section::Section,
-    view::{Node, View},
+    view::{Access, Node, View},
 };
 use crate::{
     Denial,
     host::identity,
     policy::Protection,
-    watch::{self, Watch},
+    watch::{self, Moment, Watch},
 };
+
+/// The clock that files are stamped by ticks every 1 to 10 ms.
+const TICK: Duration = Duration::from_millis(1);
+
+/// How often to look again at what was changed in the present tick.
+const MOST_TICKS: u32 = 20;
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]
@@ -41,15 +49,35 @@ struct Seen {
 enum What {
     /// A writable grant, and everything in it.
     Grant,
-    /// A mount. No command can move its mount point.
+    /// A mount that shows what commands write. No command can move its mount point.
     Mount,
+    /// A mount that keeps commands from writing, likewise.
+    Wall,
     /// A watch, or a secret that was not there. A command can have put something there, or exchanged the link.
     Watch,
 }
 
-/// What tells one thing from another that took its place: device and inode, and because numbers are used again, when it
-/// was made, where the file system knows.
-type Thing = ((u64, u64), Option<SystemTime>);
+/// What tells one thing from another that took its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thing {
+    /// Device and inode.
+    identity: (u64, u64),
+    /// When it was made, where the file system knows: numbers are used again.
+    born: Option<SystemTime>,
+    /// When a file that no command writes was changed, in seconds and nanoseconds: who gives it a second name and takes
+    /// the first has taken the mount away, and can give the first back.
+    changed: Option<(i64, i64)>,
+}
+
+impl What {
+    /// The mounts of a view that lie in the host's directories.
+    fn of(view: &View, mount: &OnHost) -> Self {
+        match view.get(&mount.target).map(|place| &place.node) {
+            Some(Node::Bind { access: Access::Write, .. }) => Self::Mount,
+            _ => Self::Wall,
+        }
+    }
+}
 
 /// What has changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,13 +91,13 @@ pub(crate) enum Change {
 impl Footing {
     pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch], secrets: Vec<PathBuf>) -> Self {
         let grants = view.writable_directories().map(|(_, source)| (source.path.clone(), What::Grant));
-        let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::Mount));
+        let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::of(view, mount)));
         let watches = watches.iter().map(|watch| (watch.stands_on(), What::Watch));
         let secrets = secrets.into_iter().map(|path| (path, What::Watch));
         let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();
-        let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path), path, what };
+        let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path, what), path, what };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
@@ -80,13 +108,13 @@ impl Footing {
             view.get(&mount.target).is_some_and(|place| place.protection == Protection::ProtectedPaths)
         };
         let paths: BTreeSet<&PathBuf> = mounts.iter().filter(protects).map(|mount| &mount.path).collect();
-        let seen = |path: &PathBuf| Seen { thing: None, path: path.clone(), what: What::Mount };
+        let seen = |path: &PathBuf| Seen { thing: None, path: path.clone(), what: What::Wall };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
     /// The same paths as they are now.
     pub(crate) fn now(&self) -> Self {
-        let look = |seen: &Seen| Seen { thing: look(&seen.path), ..seen.clone() };
+        let look = |seen: &Seen| Seen { thing: look(&seen.path, seen.what), ..seen.clone() };
         Self { seen: self.seen.iter().map(look).collect() }
     }
 
@@ -95,10 +123,10 @@ impl Footing {
     pub(crate) fn denials(&self) -> Vec<Denial> {
         let tell = |seen: &Seen| {
             let what = match fs::symlink_metadata(&seen.path) {
-                Ok(now) if Some(thing(&now)) == seen.thing => return None,
+                Ok(now) if Some(thing(&now, seen.what)) == seen.thing => return None,
                 Ok(_) => {
-                    "it was replaced while the command ran, by it or by somebody outside: look at it before \
-                          you trust it"
+                    "it was replaced or changed while the command ran, by it or by somebody outside: look at it \
+                          before you trust it"
                         .to_owned()
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -114,7 +142,8 @@ impl Footing {
     /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
     pub(crate) fn change(&self, is_idle: bool) -> Change {
         let counts = |seen: &&Seen| is_idle || seen.what != What::Watch;
-        let mut changed = self.seen.iter().filter(counts).filter(|seen| look(&seen.path) != seen.thing);
+        let mut changed =
+            self.seen.iter().filter(counts).filter(|seen| look(&seen.path, seen.what) != seen.thing);
         let Some(first) = changed.next() else { return Change::None };
         match [first].into_iter().chain(changed).find(|seen| seen.what == What::Grant) {
             Some(grant) => Change::Grant(grant.path.clone()),
@@ -124,18 +153,29 @@ impl Footing {
 
     /// Takes what lies at mount points now for what was there.
     pub(crate) fn settle_mounts(&mut self) {
-        for seen in self.seen.iter_mut().filter(|seen| seen.what == What::Mount) {
-            seen.thing = look(&seen.path);
+        for seen in self.seen.iter_mut().filter(|seen| matches!(seen.what, What::Mount | What::Wall)) {
+            seen.thing = look(&seen.path, seen.what);
         }
     }
 }
 
-fn look(path: &Path) -> Option<Thing> {
-    fs::symlink_metadata(path).ok().map(|metadata| thing(&metadata))
+/// `None` where nothing is, or where it is changed all the time. Change times are those of a clock that ticks: a later
+/// change must have a later one.
+fn look(path: &Path, what: What) -> Option<Thing> {
+    for _ in 0..MOST_TICKS {
+        let thing = thing(&fs::symlink_metadata(path).ok()?, what);
+        match thing.changed {
+            Some(changed) if Moment::now().is(changed) => thread::sleep(TICK),
+            _ => return Some(thing),
+        }
+    }
+    None
 }
 
-fn thing(metadata: &fs::Metadata) -> Thing {
-    (identity(metadata), metadata.created().ok())
+fn thing(metadata: &fs::Metadata, what: What) -> Thing {
+    let is_told = what == What::Wall && !metadata.is_dir();
+    let changed = is_told.then(|| (metadata.ctime(), metadata.ctime_nsec()));
+    Thing { identity: identity(metadata), born: metadata.created().ok(), changed }
 }
 
 /// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.

@@ -68,6 +68,7 @@ pub(super) fn protect(
         protect_below(view, &grant, walks, &mut protected)?;
     }
     close_pins(view);
+    protected.watches.iter_mut().for_each(Watch::look_for_mounts);
     Ok(protected)
 }
 

@@ -2,10 +2,12 @@
 //! once more when nobody finds it by its name any longer, and put back where it is not what it should be.
 
 use std::{
+    cell::RefCell,
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
 };
 
@@ -72,9 +74,9 @@ impl Own {
     ///
     /// # Errors
     /// It is there still, under that name, or what is left of it is.
-    fn remove(&self, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    fn remove(&self, parent: &OwnedFd, name: &OsStr, check: watch::Check<'_>) -> io::Result<()> {
         if let Removal::Tree(directory) = &self.how {
-            watch::empty(directory)?;
+            watch::empty(directory, check)?;
         }
         match tree::stat(parent.as_fd(), name)? {
             Some(stat) if self.is(&stat) => {}
@@ -177,7 +179,7 @@ impl Temporary {
             Ok(false) => Err(Refusal::Conflict),
             Err(error) => Err(error.into()),
         };
-        let removed = judged.and_then(|out| Ok(out.remove(&self.parent, &self.name)?));
+        let removed = judged.and_then(|out| self.remove(&out, path, state));
         if let Err(refusal) = removed {
             self.exchange(name)?;
             return Err(refusal);
@@ -227,10 +229,34 @@ impl Temporary {
     }
 }
 
+impl Temporary {
+    /// Removes what lies here and was judged. Somebody may put more into it meanwhile: so every name in it is looked at
+    /// again.
+    fn remove(&self, judged: &Own, path: &Path, state: &State) -> Result<(), Refusal> {
+        // To take one name of a file is a change to the others.
+        let taken = RefCell::new(BTreeSet::new());
+        let check = |parent: BorrowedFd<'_>, name: &OsStr, way: &Path| {
+            let Some(stat) = tree::stat(parent, name)? else { return Ok(()) };
+            let identity = (stat.st_dev, stat.st_ino);
+            if state.is_newer(&path.join(way), &stat) && !taken.borrow().contains(&identity) {
+                return Err(Errno::ESTALE.into());
+            }
+            if stat.st_nlink > 1 && kind(&stat) != FileKind::Directory {
+                taken.borrow_mut().insert(identity);
+            }
+            Ok(())
+        };
+        judged.remove(&self.parent, &self.name, &check).map_err(|error| match error.raw_os_error() {
+            Some(libc::ESTALE) => Refusal::Conflict,
+            _ => error.into(),
+        })
+    }
+}
+
 impl Drop for Temporary {
     fn drop(&mut self) {
         if let Some(own) = self.own.take()
-            && let Err(error) = own.remove(&self.parent, &self.name)
+            && let Err(error) = own.remove(&self.parent, &self.name, &|_, _, _| Ok(()))
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, name = %self.name.display(), "a temporary file could not be removed");
@@ -250,7 +276,7 @@ pub(super) fn remove(
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
-    let removed = away.judge(path, lower, state).and_then(|own| Ok(own.remove(&away.parent, &away.name)?));
+    let removed = away.judge(path, lower, state).and_then(|own| away.remove(&own, path, state));
     if removed.is_err() {
         without_replacing(&away.parent, &away.name, name)?;
     }

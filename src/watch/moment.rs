@@ -28,6 +28,11 @@ impl Moment {
         if nanos == 0 { seconds >= self.seconds } else { (seconds, nanos) >= (self.seconds, self.nanos) }
     }
 
+    /// Whether what is changed now may get that very change time.
+    pub(crate) fn is(self, changed: (i64, i64)) -> bool {
+        self.is_reached_by(changed) && changed.0 <= self.seconds.saturating_add(1)
+    }
+
     /// Whether what has these times was not there before. To be renamed is a change to most file systems, so the time of
     /// birth counts where there is one.
     fn is_new(self, times: &Times) -> bool {

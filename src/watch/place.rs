@@ -12,11 +12,10 @@ use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat, renameat2},
     sys::stat::{FileStat, SFlag, fstatat},
-    unistd::symlinkat,
 };
 
 use super::{Expected, Moment, Watch, remove};
-use crate::{files::random, host::open_without_links};
+use crate::{explain, files::random, host::open_without_links};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -32,14 +31,18 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The directory that `path` below `base` lies in, reached without following any link; `None` where there is no
-    /// such directory.
-    pub(super) fn of(base: &Path, path: &Path, since: Moment) -> io::Result<Option<Self>> {
+    /// The directory that `path` lies in, on the way to what is watched, reached without following any link; `None` where
+    /// there is no such directory.
+    ///
+    /// # Errors
+    /// Something was mounted on the way meanwhile: what is there is nobody's command's.
+    pub(super) fn of(watch: &Watch, path: &Path, since: Moment) -> io::Result<Option<Self>> {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut parent = open_without_links(base, OFlag::O_DIRECTORY)?;
+        let mut parent = open_without_links(&watch.base, OFlag::O_DIRECTORY)?;
         for part in path.parent().into_iter().flat_map(Path::iter) {
-            match remove::step_into(parent.as_fd(), part) {
+            match remove::step_into(parent.as_fd(), part, watch.is_over_mounts) {
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
+                Err(Errno::EXDEV) => return Err(io::Error::other("something was mounted on the way to it")),
                 next => parent = next?,
             }
         }
@@ -84,11 +87,16 @@ impl Place {
         now.is_ok_and(|now| now == to.as_os_str())
     }
 
-    pub(super) fn put_back_link(&self, to: &Path) -> io::Result<()> {
-        if self.stat()?.is_some() {
-            self.remove()?;
-        }
-        Ok(self.with_rights(|| symlinkat(to, &self.parent, self.name.as_os_str()))?)
+    /// Takes away what is there in the place of a link, and says so.
+    ///
+    /// The link itself is not made anew. It may have been made by a command of another sandbox, which took it away again
+    /// when that command ended.
+    pub(super) fn clear_of(&self, link: &Path) -> io::Result<String> {
+        let what = match self.stat()? {
+            Some(_) => self.remove()?,
+            None => "it is gone".to_owned(),
+        };
+        Ok(format!("{what}; the link that was there led to {}", explain::harmless(&link.to_string_lossy())))
     }
 
     /// Takes away what is there, and says how: what the command made is removed; what was there before, or cannot be

@@ -5,6 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -21,6 +22,7 @@ use crate::{
         names::{self, names},
         rights, temporary_name,
     },
+    host::open_without_links,
     sys::{self, Times},
 };
 
@@ -39,11 +41,21 @@ const ROOM: usize = 1 << 20;
 
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
+/// Asked of each entry right before it is removed: the directory it lies in, its name, and its way from where the removing
+/// began. An error ends the removing.
+pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
+
 /// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
 pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
     check(parent, name, since, 0, &mut ROOM.clone())?;
     // Somebody may put into it what is old meanwhile: so every name is looked at again.
-    entry_or(parent, name, 0, Some(since), &mut |_, _| Err(Errno::EISDIR.into()))
+    let again = |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| since.check(&times(parent, name)?).map(drop);
+    Removing { check: &again, too_deep: &mut |_, _| Err(Errno::EISDIR.into()) }.entry(
+        parent,
+        name,
+        &mut PathBuf::new(),
+        0,
+    )
 }
 
 /// Removes all in a directory that can be and was not there before. What stays is told by who asked.
@@ -115,54 +127,77 @@ fn check_entries(directory: &OwnedFd, since: Moment, room: &mut usize) -> io::Re
 }
 
 /// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
-pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr, check: Check<'_>) -> io::Result<()> {
     let mut left = vec![name.to_owned()];
     while let Some(name) = left.pop() {
-        entry_or(base, &name, 0, None, &mut |parent, name| {
+        let too_deep = &mut |parent: BorrowedFd<'_>, name: &OsStr| {
             let up = temporary_name();
             // To move a directory elsewhere takes the right to write in it.
             take_rights(step(parent, name, OFlag::O_PATH)?.as_fd())?;
             renameat2(parent, name, base, up.as_os_str(), RenameFlags::RENAME_NOREPLACE)?;
             left.push(up);
             Ok(())
-        })?;
+        };
+        Removing { check, too_deep }.entry(base, &name, &mut PathBuf::new(), 0)?;
     }
     Ok(())
 }
 
 /// Removes all that is in a directory, whatever name it has by now. What lies too deep is moved up into it.
-pub(super) fn contents(directory: &OwnedFd) -> io::Result<()> {
-    names(directory)?.iter().try_for_each(|name| tree(directory.as_fd(), name))
+pub(super) fn contents(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
+    names(directory)?.iter().try_for_each(|name| tree(directory.as_fd(), name, check))
 }
 
-fn entry_or(
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    depth: u32,
-    since: Option<Moment>,
-    too_deep: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
-) -> io::Result<()> {
-    if let Some(since) = since {
-        since.check(&times(parent, name)?)?;
-    }
-    match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
-        Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {}
-        Err(Errno::EISDIR | Errno::EPERM) => return too_deep(parent, name),
-        done => return Ok(done?),
-    }
-    let directory = open_directory(parent, name)?;
-    for _ in 0..MOST_BATCHES {
-        let batch = names::some(&directory, BATCH, |_| true)?;
-        let is_last = batch.is_empty();
-        for name in batch {
-            entry_or(directory.as_fd(), &name, depth + 1, since, too_deep)?;
+/// A tree that is being removed.
+struct Removing<'r> {
+    check: Check<'r>,
+    /// What becomes of a directory that lies too deep.
+    too_deep: &'r mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+}
+
+impl Removing<'_> {
+    /// Removes `name` in `parent`, which the tree has as `way`.
+    fn entry(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        way: &mut PathBuf,
+        depth: u32,
+    ) -> io::Result<()> {
+        way.push(name);
+        (self.check)(parent, name, way)?;
+        match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
+            Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {
+                self.directory(parent, name, way, depth)?
+            }
+            Err(Errno::EISDIR | Errno::EPERM) => (self.too_deep)(parent, name)?,
+            done => done?,
         }
-        match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir)) {
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) if !is_last => {}
-            done => return Ok(done?),
-        }
+        way.pop();
+        Ok(())
     }
-    Err(Errno::ENOTEMPTY.into())
+
+    fn directory(
+        &mut self,
+        parent: BorrowedFd<'_>,
+        name: &OsStr,
+        way: &mut PathBuf,
+        depth: u32,
+    ) -> io::Result<()> {
+        let directory = open_directory(parent, name)?;
+        for _ in 0..MOST_BATCHES {
+            let batch = names::some(&directory, BATCH, |_| true)?;
+            let is_last = batch.is_empty();
+            for name in batch {
+                self.entry(directory.as_fd(), &name, way, depth + 1)?;
+            }
+            match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::RemoveDir)) {
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if !is_last => {}
+                done => return Ok(done?),
+            }
+        }
+        Err(Errno::ENOTEMPTY.into())
+    }
 }
 
 pub(super) fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
@@ -190,9 +225,21 @@ fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<Owne
     openat2(parent, name, OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
-/// Opens a directory in another, to go on from there.
-pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
-    with_rights(parent, || openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty()))
+/// Whether something is mounted on the `way` from `base` on.
+pub(super) fn is_over_mounts(base: &Path, way: &Path) -> io::Result<bool> {
+    if way.as_os_str().is_empty() {
+        return Ok(false);
+    }
+    let base = open_without_links(base, OFlag::O_DIRECTORY)?;
+    Ok(step(base.as_fd(), way.as_os_str(), OFlag::O_PATH).err() == Some(Errno::EXDEV))
+}
+
+/// Opens a directory in another, to go on from there; `over` a mount too, where there was one.
+pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr, over: bool) -> nix::Result<OwnedFd> {
+    with_rights(parent, || match over {
+        true => openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty()),
+        false => step(parent, name, OFlag::O_PATH),
+    })
 }
 
 /// Tries `action`; where rights on `directory` are lacking, takes them and tries again.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::protected::denials;
-use crate::support::{kennel_path, only_as_root, run, stderr, until, workspace};
+use crate::support::{has, is_alone, kennel_path, only_as_root, require, run, stderr, until, workspace};
 
 /// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
 fn deep(at: &str) -> String {
@@ -47,14 +47,18 @@ fn rights_taken_from_the_parent_do_not_keep_what_must_be_renamed() {
 }
 
 #[test]
-fn rights_taken_from_the_parent_do_not_keep_a_link_from_being_put_back() {
-    for script in ["rm .git/hooks; chmod 555 .git", "rm .git/hooks; mkdir .git/hooks; chmod 0 .git"] {
+fn rights_taken_from_the_parent_do_not_keep_what_took_the_place_of_a_link() {
+    for script in
+        ["rm .git/hooks; mkdir .git/hooks; chmod 555 .git", "rm .git/hooks; mkdir .git/hooks; chmod 0 .git"]
+    {
         let ws = bare();
         symlink("../shared", ws.path().join(".git/hooks")).unwrap();
         let told = denials(ws.path(), &[], script);
-        assert!(told.contains("the link was put back"), "{script}: {told}");
-        let now = fs::read_link(ws.path().join(".git/hooks")).unwrap();
-        assert_eq!(now, Path::new("../shared"), "{script}");
+        assert!(
+            told.contains("it was removed; the link that was there led to ../shared"),
+            "{script}: {told}"
+        );
+        assert!(!is_there(&ws.path().join(".git/hooks")), "{script}");
     }
 }
 
@@ -194,7 +198,7 @@ fn a_wall_that_is_replaced_outside_is_told() {
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "it may be the user's: {said}");
     assert!(
-        said.contains(".git/config: ") && said.contains("it was replaced while the command ran"),
+        said.contains(".git/config: ") && said.contains("it was replaced or changed while the command ran"),
         "{said}"
     );
     assert!(said.contains(".git/hooks: ") && said.contains("it was removed while the command ran"), "{said}");
@@ -212,4 +216,79 @@ fn a_wall_that_has_stayed_is_not_spoken_of() {
     fs::write(ws.path().join("a/b"), "").unwrap();
     let told = denials(ws.path(), &["--protect", "a/b"], "touch a/c; chmod 711 a");
     assert_eq!(told, "[]");
+}
+
+/// The first makes a link and is still there when the second takes it for the user's; what the first undoes is not for the
+/// second to make anew.
+#[test]
+fn a_link_that_another_sandbox_undoes_is_not_made_anew() {
+    for (made, link) in [(true, ".git/hooks"), (false, ".git")] {
+        let ws = workspace();
+        if made {
+            fs::create_dir(ws.path().join(".git")).unwrap();
+        }
+        let wait = |name: &str| format!("while [ ! -e {name} ]; do sleep 0.05; done");
+        let first =
+            started(ws.path(), "first", &format!("ln -s ../evil {link}; touch made; {}", wait("second")));
+        until("the first has made it", || ws.path().join("made").exists());
+        let second = started(ws.path(), "second", &wait("done"));
+        let first = first.wait_with_output().unwrap();
+        assert!(stderr(&first).contains("it was removed"), "{first:?}");
+        fs::write(ws.path().join("done"), "").unwrap();
+        let second = second.wait_with_output().unwrap();
+        assert!(!is_there(&ws.path().join(link)), "{second:?}");
+        assert!(stderr(&second).contains("it is gone; the link that was there led to ../evil"), "{second:?}");
+    }
+}
+
+/// A file has the same inode and birth by its other name.
+#[test]
+fn a_second_name_does_not_hide_that_a_wall_was_taken_away() {
+    let ws = bare();
+    let first = started(
+        ws.path(),
+        "first",
+        "echo ../evil >.git/commondir; touch made; while [ ! -e second ]; do sleep 0.05; done; ln .git/commondir .git/x",
+    );
+    until("the first has made it", || ws.path().join("made").exists());
+    let again = "while [ ! -e done ]; do sleep 0.05; done; ln .git/x .git/commondir";
+    let second = started(ws.path(), "second", again);
+    assert!(stderr(&first.wait_with_output().unwrap()).contains("it was removed"));
+    fs::write(ws.path().join("done"), "").unwrap();
+    let second = second.wait_with_output().unwrap();
+    assert!(is_there(&ws.path().join(".git/commondir")), "{second:?}");
+    assert!(
+        stderr(&second).contains("commondir: ") && stderr(&second).contains("while the command ran"),
+        "{second:?}"
+    );
+}
+
+/// Has mounts of its own, so that none is left when it ends.
+#[test]
+fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    if !is_alone(
+        "escape::undone::what_is_mounted_on_the_way_to_a_protected_path_is_kept",
+        "exec unshare -m \"$@\"",
+    ) {
+        return;
+    }
+    let mount = |options: &[&str], at: &Path| {
+        assert!(Command::new("mount").args(options).arg(at).status().unwrap().success(), "{options:?}");
+    };
+    let (ws, other) = (bare(), workspace());
+    fs::create_dir(other.path().join("hooks")).unwrap();
+    let output = meanwhile(ws.path(), "echo ../evil >.git/commondir", || {
+        fs::write(other.path().join("hooks/pre-commit"), "theirs").unwrap();
+        mount(&["--bind", other.path().to_str().unwrap()], &ws.path().join(".git"));
+        fs::write(ws.path().join("done"), "").unwrap();
+    });
+    assert!(other.path().join("hooks/pre-commit").exists(), "{output:?}");
+    assert_eq!(output.status.code(), Some(125), "what lies under it is left: {output:?}");
+    assert!(stderr(&output).contains("something was mounted on the way to it"), "{output:?}");
+    // What is mounted from the start is part of the workspace.
+    fs::remove_file(ws.path().join("done")).unwrap();
+    let told = denials(ws.path(), &[], "echo ../evil >.git/commondir");
+    assert!(told.contains("it was removed") && !is_there(&other.path().join("commondir")), "{told}");
 }

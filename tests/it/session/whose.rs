@@ -64,29 +64,35 @@ async fn what_a_running_command_made_stays_its_own_when_the_user_changes_somethi
     assert_eq!(fs::read_to_string(dir.path().join(".git/config")).unwrap(), "[b]\n");
 }
 
-/// A link that a command has exchanged is put back as it was, also by those that started meanwhile.
+/// What a command puts in the place of a link is removed, also by those that started meanwhile. It is nobody's to make the
+/// link anew.
 #[tokio::test]
-async fn a_link_is_put_back_as_the_user_made_it() {
+async fn what_took_the_place_of_a_link_is_removed_by_whoever_ends() {
     let dir = repository();
     fs::create_dir(dir.path().join("real")).unwrap();
     fs::remove_dir(dir.path().join(".git/hooks")).unwrap();
     symlink("../real", dir.path().join(".git/hooks")).unwrap();
     let session = session(dir.path()).await;
-    let link = || fs::read_link(dir.path().join(".git/hooks")).unwrap();
+    let link = || fs::read_link(dir.path().join(".git/hooks")).ok();
     let exchange = "mkdir -p evil; ln -sfn ../evil .git/hooks; until [ -e stop ]; do sleep 0.01; done";
     let mut first = session.command("sh");
     let mut first = in_time(first.args(["-c", exchange]).spawn()).await.unwrap();
-    while link() != *"../evil" {
+    while link().is_none_or(|link| link != *"../evil") {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     for _ in 0..3 {
         in_time(session.command("true").output()).await.unwrap();
-        assert_eq!(link(), *"../real");
+        assert_eq!(link(), None);
     }
     fs::write(dir.path().join("stop"), "").unwrap();
-    in_time(first.wait()).await.unwrap();
+    let denials = in_time(first.wait()).await.unwrap().denials;
+    assert!(
+        denials
+            .iter()
+            .any(|denial| denial.reason.ends_with("it is gone; the link that was there led to ../real"))
+    );
     in_time(session.shutdown()).await;
-    assert_eq!(link(), *"../real");
+    assert_eq!(link(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -154,4 +160,22 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     let error = in_time(session.command("true").output()).await.unwrap_err();
     assert!(matches!(&error, Error::Grant { what: "writable grant", .. }), "{error:?}");
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")));
+}
+
+/// A second name keeps inode and birth, so that only the time of the change tells of it. What was taken away is put up again
+/// for the next command.
+#[tokio::test]
+async fn a_wall_that_was_taken_away_by_a_second_name_is_put_up_again() {
+    let dir = repository();
+    let (made, link) = (dir.path().join(".git/commondir"), dir.path().join(".git/x"));
+    fs::write(&made, "..\n").unwrap();
+    let session = session(dir.path()).await;
+    let refused = |said: &str| assert!(said.contains("Read-only file system"), "{said}");
+    refused(&shell(&session, "(echo y > .git/commondir) 2>&1 || true").await);
+    fs::hard_link(&made, &link).unwrap();
+    fs::remove_file(&made).unwrap();
+    fs::hard_link(&link, &made).unwrap();
+    fs::remove_file(&link).unwrap();
+    refused(&shell(&session, "(echo y > .git/commondir) 2>&1 || true").await);
+    assert_eq!(fs::read_to_string(&made).unwrap(), "..\n");
 }
