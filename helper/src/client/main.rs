@@ -86,7 +86,9 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     match call::send(&socket, directory, command, environment) {
         Ok(()) => follow(&socket, passed_on),
         // It was not wanted; perhaps it was told why.
-        Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => follow(&socket, passed_on).map_err(|_| trouble),
+        Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => {
+            follow(&socket, passed_on).map_err(|_| trouble)
+        }
         Err(trouble) => Err(trouble),
     }
 }

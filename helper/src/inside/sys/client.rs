@@ -42,7 +42,10 @@ pub(crate) fn ignored(signals: u64) -> u64 {
         let asked = call!(super::nr::RT_SIGACTION, signal, 0, &raw mut action, 8);
         asked.is_ok() && action.handler == SIG_IGN
     };
-    (1..=64).filter(|&signal| signals & bit(signal) != 0).filter(is_ignored).fold(0, |set, signal| set | bit(signal))
+    (1..=64)
+        .filter(|&signal| signals & bit(signal) != 0)
+        .filter(is_ignored)
+        .fold(0, |set, signal| set | bit(signal))
 }
 
 /// socket(2) of Unix packets.
