@@ -24,6 +24,7 @@
 //! | commands of a session that another process starts | [`Session::listen`], [`Client`], `kennel-exec` |
 //! | programs that a manifest lists, with credentials | [`SpawnPolicy`], [`Manifest`] |
 //! | a command whose needs are declared in four fields | [`Capabilities`], [`wrap_command`] |
+//! | output copied to a descriptor of any kind, counted and cut | [`Outlets`] |
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
 //! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
@@ -66,6 +67,7 @@ mod inside;
 mod listen;
 mod macos;
 mod outcome;
+mod outlet;
 mod overlay;
 mod packet;
 mod policy;
@@ -100,6 +102,7 @@ pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};
 pub use outcome::{Basis, Denial, Ended, Limit, Outcome, Output, Usage};
+pub use outlet::{Copying, Outlets};
 pub use overlay::{Change, ChangeKind, Committed, OverlayError, Refusal, Refused};
 pub use policy::{
     Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,

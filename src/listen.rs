@@ -10,7 +10,6 @@ mod install;
 pub(crate) mod name;
 mod peer;
 mod place;
-mod pump;
 mod serve;
 
 use std::{

@@ -164,8 +164,11 @@ pub struct Outcome {
     pub stdout_bytes: Option<u64>,
     /// As `stdout_bytes`, for stderr.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was dropped.
+    /// Whether output beyond the cap was dropped, or some could not be written where it was to go.
     pub truncated: bool,
+    /// Why not all of its output was written where it was to go, in words: a full disk, or nobody who reads it. Entered by
+    /// [`Copying::finish`](crate::Copying::finish), or by who copies it himself. It is no success then.
+    pub unwritten: Option<String>,
     /// What was enforced.
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
@@ -196,15 +199,16 @@ impl Outcome {
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 
-    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. Instead of 0 it is
-    /// 125 where something was [left](Self::is_left).
+    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is
+    /// 125 where its output was [not written](Self::unwritten), and instead of 0 where something was
+    /// [left](Self::is_left).
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         use std::os::unix::process::ExitStatusExt;
         if self.ended == Ended::TimedOut {
             return 124;
         }
-        if self.is_left && self.status.success() {
+        if self.unwritten.is_some() || self.is_left && self.status.success() {
             return 125;
         }
         let code = self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal));
@@ -221,7 +225,8 @@ impl Outcome {
                 denial.protection, denial.subject, denial.reason
             )
         });
-        denials.chain(self.failure().map(|failure| format!("kennel: {}", failure.message))).collect()
+        let ended = self.ended_by().map(|failure| failure.message);
+        denials.chain(ended.iter().chain(&self.unwritten).map(|line| format!("kennel: {line}"))).collect()
     }
 
     /// The limit that ended it, its value, and what was used of it where that says more.
@@ -233,9 +238,18 @@ impl Outcome {
         format!("a limit ended the command: {}{values}", limit.words())
     }
 
-    /// The failure class, when Kennel or a limit ended the command.
+    /// The failure class, when Kennel or a limit ended the command, or its output could not be written.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
+        let unwritten = |words: &String| {
+            let failure = Failure::new(Class::RuntimeError, Boundary::Runtime, words.clone(), Details::None);
+            failure.recorded(self.audit_id.clone())
+        };
+        self.ended_by().or_else(|| self.unwritten.as_ref().map(unwritten))
+    }
+
+    /// The failure that ended the command.
+    fn ended_by(&self) -> Option<Failure> {
         let details = self.limit.map_or(Details::None, |limit| Details::Limit {
             limit,
             configured: self.configured.clone(),

@@ -34,7 +34,7 @@ pub struct Report {
     pub stdout_bytes: Option<u64>,
     /// As `stdout_bytes`, for stderr.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was dropped.
+    /// Whether output beyond the cap was dropped, or some could not be written where it was to go.
     pub truncated: bool,
     /// What was enforced.
     pub enforcement: Option<Enforcement>,
@@ -46,7 +46,7 @@ pub struct Report {
     /// What it changed and could not be committed. Only where it was to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_changes: Option<Vec<Refused>>,
-    /// What went wrong, where Kennel or a limit ended it or it could not be started.
+    /// What went wrong, where Kennel or a limit ended it, its output could not be written, or it could not be started.
     pub failure: Option<Failure>,
 }
 

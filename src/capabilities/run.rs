@@ -108,6 +108,7 @@ fn outcome(
         stdout_bytes: None,
         stderr_bytes: None,
         truncated: false,
+        unwritten: None,
         enforcement: Enforcement::default(),
         denials: Vec::new(),
         is_left: false,

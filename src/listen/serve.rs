@@ -16,15 +16,17 @@ use super::{
     Brings,
     call::{Call, First},
     connection::Connection,
-    pump::{Pumps, pipes},
 };
-use crate::{Child, Command, Error, Outcome, Session, Stdio, packet::Packet};
+use crate::{Child, Command, Error, Outcome, Outlets, Session, Stdio, packet::Packet};
 
 /// How long a client may take for its first word.
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a client may take to go away once it was told the end.
 const LAST: Duration = Duration::from_secs(2);
+
+/// Signals that mean to end whom they reach.
+const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// What a client leaves to be done.
 #[derive(Debug)]
@@ -93,19 +95,12 @@ async fn run(connection: &Connection, session: &Session, brings: Brings, mut cal
 async fn to_its_end(
     connection: &Connection,
     session: &Session,
-    Call { stdio, terminal, wants_report, .. }: Call,
+    call: Call,
     mut command: Command,
 ) -> Option<Result<Outcome, Error>> {
-    let outputs = if terminal.is_some() {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        [None, None]
-    } else {
-        let is_cut = session.compiled().limits.output.is_some();
-        // A report is no reason to take a terminal from a command that would notice.
-        let is_counted = |fd: &OwnedFd| is_cut || (wants_report && !fd.is_terminal());
-        // What it says on stderr is read for its errors.
-        let is_read = [false, session.compiled().terms.is_some()];
-        pipes(&mut command, stdio, is_read, is_counted)
+    let outlets = match connect(session, call, &mut command) {
+        Ok(outlets) => outlets,
+        Err(error) => return Some(Err(error)),
     };
     let mut child = match start(connection, &mut command).await? {
         Ok(child) => child,
@@ -114,15 +109,51 @@ async fn to_its_end(
     if let Some(terminal) = child.terminal.take() {
         connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
     }
-    let pumps = Pumps::start(&mut child, outputs);
+    let copying = outlets.copy(&mut child);
     let mut result = follow(connection, &mut child).await?;
     if let Ok(outcome) = &mut result {
-        tokio::select! {
-            () = pumps.finish(outcome) => {}
-            () = connection.gone() => return None,
-        }
+        copying.finish(outcome, unwanted(connection)).await;
     }
     Some(result)
+}
+
+/// Gives the command its standard descriptors: the client's own, or pipes where what it writes is counted, cut or read.
+fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outlets, Error> {
+    if call.terminal.is_some() {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        return Outlets::new(command, None, None);
+    }
+    let [stdin, stdout, stderr] = call.stdio;
+    let is_cut = session.compiled().limits.output.is_some();
+    // A report is no reason to take a terminal from a command that would notice.
+    let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
+    // What it says on stderr is read for its errors.
+    let is_read = session.compiled().terms.is_some();
+    command.stdin(stdin);
+    let stdout = if is_counted(&stdout) {
+        Some(stdout)
+    } else {
+        command.stdout(stdout);
+        None
+    };
+    let stderr = if is_read || is_counted(&stderr) {
+        Some(stderr)
+    } else {
+        command.stderr(stderr);
+        None
+    };
+    Outlets::new(command, stdout, stderr)
+}
+
+/// Waits until the client wants no more of the command's output: it goes away, or passes on a signal that would have
+/// ended the command.
+async fn unwanted(connection: &Connection) {
+    while let Some(number) = connection.next().await.as_ref().and_then(signal) {
+        if ENDING.contains(&number) {
+            return;
+        }
+        yield_now().await;
+    }
 }
 
 /// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs.

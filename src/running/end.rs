@@ -87,6 +87,7 @@ impl Running {
             stdout_bytes: None,
             stderr_bytes: None,
             truncated: false,
+            unwritten: None,
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             is_left,

@@ -4,6 +4,7 @@ mod manual;
 mod output;
 mod report;
 mod session;
+mod shortage;
 
 use std::{
     fs,

@@ -10,6 +10,7 @@ mod abi;
 mod call;
 mod detours;
 mod files;
+mod handed;
 mod names;
 mod network;
 mod processes;
@@ -62,6 +63,8 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("talk", talk::talk),
     ("crowd", talk::crowd),
     ("refuse", surroundings::refuse),
+    ("give-stdout", handed::give_stdout),
+    ("hold-stdout", handed::hold_stdout),
 ];
 
 fn main() {

@@ -22,17 +22,20 @@ use crate::{args::Exec, report, signals::passed_on, window::Window};
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     let mut json = exec.json.as_deref().map(report::create).transpose()?;
     let result = run(exec);
+    let mut told = Ok(());
     if let (Some(file), Some(path)) = (&mut json, &exec.json) {
         let text = match &result {
             Ok(End { report: Some(text), .. }) => text.clone(),
             Ok(End { message, .. }) => report::object(&Report::failed(&turned_away(message))),
             Err(error) => report::object(&Report::failed(error)),
         };
-        report::write(file, path, &text)?;
+        told = report::write(file, path, &text);
     }
+    // What was refused is said also where the report could not be written.
     let End { code, message, .. } = result?;
     // Where stderr is closed, the status says the rest.
     let _ = io::stderr().write_all(&message);
+    told?;
     Ok(code.into())
 }
 

@@ -8,7 +8,6 @@ mod exec;
 mod host;
 mod manual;
 mod op;
-mod output;
 mod overlay;
 mod policy;
 mod probe;

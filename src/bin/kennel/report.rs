@@ -49,6 +49,15 @@ pub(crate) fn remarks(outcome: &Outcome) {
     outcome.remarks().iter().for_each(say);
 }
 
+/// [`remarks`], unless they are to be left out; what was lost is said in any case.
+pub(crate) fn end(outcome: &Outcome, is_quiet: bool) {
+    match &outcome.unwritten {
+        _ if !is_quiet => remarks(outcome),
+        Some(why) => say(format_args!("kennel: {why}")),
+        None => {}
+    }
+}
+
 /// What was not enforced as asked, and nothing else keeps.
 pub(crate) fn weak(enforcement: &Enforcement) {
     for entry in enforcement.remarkable() {

@@ -2,12 +2,12 @@
 
 use std::{
     io::{self, IsTerminal},
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     process::ExitCode,
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Report, Sandbox, Session, Stdio, Terminal};
+use kennel::{Child, Command, Error, Outcome, Outlets, Report, Sandbox, Session, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
@@ -16,14 +16,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     args::Run,
-    output::Pump,
     overlay::{Choice, Settled},
     policy, report,
     signals::PassedOn,
     terminal::{self, Raw},
 };
 
-/// How long output that nobody reads may hold up the exit after a timeout.
+/// How long what a terminal shows may hold up the exit.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a thread that may block stays with nothing to do, where it can be had again.
@@ -39,22 +38,34 @@ const NEEDED_DESCRIPTORS: usize = 20;
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     let mut json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
-    if let (Some(file), Some(path)) = (&mut json, &run.json) {
-        let report = match &result {
-            Ok((outcome, settled)) => settled.told(Report::of_outcome(outcome)),
-            Err(error) => Report::failed(error),
-        };
-        report::write(file, path, &report::object(&report))?;
-    }
+    let told = match (&mut json, &run.json) {
+        (Some(file), Some(path)) => report::write(file, path, &report::object(&report_of(&result))),
+        _ => Ok(()),
+    };
+    // Whatever failed at the end, what was refused and what is left is said.
     let (outcome, settled) = result?;
-    if !run.quiet {
-        report::remarks(&outcome);
-    }
+    report::end(&outcome, run.quiet);
+    let settled = settled?;
     settled.say(run);
+    told?;
     Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
 }
 
-fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
+fn report_of(result: &Result<(Outcome, Result<Settled, Error>), Error>) -> Report {
+    match result {
+        Ok((outcome, Ok(settled))) => settled.told(Report::of_outcome(outcome)),
+        Ok((outcome, Err(error))) => {
+            let mut report = Report::of_outcome(outcome);
+            report.exit_code = error.exit_code();
+            report.failure = Some(error.failure());
+            report
+        }
+        Err(error) => Report::failed(error),
+    }
+}
+
+/// Runs the command; how it ended, and what became of its changes.
+fn confine(run: &Run) -> Result<(Outcome, Result<Settled, Error>), Error> {
     let policy = policy::from_flags(&run.policy)?;
     let choice = Choice::of(run, &policy)?;
     let counted = Counted {
@@ -87,8 +98,8 @@ fn confine(run: &Run) -> Result<(Outcome, Settled), Error> {
                 on_descriptors(counted, &mut command).await?
             };
             let settled = match (&session, choice) {
-                (Some(session), Some(choice)) => choice.settle(session, &outcome).await?,
-                _ => Settled::default(),
+                (Some(session), Some(choice)) => choice.settle(session, &outcome).await,
+                _ => Ok(Settled::default()),
             };
             Ok((outcome, settled))
         };
@@ -155,25 +166,36 @@ fn spare_descriptors() -> io::Result<()> {
 
 /// The command gets our own descriptors. Output is read by us only where it must be counted or cut.
 async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outcome, Error> {
-    if counted.needs_pipe(&io::stdout()) {
-        command.stdout(Stdio::piped());
-    }
-    if counted.explained || counted.needs_pipe(&io::stderr()) {
-        command.stderr(Stdio::piped());
-    }
-    let signals = PassedOn::listen()?;
+    let (stdout, stderr) = (io::stdout(), io::stderr());
+    let reads_stderr = counted.explained || counted.needs_pipe(&stderr);
+    let outlets = Outlets::new(
+        command,
+        counted.needs_pipe(&stdout).then(|| own(&stdout)).transpose()?,
+        reads_stderr.then(|| own(&stderr)).transpose()?,
+    )?;
+    let mut signals = PassedOn::listen()?;
     let mut child = command.spawn().await?;
-    let (stdout, stderr) =
-        (child.stdout.take().map(Pump::to_stdout), child.stderr.take().map(Pump::to_stderr));
-    let mut outcome = until_end(&mut child, signals, None).await?;
-    let patience = (outcome.ended == Ended::TimedOut).then_some(PATIENCE);
-    let (stdout, stderr) = (Pump::drained(stdout, patience).await, Pump::drained(stderr, patience).await);
-    outcome.count(stdout.stream.as_ref(), stderr.stream.as_ref());
-    // What could not be said on stderr cannot be said there either; the report says that something is missing.
-    outcome.truncated |= stderr.failed.is_some();
-    match stdout.failed {
-        Some(source) => Err(Error::Io { what: "write to stdout what the command wrote", source }),
-        None => Ok(outcome),
+    let copying = outlets.copy(&mut child);
+    let mut outcome = until_end(&mut child, &mut signals, None).await?;
+    copying.finish(&mut outcome, told_to_end(&mut signals)).await;
+    Ok(outcome)
+}
+
+fn own(stream: &impl AsFd) -> Result<OwnedFd, Error> {
+    let copied = stream.as_fd().try_clone_to_owned();
+    copied.map_err(|source| Error::Io { what: "copy a standard descriptor", source })
+}
+
+/// Waits for a signal that means to end us, when there is no command left to pass it on to.
+async fn told_to_end(signals: &mut PassedOn) {
+    loop {
+        match signals.next().await {
+            libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return,
+            libc::SIGTSTP => {
+                let _ = raise(Signal::SIGSTOP);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -181,13 +203,15 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let failed = |source| Error::Io { what: "--tty needs a terminal as standard input", source };
     let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
-    let signals = PassedOn::listen()?;
+    let mut signals = PassedOn::listen()?;
+    let keyboard =
+        terminal::Keyboard::ready().map_err(|source| Error::Io { what: "start a thread", source })?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(failed)?;
-    let typing = tokio::spawn(terminal::type_in(terminal::typed(), terminal.clone()));
+    let typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
     let showing = tokio::spawn(terminal::show(terminal.clone()));
-    let outcome = until_end(&mut child, signals, Some(&terminal)).await;
+    let outcome = until_end(&mut child, &mut signals, Some(&terminal)).await;
     typing.abort();
     // What the command wrote last is still on its way.
     let _ = tokio::time::timeout(PATIENCE, showing).await;
@@ -198,7 +222,7 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
 /// Waits for the end, passing signals on meanwhile.
 async fn until_end(
     child: &mut Child,
-    mut signals: PassedOn,
+    signals: &mut PassedOn,
     terminal: Option<&Terminal>,
 ) -> Result<Outcome, Error> {
     loop {

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
+    sync::mpsc::{SyncSender, sync_channel},
     thread,
 };
 
@@ -9,7 +10,7 @@ use kennel::Terminal;
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::mpsc::{Receiver, channel},
+    sync::mpsc::{Receiver, Sender, channel},
 };
 
 /// The user's terminal in raw mode; put back when this is dropped.
@@ -34,18 +35,40 @@ impl Drop for Raw {
     }
 }
 
-/// What is typed, read by a thread of its own: a read of a terminal cannot be made to give up.
-pub(crate) fn typed() -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel(16);
-    thread::spawn(move || {
-        let mut buffer = [0u8; 4096];
-        while let Ok(count @ 1..) = io::stdin().read(&mut buffer) {
-            if sender.blocking_send(buffer[..count].to_vec()).is_err() {
-                return;
+/// What is typed, read by a thread of its own: a read of a terminal cannot be made to give up. The thread is had before the
+/// command starts, which can use up all there are, and reads nothing before that.
+pub(crate) struct Keyboard {
+    begin: SyncSender<()>,
+    typed: Receiver<Vec<u8>>,
+}
+
+impl Keyboard {
+    pub(crate) fn ready() -> io::Result<Self> {
+        let (begin, begins) = sync_channel(1);
+        let (sender, typed) = channel(16);
+        thread::Builder::new().spawn(move || {
+            if begins.recv().is_ok() {
+                read_into(&sender);
             }
+        })?;
+        Ok(Self { begin, typed })
+    }
+
+    /// What is typed from now on.
+    pub(crate) fn typed(self) -> Receiver<Vec<u8>> {
+        // The thread waits for it.
+        let _ = self.begin.send(());
+        self.typed
+    }
+}
+
+fn read_into(sender: &Sender<Vec<u8>>) {
+    let mut buffer = [0u8; 4096];
+    while let Ok(count @ 1..) = io::stdin().read(&mut buffer) {
+        if sender.blocking_send(buffer[..count].to_vec()).is_err() {
+            return;
         }
-    });
-    receiver
+    }
 }
 
 /// Copies what is typed to the command, until either side ends.

@@ -3,34 +3,142 @@
 use std::{
     fs::{self, File},
     io::{self, Read},
-    process::Stdio,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::signal::Signal,
+};
 use serde_json::Value;
 
-use crate::support::{kennel, report, stderr, workspace};
+use crate::{
+    listen::{Hosted, signal},
+    support::{kennel, patient_flag, payload_path, report, stderr, until, workspace},
+};
 
-/// What comes of a command that writes, where its output passes through Kennel because it is reported.
-fn writing(script: &str, stdout: impl Into<Stdio>) -> (Option<i32>, String, Value) {
-    let dir = workspace();
-    let file = dir.path().join("report.json");
-    let mut command = kennel(dir.path(), &["--json", file.to_str().unwrap()], &["sh", "-c", script]);
-    let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
-    drop(command);
-    let output = child.wait_with_output().unwrap();
-    let report = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    (output.status.code(), stderr(&output), report)
+/// Both ways through Kennel: `kennel run`, and `kennel exec` in a session.
+enum Way {
+    Run,
+    Exec(Box<Hosted>),
 }
+
+impl Way {
+    fn both() -> [Self; 2] {
+        [Self::Run, Self::Exec(Box::new(Hosted::start(&[])))]
+    }
+
+    /// The command, not yet started, and where it runs.
+    fn command(&self, dir: &Path, json: &str, script: &str) -> (PathBuf, Command) {
+        let shell = ["sh", "-c", script];
+        match self {
+            Self::Run => (dir.to_owned(), kennel(dir, &["--json", json], &shell)),
+            Self::Exec(session) => {
+                let exec = [&["exec", "s", "--json", json, "--"][..], &shell].concat();
+                (session.workspace.path().to_owned(), session.kennel(&exec))
+            }
+        }
+    }
+
+    /// What comes of a command that writes, where its output passes through Kennel because it is reported.
+    fn writing(&self, script: &str, stdout: impl Into<Stdio>) -> (Option<i32>, String, Value) {
+        let dir = workspace();
+        let file = dir.path().join("report.json");
+        let (_, mut command) = self.command(dir.path(), file.to_str().unwrap(), script);
+        let child = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        let output = child.wait_with_output().unwrap();
+        let report = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        (output.status.code(), stderr(&output), report)
+    }
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// Puts something in a protected place, which is undone and told.
+const PROTECTED: &str = "mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; echo out";
 
 #[test]
 fn output_that_cannot_be_written_is_not_lost_in_silence() {
-    let full = File::options().write(true).open("/dev/full").unwrap();
-    let (status, said, report) = writing("echo out", full);
-    assert_eq!((status, &report["exit_code"]), (Some(125), &125.into()), "{said} {report}");
-    assert!(said.contains("write to stdout what the command wrote: No space left on device"), "{said}");
+    for way in Way::both() {
+        let (status, said, report) = way.writing(PROTECTED, full());
+        let line = "write to stdout what the command wrote: No space left on device";
+        assert_eq!((status, &report["exit_code"]), (Some(125), &125.into()), "{said} {report}");
+        assert!(said.contains(line) && said.contains("denied by protected_paths"), "{said}");
+        // It ran, and the report tells of it.
+        assert_eq!((&report["ended"], &report["stdout_bytes"]), (&"exited".into(), &4.into()), "{report}");
+        assert_eq!((&report["truncated"], &report["failure"]["message"]), (&true.into(), &line.into()));
+        assert!(!report["denials"].as_array().unwrap().is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn what_was_refused_is_said_although_the_report_is_lost() {
+    for way in Way::both() {
+        let dir = workspace();
+        let (place, mut command) = way.command(dir.path(), "/dev/full", PROTECTED);
+        let output = command.output().unwrap();
+        let said = stderr(&output);
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(125), &b"out\n"[..]), "{said}");
+        assert!(said.contains("denied by protected_paths"), "{said}");
+        assert!(said.contains("report /dev/full: No space left on device"), "{said}");
+        assert!(!place.join(".git/hooks/pre-commit").exists());
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_who_does_not_read() {
+    for way in Way::both() {
+        let dir = workspace();
+        let file = dir.path().join("report.json");
+        // More than one pipe takes, less than two.
+        let script = "head -c 100000 /dev/zero; touch done";
+        let (place, mut command) = way.command(dir.path(), file.to_str().unwrap(), script);
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        until("the command is at its end", || place.join("done").exists());
+        // The first may still reach the command, whose last word it was.
+        until("kennel is at its end", || {
+            signal(&child, Signal::SIGTERM);
+            thread::sleep(Duration::from_millis(200));
+            child.try_wait().unwrap().is_some()
+        });
+        let output = child.wait_with_output().unwrap();
+        let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        if report["signal"].is_null() {
+            assert_eq!(output.status.code(), Some(125), "{output:?}");
+            assert!(stderr(&output).contains("nobody took what the command wrote"), "{output:?}");
+        }
+        assert_eq!(report["truncated"], true, "{report}");
+    }
+}
+
+#[test]
+fn a_command_that_gave_its_output_to_another_ends_by_itself() {
+    let dir = workspace();
+    let grant = format!("{}:/payload", payload_path().display());
+    let file = dir.path().join("report.json");
+    let json = file.to_str().unwrap();
+    let longest = patient_flag(Duration::from_secs(30));
+    let flags = ["--ro", &grant, "--timeout", &longest];
+    let mut holds = kennel(dir.path(), &flags, &["/payload", "hold-stdout", "socket"]);
+    let holder = holds.stdout(Stdio::piped()).spawn().unwrap();
+    let mut gives =
+        kennel(dir.path(), &["--ro", &grant, "--json", json], &["/payload", "give-stdout", "socket"]);
+    let mut giver = gives.stdout(Stdio::piped()).spawn().unwrap();
+    drop((holds, gives));
+    until("kennel is at its end", || giver.try_wait().unwrap().is_some());
+    fs::write(dir.path().join("socket.end"), "").unwrap();
+    let output = giver.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"ok\n"[..]), "{output:?}");
+    let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    assert_eq!((&report["stdout_bytes"], &report["truncated"]), (&3.into(), &false.into()), "{report}");
+    assert_eq!(holder.wait_with_output().unwrap().stdout, b"ok\n", "it held it all the time");
 }
 
 #[test]
@@ -54,23 +162,28 @@ fn names_of_files_say_nothing_in_our_place() {
 
 #[test]
 fn a_command_whose_reader_is_gone_is_told() {
-    let (reader, writer) = io::pipe().unwrap();
-    drop(reader);
-    let (status, said, report) = writing("exec yes", writer);
-    assert_eq!((status, &report["signal"]), (Some(128 + 13), &13.into()), "{said} {report}");
+    for way in Way::both() {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        // It would not end by itself; how it was ended says whether it was told.
+        let (status, said, report) = way.writing("exec timeout 20 yes", writer);
+        assert_eq!((status, &report["exit_code"]), (Some(128 + 13), &(128 + 13).into()), "{said} {report}");
+    }
 }
 
 #[test]
 fn a_pipe_that_somebody_made_non_blocking_gets_all() {
-    let (mut reader, writer) = io::pipe().unwrap();
-    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
-    let slow = thread::spawn(move || {
-        thread::sleep(Duration::from_millis(500));
-        let mut all = Vec::new();
-        reader.read_to_end(&mut all).unwrap();
-        all.len()
-    });
-    let (status, said, report) = writing("yes | head -c 1000000", writer);
-    assert_eq!((status, &report["stdout_bytes"]), (Some(0), &1_000_000.into()), "{said} {report}");
-    assert_eq!(slow.join().unwrap(), 1_000_000);
+    for way in Way::both() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        let slow = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(500));
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).unwrap();
+            all.len()
+        });
+        let (status, said, report) = way.writing("yes | head -c 1000000", writer);
+        assert_eq!((status, &report["stdout_bytes"]), (Some(0), &1_000_000.into()), "{said} {report}");
+        assert_eq!(slow.join().unwrap(), 1_000_000);
+    }
 }

@@ -1,0 +1,79 @@
+//! A command that leaves no process to its user: what it did is undone and said, and its output arrives.
+
+use std::{
+    fs,
+    io::{self, Read},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use serde_json::Value;
+
+use crate::{
+    listen::Hosted,
+    support::{has, kennel, only_as_user, require, stderr, until, workspace},
+};
+
+/// As if the user of process `pid` had as many processes as he may: it gets no thread any more.
+fn let_it_have_no_thread(pid: u32) {
+    let status = Command::new("prlimit").args(["--pid", &pid.to_string(), "--nproc=1"]).status().unwrap();
+    assert!(status.success());
+}
+
+/// Waits for the test, then does what is undone and writes a lot.
+const WAITS: &str = "touch ready; while ! test -e go; do sleep 0.02; done; \
+                     mkdir -p .git/hooks; echo x > .git/hooks/pre-commit; yes | head -c 300000";
+
+#[test]
+fn a_command_that_uses_up_all_processes_ends_as_any() {
+    only_as_user!();
+    require!(has("prlimit"), "prlimit of util-linux");
+    for blocks in [true, false] {
+        let dir = workspace();
+        let file = dir.path().join("report.json");
+        let (mut reader, writer) = io::pipe().unwrap();
+        if !blocks {
+            fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+        }
+        let mut command = kennel(dir.path(), &["--json", file.to_str().unwrap()], &["sh", "-c", WAITS]);
+        let child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command);
+        until("the command runs", || dir.path().join("ready").exists());
+        let_it_have_no_thread(child.id());
+        fs::write(dir.path().join("go"), "").unwrap();
+        // So that the pipe is full before.
+        thread::sleep(Duration::from_millis(500));
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!((output.status.code(), all.len()), (Some(0), 300_000), "{blocks}: {output:?}");
+        assert_eq!((&report["ended"], &report["stdout_bytes"]), (&"exited".into(), &300_000.into()));
+        assert!(stderr(&output).contains("denied by protected_paths"), "{blocks}: {output:?}");
+        assert!(!dir.path().join(".git/hooks/pre-commit").exists());
+    }
+}
+
+#[test]
+fn a_session_without_a_thread_to_spare_says_so_and_lives_on() {
+    only_as_user!();
+    require!(has("prlimit"), "prlimit of util-linux");
+    let session = Hosted::start(&[]);
+    let mut first =
+        session.kennel(&["exec", "s", "--", "sh", "-c", WAITS]).stdout(Stdio::null()).spawn().unwrap();
+    until("the command runs", || session.workspace.path().join("ready").exists());
+    let_it_have_no_thread(session.host());
+    let report = session.runtime.path().join("report.json");
+    let exec = ["exec", "s", "--json", report.to_str().unwrap(), "--", "touch", "ran"];
+    let output = session.kennel(&exec).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).starts_with("kennel: start a thread: "), "{output:?}");
+    assert!(!session.workspace.path().join("ran").exists(), "it is told before the command starts");
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    assert_eq!((&report["ended"], &report["exit_code"]), (&"failed".into(), &125.into()), "{report}");
+    fs::write(session.workspace.path().join("go"), "").unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(0));
+    assert!(!session.workspace.path().join(".git/hooks/pre-commit").exists() && session.is_well());
+}

@@ -1,0 +1,51 @@
+//! Stdout given to somebody else, over a socket by name: whoever has it may keep it open after our end.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    os::{
+        fd::AsRawFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    path::Path,
+    thread,
+    time::Duration,
+};
+
+use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
+
+use crate::{from_std, say};
+
+/// Gives our stdout to who holds it at PATH.
+pub(crate) fn give_stdout(arguments: &[&str]) {
+    arguments.iter().for_each(|path| say(from_std(give(path))));
+}
+
+/// Takes a stdout at PATH, and holds it until there is PATH.end.
+pub(crate) fn hold_stdout(arguments: &[&str]) {
+    arguments.iter().for_each(|path| say(from_std(hold(path))));
+}
+
+fn give(path: &str) -> io::Result<()> {
+    while !Path::new(path).exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let mut socket = UnixStream::connect(path)?;
+    let stdout = [io::stdout().as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&stdout)];
+    sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)?;
+    // It is taken.
+    socket.read_exact(&mut [0])
+}
+
+fn hold(path: &str) -> io::Result<()> {
+    let (mut socket, _) = UnixListener::bind(path)?.accept()?;
+    let mut room = nix::cmsg_space!([i32; 1]);
+    // The descriptor that comes with it is ours from now on, by its number.
+    recvmsg::<()>(socket.as_raw_fd(), &mut [IoSliceMut::new(&mut [0])], Some(&mut room), MsgFlags::empty())?;
+    socket.write_all(b"x")?;
+    let end = format!("{path}.end");
+    while !Path::new(&end).exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
