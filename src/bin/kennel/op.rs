@@ -45,22 +45,26 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
             output = spawn(op, own) => Ok(output),
         }
     });
-    let result = match result {
+    let mut result = match result {
         Ok(result) => result.map_err(Error::from),
         Err(number) => return Ok((128 + number).into()),
     };
+    if let Ok(output) = &mut result {
+        output.outcome.unwritten = show(output).err().map(|error| error.chain());
+        output.outcome.truncated |= output.unwritten.is_some();
+    }
+    let mut told = Ok(());
     if let (Some(file), Some(path)) = (&mut json, &op.json) {
         let report = match &result {
             Ok(output) => Report::of_outcome(output),
             Err(error) => Report::failed(error),
         };
-        report::write(file, path, &report::object(&report))?;
+        told = report::write(file, path, &report::object(&report));
     }
+    // What was refused is said also where the report could not be written.
     let output = result?;
-    show(&output)?;
-    if !op.quiet {
-        report::remarks(&output);
-    }
+    report::end(&output, op.quiet);
+    told?;
     Ok(output.exit_code().into())
 }
 

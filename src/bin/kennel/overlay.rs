@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kennel::{Change, Committed, Error, Outcome, Policy, PolicyError, Report, Session};
+use kennel::{Change, Committed, Ended, Error, Outcome, Policy, PolicyError, Report, Session};
 
 use crate::{FAILED, args::Run, report};
 
@@ -41,7 +41,7 @@ impl Choice {
     pub(crate) async fn settle(self, session: &Session, outcome: &Outcome) -> Result<Settled, Error> {
         let mut settled = Settled::default();
         match self {
-            Self::Commit if outcome.exit_code() == 0 => match session.commit().await {
+            Self::Commit if has_succeeded(outcome) => match session.commit().await {
                 Ok(committed) => settled.committed = Some(committed),
                 Err(error) => {
                     // They are all there are.
@@ -63,6 +63,11 @@ impl Choice {
         session.discard().await?;
         Ok(settled)
     }
+}
+
+/// Whether the command did, whatever became of its output.
+fn has_succeeded(outcome: &Outcome) -> bool {
+    outcome.status.success() && outcome.ended != Ended::TimedOut && !outcome.is_left
 }
 
 /// What became of them.

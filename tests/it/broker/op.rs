@@ -165,3 +165,19 @@ fn credentials_come_from_variables_and_files() {
     let output = op.env("A", "of the variable").env("B", "not this").env("C", "not listed").output().unwrap();
     assert_eq!(stdout(&output), "of the variable+of the file+unset", "{output:?}");
 }
+
+#[test]
+fn output_that_cannot_be_written_is_told_with_the_rest() {
+    let home = Home::new("echo out");
+    let manifest = home.manifest("operations.x = 'tool'");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = home.op(&manifest, &["x", "--json", "report.json", "-q"]).stdout(full()).output().unwrap();
+    let line = "write what the program wrote: No space left on device";
+    assert_eq!((output.status.code(), stderr(&output).contains(line)), (Some(125), true), "{output:?}");
+    let report = std::fs::read_to_string(home.at("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["exit_code"], &report["truncated"]), (&125.into(), &true.into()), "{report}");
+    assert_eq!((&report["ended"], &report["failure"]["message"]), (&"exited".into(), &line.into()));
+    let lost = home.op(&manifest, &["x", "--json", "/dev/full"]).stdout(full()).output().unwrap();
+    assert!(lost.status.code() == Some(125) && stderr(&lost).contains(line), "{lost:?}");
+}

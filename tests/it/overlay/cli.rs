@@ -9,7 +9,9 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{available, in_memory};
-use crate::support::{has, kennel_path, quiet, refused, report, require, shell, stderr, stdout, workspace};
+use crate::support::{
+    has, kennel, kennel_path, quiet, refused, report, require, shell, stderr, stdout, workspace,
+};
 
 /// The flags of an overlay, those that leave remarks out, and others.
 fn flags(others: &[&str]) -> Vec<String> {
@@ -144,4 +146,27 @@ fn a_policy_file_says_it_too() {
     );
     assert_eq!(stderr(&output), "A x");
     assert!(!dir.path().join("x").exists());
+}
+
+#[test]
+fn what_a_command_wrote_is_committed_although_its_output_is_lost() {
+    if !available() {
+        return super::refused::is_refused_in_memory();
+    }
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    for (choice, is_there) in [("--commit", true), ("--diff", false)] {
+        let (dir, file) = (workspace(), tempfile::NamedTempFile::new_in("/tmp").unwrap());
+        let json = ["--json", file.path().to_str().unwrap(), choice];
+        let flags = flags(&json);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mut command = kennel(dir.path(), &flags, &["sh", "-c", "echo work > result; echo hello"]);
+        let output = command.stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.contains("write to stdout what the command wrote: No space left on device"), "{said}");
+        assert!(is_there || said.contains("A result"), "{said}");
+        assert_eq!(dir.path().join("result").exists(), is_there);
+        let report: Value = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap();
+        assert_eq!(report["changes"][0]["path"], "result", "{report}");
+    }
 }
