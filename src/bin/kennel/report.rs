@@ -3,26 +3,63 @@
 use std::{
     fmt::Display,
     fs::File,
-    io::{self, Write},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    io::{self, IsTerminal, Write},
+    os::{
+        fd::AsFd,
+        unix::fs::OpenOptionsExt,
+    },
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
 
 use kennel::{Enforcement, Error, Outcome, Report, State};
 use serde::Serialize;
 
+use crate::{
+    descriptor::{anew, write_all},
+    harmless::harmless,
+};
+
+/// How long a stderr that does not block may take nothing before what we have to say is dropped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether nothing more is said, because nobody reads.
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether our terminal was not read to the end.
+static IS_UNREAD: AtomicBool = AtomicBool::new(false);
+
 /// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
 pub(crate) fn say(line: impl Display) {
-    let mut shown = String::new();
-    for c in line.to_string().chars() {
-        // Names of files are not ours, and a terminal obeys some characters.
-        if c.is_control() && c != '\n' {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+    // Names of files are not ours, and a terminal obeys some characters.
+    let line = harmless(&line.to_string()) + "\n";
+    if IS_DONE.load(Relaxed) {
+        return;
     }
-    let _ = writeln!(io::stderr().lock(), "{shown}");
+    let told = match unread_terminal() {
+        Some(terminal) => write_all(terminal, line.as_bytes(), Some(PATIENCE)),
+        None => write_all(io::stderr(), line.as_bytes(), Some(PATIENCE)),
+    };
+    if told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        IS_DONE.store(true, Relaxed);
+    }
+}
+
+/// Lines that another process of ours has to say.
+pub(crate) fn pass(lines: &[u8]) {
+    String::from_utf8_lossy(lines).lines().for_each(say);
+}
+
+/// Our terminal takes nothing any more: what is said on it from now on must not wait for ever.
+pub(crate) fn nobody_reads() {
+    IS_UNREAD.store(true, Relaxed);
+}
+
+/// A way to that terminal which does not block, if it is where we speak.
+fn unread_terminal() -> Option<File> {
+    let is_it = IS_UNREAD.load(Relaxed) && io::stderr().is_terminal();
+    is_it.then(|| anew("/proc/self/fd/2")).and_then(Result::ok)
 }
 
 /// Answers on stdout. A reader that has seen enough is no error.
