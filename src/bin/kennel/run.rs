@@ -20,7 +20,7 @@ use crate::{
     overlay::{Choice, Settled},
     policy, report,
     signals::PassedOn,
-    terminal::{self, Raw},
+    terminal::{self, Raw, Screen, Showing},
 };
 
 /// How long output that nobody reads may hold up the exit after a timeout.
@@ -181,16 +181,19 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let failed = |source| Error::Io { what: "--tty needs a terminal as standard input", source };
     let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
+    let screen = Screen::open()?;
     let signals = PassedOn::listen()?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(failed)?;
-    let typing = tokio::spawn(terminal::type_in(terminal::typed(), terminal.clone()));
-    let showing = tokio::spawn(terminal::show(terminal.clone()));
+    let typing = tokio::spawn(terminal::type_in(terminal::typed()?, terminal.clone()));
+    let showing = Showing::start(terminal.clone(), screen);
     let outcome = until_end(&mut child, signals, Some(&terminal)).await;
     typing.abort();
     // What the command wrote last is still on its way.
-    let _ = tokio::time::timeout(PATIENCE, showing).await;
+    if !showing.finish().await {
+        report::nobody_reads();
+    }
     drop(raw);
     outcome
 }
