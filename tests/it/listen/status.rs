@@ -124,6 +124,20 @@ fn what_names_are_told_is_on_one_line_that_a_terminal_only_shows() {
     }
 }
 
+#[test]
+fn what_is_too_long_to_be_told_is_cut_between_characters() {
+    let session = Hosted::start(&[]);
+    for start in ["", "a", "aa"] {
+        let name = start.to_owned() + &"€".repeat(8000);
+        let told = [session.exec(&[&name]).output(), session.kennel(&["exec", "s", "--", &name]).output()];
+        for told in told.map(Result::unwrap) {
+            assert!(!told.status.success() && told.stderr.len() > 16000, "{}", told.stderr.len());
+            let said = String::from_utf8(told.stderr).unwrap();
+            assert!(said.ends_with("€\n") && said.lines().count() == 1, "{}", &said[said.len() - 40..]);
+        }
+    }
+}
+
 /// The command has the client's stderr, and can leave it like that.
 #[test]
 fn what_is_told_waits_for_a_stderr_that_does_not_block() {
