@@ -50,6 +50,7 @@ use crate::{
     Enforcement, Error,
     caller::Caller,
     enforcement::State,
+    harmless::harmless,
     host::{Host, OLDEST},
     policy::{Audit, Policy, Profile, Protection, Requirement, TmpLife},
     sys::Users,
@@ -291,7 +292,8 @@ fn report_protected(
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
     if let Some(path) = protected.linked.first() {
-        let reason = format!("{} has other hard links, by which it can be written", path.display());
+        let path = harmless(&path.to_string_lossy());
+        let reason = format!("{path} has other hard links, by which it can be written");
         if parts.policy.profile == Profile::CiOnly {
             let remedy = Some("remove the other links".to_owned());
             return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::policy::Protection;
+use crate::{harmless::harmless, policy::Protection};
 
 /// State of one protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,7 +109,7 @@ impl Enforcement {
     pub(crate) fn weaken(&mut self, name: Protection, reason: &str) {
         let in_force = |entry: &&mut Entry| entry.name == name && entry.state == State::Enforced;
         if let Some(entry) = self.entries.iter_mut().find(in_force) {
-            (entry.state, entry.detail) = (State::Degraded, reason.to_owned());
+            (entry.state, entry.detail) = (State::Degraded, harmless(reason));
         }
     }
 
@@ -118,7 +118,9 @@ impl Enforcement {
         self.put(Entry { name, state: State::Off, detail: detail.into(), asked: false });
     }
 
-    fn put(&mut self, entry: Entry) {
+    /// Details name paths, which are anybody's.
+    fn put(&mut self, mut entry: Entry) {
+        entry.detail = harmless(&entry.detail);
         match self.entries.iter_mut().find(|old| old.name == entry.name) {
             Some(old) => *old = entry,
             None => self.entries.push(entry),

@@ -6,6 +6,7 @@ use std::{io, path::PathBuf};
 use crate::{
     AuditError, ListenError, OverlayError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure},
+    harmless::harmless,
     host::remedy::of_call,
     policy::{PolicyError, Protection},
 };
@@ -190,10 +191,11 @@ impl Error {
         failure::chain(self)
     }
 
-    /// The lines that people are told: the error and its causes, and what can be done.
+    /// The lines that people are told: the error and its causes, and what can be done. A terminal only shows them: whatever
+    /// it would obey, or reorders what is seen, is written as a number.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let remedy = self.remedy().map(|remedy| format!("kennel: to mend it: {remedy}"));
+        let remedy = self.remedy().map(|remedy| format!("kennel: to mend it: {}", harmless(remedy)));
         [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
     }
 

@@ -21,6 +21,7 @@ pub(crate) use self::{limits::of_end, refused::Refusals, tail::Tail};
 use crate::{
     Basis, Denial, Limits,
     compile::{explain::Terms, narrow::Narrowing},
+    harmless::is_harmless,
 };
 
 /// More denials than that are not made of what one command says.
@@ -95,26 +96,6 @@ pub(crate) fn shown(path: &Path) -> String {
 pub(crate) fn clean(text: &str) -> String {
     let plain = |c: char| if is_harmless(c) { c } else { '?' };
     text.chars().take(LONGEST).map(plain).collect()
-}
-
-/// Text on one line that a terminal only shows: names of files are anybody's.
-pub(crate) fn harmless(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmless(c) {
-            line.push(c);
-        } else {
-            line.extend(c.escape_default());
-        }
-    }
-    line
-}
-
-/// Neither a control character, nor one that is not seen and changes how others are.
-pub(crate) fn is_harmless(c: char) -> bool {
-    !c.is_control()
-        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

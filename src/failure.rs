@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AuditError, Error, Limit, ListenError, PathEscape, PolicyError, SbplError, SpawnError, Unavailable,
+    harmless::harmless,
 };
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
@@ -163,7 +164,7 @@ pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
     Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
 }
 
-/// An error and its causes in one line, joined by `: `.
+/// An error and its causes in one line, joined by `: `. What it names may be anybody's.
 pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut line = words(error);
     let mut cause = error.source();
@@ -172,7 +173,7 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
         line.push_str(&words(error));
         cause = error.source();
     }
-    line
+    harmless(&line)
 }
 
 /// An error in words; the number that the standard library adds helps nobody who reads the words.

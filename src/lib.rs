@@ -61,6 +61,7 @@ mod explain;
 mod failure;
 mod files;
 mod flood;
+mod harmless;
 mod host;
 mod image;
 mod inside;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ChildOutput, Enforcement, Failure,
     failure::{Boundary, Class, Details},
+    harmless::harmless,
     policy::Protection,
 };
 
@@ -215,15 +216,17 @@ impl Outcome {
         code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
-    /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself.
+    /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself. A terminal
+    /// only shows them.
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
             let possibly = if denial.basis.is_certain() { "" } else { "possibly " };
-            format!(
+            let line = format!(
                 "kennel: {possibly}denied by {}: {}: {}",
                 denial.protection, denial.subject, denial.reason
-            )
+            );
+            harmless(&line)
         });
         let ended = self.ended_by().map(|failure| failure.message);
         denials.chain(ended.iter().chain(&self.unwritten).map(|line| format!("kennel: {line}"))).collect()

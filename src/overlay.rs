@@ -24,8 +24,8 @@ use self::tree::Changed;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
 use crate::{
     Error, FileKind, Session,
-    explain::harmless,
     files::{blocking, rights},
+    harmless::harmless,
 };
 
 /// What became of a path of the workspace.

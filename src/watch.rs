@@ -21,8 +21,8 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use self::place::Place;
 use crate::{
-    explain,
     files::rights,
+    harmless::harmless,
     outcome::{Basis, Denial},
     overlay::Never,
 };
@@ -166,7 +166,7 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
 pub(crate) fn denial(path: &Path, what: &str) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
-        subject: explain::harmless(&path.to_string_lossy()),
+        subject: harmless(&path.to_string_lossy()),
         reason: format!("a protected path was changed; {what}"),
         basis: Basis::Observed,
         remedy: None,

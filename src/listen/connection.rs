@@ -14,6 +14,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     Error, Outcome, Report,
+    harmless::harmless,
     packet::{self, Packet},
     sys,
 };
@@ -60,14 +61,12 @@ impl Connection {
             Ok(outcome) => (outcome.exit_code(), outcome.remarks()),
             Err(error) => (error.exit_code(), error.lines()),
         };
-        let lines: String = lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect();
+        let message = fitting(lines.into_iter().flat_map(|line| [line, "\n".to_owned()]).collect());
         let report = wants_report.then(|| report(result)).and_then(|report| {
             report.inspect_err(|error| tracing::warn!(%error, "no report could be written")).ok()
         });
         let length = report.as_ref().map_or(0, |(_, length)| *length);
-        let message = lines.as_bytes();
-        let message = message.get(..LONGEST_ANSWER - HEAD).unwrap_or(message);
-        let answer = Answer::Ended { code: code.into(), report: length, message };
+        let answer = Answer::Ended { code: code.into(), report: length, message: message.as_bytes() };
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
@@ -85,10 +84,22 @@ impl Connection {
 
     /// Tells why nothing is done.
     pub(super) fn refuse(&self, reason: &str) {
-        let message = format!("kennel: the session does not serve this: {reason}\n");
+        let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
         let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
         self.answer(&answer, None);
     }
+}
+
+/// As much of the lines as an answer takes.
+fn fitting(mut lines: String) -> String {
+    let most = LONGEST_ANSWER - HEAD;
+    if lines.len() > most {
+        // A part of a character is a byte that terminals may obey.
+        let end = (0..most).rev().find(|&at| lines.is_char_boundary(at));
+        lines.truncate(end.unwrap_or(0));
+        lines.push('\n');
+    }
+    lines
 }
 
 /// The report in a memfd, and its length.

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{self, Boundary, Class, Details, Failure};
+use crate::harmless::is_harmless;
 
 /// Why a policy was refused.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +105,7 @@ pub(crate) fn told(message: &str) -> String {
     one_line(message, MESSAGE_MAX)
 }
 
-/// Text from outside made fit for a message: one line, no terminal control, not longer than `max` characters.
+/// Text from outside made fit for a message: one line, nothing that a terminal obeys, not longer than `max` characters.
 fn one_line(text: &str, max: usize) -> String {
     let mut line = String::new();
     for (count, c) in text.chars().enumerate() {
@@ -112,10 +113,10 @@ fn one_line(text: &str, max: usize) -> String {
             line.push('…');
             break;
         }
-        if c.is_control() {
-            line.extend(c.escape_default());
-        } else {
+        if is_harmless(c) {
             line.push(c);
+        } else {
+            line.extend(c.escape_default());
         }
     }
     line

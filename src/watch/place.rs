@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{Expected, Moment, Watch, remove};
-use crate::{explain, files::random, host::open_without_links};
+use crate::{files::random, harmless::harmless, host::open_without_links};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -96,7 +96,7 @@ impl Place {
             Some(_) => self.remove()?,
             None => "it is gone".to_owned(),
         };
-        Ok(format!("{what}; the link that was there led to {}", explain::harmless(&link.to_string_lossy())))
+        Ok(format!("{what}; the link that was there led to {}", harmless(&link.to_string_lossy())))
     }
 
     /// Takes away what is there, and says how: what the command made is removed; what was there before, or cannot be

@@ -222,6 +222,33 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// A pipe that takes nothing more, and says so instead of waiting, as a command can leave one that it has too. What is in it
+/// are dots.
+pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    for piece in [&[b'.'; 4096][..], b"."] {
+        while std::io::Write::write(&mut writer, piece).is_ok() {}
+    }
+    (reader, writer)
+}
+
+/// Waits until a process that `what` is about ends; answers its status.
+pub fn ends(what: &str, child: &mut std::process::Child) -> std::process::ExitStatus {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if start.elapsed() > patient(Duration::from_secs(60)) {
+            child.kill().unwrap();
+            panic!("it does not end: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A script that appends a dot to `beat` every ten milliseconds, for as long as it lives.
 pub const HEARTBEAT: &str = "while :; do printf . >> beat; sleep 0.01; done";
 

@@ -58,7 +58,7 @@ pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
 
 /// Writes lines that came from the session. That stderr is gone is nothing that could be told.
 pub(crate) fn pass(message: &[u8]) {
-    let _ = sys::write_all(Fd::STDERR, message);
+    let _ = sys::write_waiting(Fd::STDERR, message);
 }
 
 fn line(subject: &[u8], reason: &[u8]) {

@@ -1,11 +1,7 @@
 //! `kennel exec`: a command of a session, with the caller's own descriptors, signals passed on, its status for ours. No
 //! runtime: it is started once for every command.
 
-use std::{
-    io::{self, Write},
-    os::fd::AsFd,
-    process::ExitCode,
-};
+use std::{io, os::fd::AsFd, process::ExitCode};
 
 use kennel::{Call, Client, Error, Event, ListenError, Report, Terminal};
 use nix::{
@@ -33,8 +29,7 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     }
     // What was refused is said also where the report could not be written.
     let End { code, message, .. } = result?;
-    // Where stderr is closed, the status says the rest.
-    let _ = io::stderr().write_all(&message);
+    report::pass(&message);
     told?;
     Ok(code.into())
 }

@@ -4,7 +4,10 @@
 
 mod args;
 mod audit;
+mod descriptor;
 mod exec;
+#[path = "../../harmless.rs"]
+mod harmless;
 mod host;
 mod manual;
 mod op;

@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read, Seek as _, Write as _},
+    io::{self, Read, Seek as _},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::ExitCode,
@@ -20,7 +20,7 @@ use nix::sys::{
 };
 use tokio::runtime::Builder;
 
-use crate::{args::Op, probe::interrupted, report};
+use crate::{args::Op, descriptor::write_all, probe::interrupted, report};
 
 /// Longest credential, in bytes: a variable of an environment cannot be longer.
 const LONGEST: u64 = 128 << 10;
@@ -178,10 +178,8 @@ impl OwnEnvironment {
 
 /// What the program wrote, to where it would have written it.
 fn show(output: &Output) -> Result<(), Error> {
-    let written = io::stdout()
-        .write_all(&output.stdout)
-        .and_then(|()| io::stdout().flush())
-        .and_then(|()| io::stderr().write_all(&output.stderr));
+    let written = write_all(io::stdout(), &output.stdout, None)
+        .and_then(|()| write_all(io::stderr(), &output.stderr, None));
     match written {
         // Who reads no further has seen enough; the status says the rest.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {

@@ -3,26 +3,63 @@
 use std::{
     fmt::Display,
     fs::File,
-    io::{self, Write},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    io::{self, IsTerminal, Write},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileTypeExt, OpenOptionsExt},
+    },
     path::Path,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
 };
 
 use kennel::{Enforcement, Error, Outcome, Report, State};
 use serde::Serialize;
 
+use crate::{
+    descriptor::{anew, write_all},
+    harmless::harmless,
+};
+
+/// How long a stderr that does not block may take nothing before what we have to say is dropped.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether nothing more is said, because nobody reads.
+static IS_DONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether our terminal was not read to the end.
+static IS_UNREAD: AtomicBool = AtomicBool::new(false);
+
 /// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
 pub(crate) fn say(line: impl Display) {
-    let mut shown = String::new();
-    for c in line.to_string().chars() {
-        // Names of files are not ours, and a terminal obeys some characters.
-        if c.is_control() && c != '\n' {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
+    // Names of files are not ours, and a terminal obeys some characters.
+    let line = harmless(&line.to_string()) + "\n";
+    if IS_DONE.load(Relaxed) {
+        return;
     }
-    let _ = writeln!(io::stderr().lock(), "{shown}");
+    let told = match unread_terminal() {
+        Some(terminal) => write_all(terminal, line.as_bytes(), Some(PATIENCE)),
+        None => write_all(io::stderr(), line.as_bytes(), Some(PATIENCE)),
+    };
+    if told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        IS_DONE.store(true, Relaxed);
+    }
+}
+
+/// Lines that another process of ours has to say.
+pub(crate) fn pass(lines: &[u8]) {
+    String::from_utf8_lossy(lines).lines().for_each(say);
+}
+
+/// Our terminal takes nothing any more: what is said on it from now on must not wait for ever.
+pub(crate) fn nobody_reads() {
+    IS_UNREAD.store(true, Relaxed);
+}
+
+/// A way to that terminal which does not block, if it is where we speak.
+fn unread_terminal() -> Option<File> {
+    let is_it = IS_UNREAD.load(Relaxed) && io::stderr().is_terminal();
+    is_it.then(|| anew("/proc/self/fd/2")).and_then(Result::ok)
 }
 
 /// Answers on stdout. A reader that has seen enough is no error.
@@ -88,37 +125,51 @@ pub(crate) fn json(value: &impl Serialize) -> String {
 }
 
 /// Creates the file of `--json`. In the workspace an earlier command may have left a link in its place, which must not
-/// lead us elsewhere, or a pipe, which nobody reads; links of the system, such as /dev/stdout, may, and what they lead to
-/// is somebody's already.
+/// lead us elsewhere, or a pipe, which nobody reads, and so may anybody in a place such as /dev/shm; only what names a
+/// descriptor, such as /dev/stdout, may lead elsewhere, and what it leads to is somebody's already.
 ///
 /// # Errors
 /// What cannot be written, or is no file.
 pub(crate) fn create(path: &Path) -> Result<File, Error> {
-    let open = || match path.to_str() {
-        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => {
-            Ok(io::stdout().as_fd().try_clone_to_owned()?.into())
-        }
-        Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => {
-            Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
-        }
-        _ if path.starts_with("/dev") || path.starts_with("/proc") => File::options().append(true).open(path),
-        _ => {
-            let mut options = File::options();
-            options.write(true).create(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-            let file = options.open(path)?;
-            if !file.metadata()?.is_file() {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-            }
-            file.set_len(0)?;
-            Ok(file)
-        }
+    let copy = |ours: BorrowedFd<'_>| Ok(ours.try_clone_to_owned()?.into());
+    let opened = match path.to_str() {
+        Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => copy(io::stdout().as_fd()),
+        Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => copy(io::stderr().as_fd()),
+        Some(text) if names_descriptor(text) => anew(path),
+        _ => create_file(path),
     };
-    open().map_err(|error| unwritten(path, error))
+    opened.map_err(|error| unwritten(path, error))
+}
+
+/// `/dev/stdin`, `/dev/fd/N`, `/proc/…/fd/N`.
+fn names_descriptor(path: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_process = |text: &str| matches!(text, "self" | "thread-self") || is_number(text);
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["", "dev", "stdin" | "stdout" | "stderr"] => true,
+        ["", "dev", "fd", number] => is_number(number),
+        ["", "proc", process, "fd", number] => is_process(process) && is_number(number),
+        _ => false,
+    }
+}
+
+/// Through no link, and waiting for nobody: an empty file, or a device of the system's.
+fn create_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    if kind.is_file() {
+        file.set_len(0)?;
+    } else if !kind.is_char_device() || !path.starts_with("/dev") {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(file)
 }
 
 /// Writes the report of a command, however it went.
-pub(crate) fn write(file: &mut File, path: &Path, report: &[u8]) -> Result<(), Error> {
-    let written = file.write_all(report).and_then(|()| file.write_all(b"\n"));
+pub(crate) fn write(file: &File, path: &Path, report: &[u8]) -> Result<(), Error> {
+    let written = write_all(file, report, None).and_then(|()| write_all(file, b"\n", None));
     written.map_err(|error| unwritten(path, error))
 }
 

@@ -19,11 +19,8 @@ use crate::{
     overlay::{Choice, Settled},
     policy, report,
     signals::PassedOn,
-    terminal::{self, Raw},
+    terminal::{self, Keyboard, Raw, Screen, Showing},
 };
-
-/// How long what a terminal shows may hold up the exit.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long a thread that may block stays with nothing to do, where it can be had again.
 pub(crate) const IDLE: Duration = Duration::from_secs(10);
@@ -203,18 +200,20 @@ async fn told_to_end(signals: &mut PassedOn) {
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let failed = |source| Error::Io { what: "--tty needs a terminal as standard input", source };
     let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
+    let screen = Screen::open()?;
+    let keyboard = Keyboard::ready()?;
     let mut signals = PassedOn::listen()?;
-    let keyboard =
-        terminal::Keyboard::ready().map_err(|source| Error::Io { what: "start a thread", source })?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(failed)?;
     let typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
-    let showing = tokio::spawn(terminal::show(terminal.clone()));
+    let showing = Showing::start(terminal.clone(), screen);
     let outcome = until_end(&mut child, &mut signals, Some(&terminal)).await;
     typing.abort();
     // What the command wrote last is still on its way.
-    let _ = tokio::time::timeout(PATIENCE, showing).await;
+    if !showing.finish().await {
+        report::nobody_reads();
+    }
     drop(raw);
     outcome
 }

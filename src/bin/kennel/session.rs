@@ -50,8 +50,10 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
         .map_err(|source| Error::Io { what: "start a process for the session", source })?;
     drop(host.stdin.take());
     let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
-    let told = io::stderr().write_all(&said).and_then(|()| io::stdout().write_all(&socket));
-    told.map_err(|source| Error::Io { what: "write the path of the socket", source })?;
+    report::pass(&said);
+    io::stdout()
+        .write_all(&socket)
+        .map_err(|source| Error::Io { what: "write the path of the socket", source })?;
     // It has closed both ends: it takes commands, and said where, or it is about to end.
     if socket.is_empty() {
         let status = host.wait().map_err(|source| Error::Io { what: "wait for the session", source })?;

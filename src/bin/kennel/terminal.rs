@@ -1,17 +1,43 @@
 //! The user's own terminal while a command runs on another: raw, its size followed, put back at the end.
 
 use std::{
-    io::{self, Read, Write},
-    sync::mpsc::{SyncSender, sync_channel},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{SyncSender, sync_channel},
+    },
     thread,
+    time::Duration,
 };
 
-use kennel::Terminal;
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use kennel::{Error, Terminal};
+use nix::{
+    errno::Errno,
+    poll::PollFlags,
+    sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
+    unistd::read,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::{
+        mpsc::{Receiver, Sender, channel},
+        oneshot,
+    },
+    task::JoinHandle,
+    time::timeout,
 };
+
+use crate::descriptor::{wait, write_all};
+
+/// How much is written to our terminal at a time: what is shown is counted by it.
+const PIECE: usize = 1024;
+
+/// How long the command's terminal may be silent after its end, where somebody still holds it.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// For how many times of that our terminal may take nothing.
+const STALLS: u32 = 5;
 
 /// The user's terminal in raw mode; put back when this is dropped.
 pub(crate) struct Raw {
@@ -30,9 +56,13 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // The terminal may be gone; then there is nothing to put back.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &self.before);
+        // The terminal may be gone; then there is nothing to put back. It may not be read: then TCSADRAIN would not return.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
     }
+}
+
+fn no_thread(source: io::Error) -> Error {
+    Error::Io { what: "start a thread", source }
 }
 
 /// What is typed, read by a thread of its own: a read of a terminal cannot be made to give up. The thread is had before the
@@ -43,14 +73,17 @@ pub(crate) struct Keyboard {
 }
 
 impl Keyboard {
-    pub(crate) fn ready() -> io::Result<Self> {
+    /// # Errors
+    /// No thread is to be had.
+    pub(crate) fn ready() -> Result<Self, Error> {
         let (begin, begins) = sync_channel(1);
         let (sender, typed) = channel(16);
-        thread::Builder::new().spawn(move || {
+        let reads = move || {
             if begins.recv().is_ok() {
                 read_into(&sender);
             }
-        })?;
+        };
+        thread::Builder::new().spawn(reads).map_err(no_thread)?;
         Ok(Self { begin, typed })
     }
 
@@ -64,9 +97,17 @@ impl Keyboard {
 
 fn read_into(sender: &Sender<Vec<u8>>) {
     let mut buffer = [0u8; 4096];
-    while let Ok(count @ 1..) = io::stdin().read(&mut buffer) {
-        if sender.blocking_send(buffer[..count].to_vec()).is_err() {
-            return;
+    loop {
+        match read(io::stdin(), &mut buffer) {
+            Ok(count @ 1..) => {
+                if sender.blocking_send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+            // Somebody who has the terminal too made it non-blocking.
+            Err(Errno::EAGAIN) => wait(io::stdin(), PollFlags::POLLIN, None),
+            Err(Errno::EINTR) => {}
+            Ok(_) | Err(_) => return,
         }
     }
 }
@@ -80,17 +121,87 @@ pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
     }
 }
 
-/// Copies what the command writes to stdout, until it ends.
-pub(crate) async fn show(mut from: Terminal) -> io::Result<()> {
-    let mut buffer = [0u8; 8192];
-    loop {
-        match from.read(&mut buffer).await? {
-            0 => return Ok(()),
-            count => {
-                let mut stdout = io::stdout();
-                stdout.write_all(&buffer[..count])?;
-                stdout.flush()?;
+/// Our stdout, written by a thread of its own: a write to a terminal that nobody reads does not return.
+pub(crate) struct Screen {
+    bytes: Sender<Vec<u8>>,
+    counts: Arc<Counts>,
+    /// Told when the thread has ended.
+    end: oneshot::Receiver<()>,
+}
+
+/// Bytes on their way to our stdout.
+#[derive(Default)]
+struct Counts {
+    taken: AtomicU64,
+    shown: AtomicU64,
+}
+
+impl Screen {
+    /// To be called before anything runs that could want to be shown.
+    ///
+    /// # Errors
+    /// No thread is to be had.
+    pub(crate) fn open() -> Result<Self, Error> {
+        let (bytes, mut receiver) = channel::<Vec<u8>>(4);
+        let (ended, end) = oneshot::channel();
+        let counts = Arc::new(Counts::default());
+        let counted = Arc::clone(&counts);
+        let writes = move || {
+            while let Some(bytes) = receiver.blocking_recv() {
+                for piece in bytes.chunks(PIECE) {
+                    if write_all(io::stdout(), piece, None).is_err() {
+                        return;
+                    }
+                    counted.shown.fetch_add(piece.len() as u64, Relaxed);
+                }
+            }
+            let _ = ended.send(());
+        };
+        thread::Builder::new().spawn(writes).map_err(no_thread)?;
+        Ok(Self { bytes, counts, end })
+    }
+}
+
+/// What the command writes, on its way to our stdout.
+pub(crate) struct Showing {
+    copying: JoinHandle<()>,
+    counts: Arc<Counts>,
+}
+
+impl Showing {
+    pub(crate) fn start(from: Terminal, to: Screen) -> Self {
+        let counts = Arc::clone(&to.counts);
+        Self { copying: tokio::spawn(show(from, to)), counts }
+    }
+
+    /// Once the command has ended: waits until all is shown that it wrote. Answers whether it is; not where our terminal takes
+    /// nothing any more.
+    pub(crate) async fn finish(mut self) -> bool {
+        let mut stalls = 0;
+        while stalls < STALLS {
+            let before = self.counts.shown.load(Relaxed);
+            if timeout(SILENCE, &mut self.copying).await.is_ok() {
+                return true;
+            }
+            let shown = self.counts.shown.load(Relaxed);
+            stalls = if shown == before { stalls + 1 } else { 0 };
+            // Somebody holds the command's terminal, and says nothing.
+            if stalls > 0 && shown == self.counts.taken.load(Relaxed) {
+                return true;
             }
         }
+        false
     }
+}
+
+async fn show(mut from: Terminal, to: Screen) {
+    let mut buffer = [0u8; 8192];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        to.counts.taken.fetch_add(count as u64, Relaxed);
+        if to.bytes.send(buffer[..count].to_vec()).await.is_err() {
+            return;
+        }
+    }
+    drop(to.bytes);
+    let _ = to.end.await;
 }

@@ -2,17 +2,25 @@
 
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, ErrorKind, IsTerminal, Read, Write},
     os::fd::{AsFd, OwnedFd},
+    time::Duration,
 };
 
 use kennel::Terminal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::terminal::Raw;
+use crate::{
+    descriptor::{anew, write_all},
+    report,
+    terminal::Raw,
+};
 
 /// How long to wait for what the command wrote last, in milliseconds.
 const LAST: u16 = 100;
+
+/// How long our terminal may take nothing of that.
+const STALL: Duration = Duration::from_secs(5);
 
 /// Bytes that may have been typed and not been taken.
 const AHEAD: usize = 64 << 10;
@@ -20,8 +28,12 @@ const AHEAD: usize = 64 << 10;
 /// Both terminals: ours raw, the command's by its master side, which never blocks.
 pub(crate) struct Window {
     master: File,
+    /// Our stdout. Where it is a terminal it does not block: nobody may read it, and signals are passed on all the same.
+    screen: File,
     /// What was typed and is not written yet.
     typed: Vec<u8>,
+    /// What the command wrote and is not shown yet.
+    unseen: Vec<u8>,
     /// Nobody types any more.
     is_closed: bool,
     /// No process holds the command's side any more.
@@ -31,16 +43,33 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn open(master: OwnedFd) -> io::Result<Self> {
-        let raw = Raw::enter()?;
-        Ok(Self { master: master.into(), typed: Vec::new(), is_closed: false, is_over: false, _raw: raw })
+        let stdout = io::stdout();
+        let screen = if stdout.is_terminal() { anew("/proc/self/fd/1").ok() } else { None };
+        let screen = screen.map_or_else(|| stdout.as_fd().try_clone_to_owned().map(File::from), Ok)?;
+        Ok(Self {
+            master: master.into(),
+            screen,
+            typed: Vec::new(),
+            unseen: Vec::new(),
+            is_closed: false,
+            is_over: false,
+            _raw: Raw::enter()?,
+        })
     }
 
-    /// What to wait on: the command's terminal first, then ours.
-    pub(crate) fn watched<'w>(&'w self, stdin: &'w io::Stdin) -> Vec<PollFd<'w>> {
-        let write = if self.typed.is_empty() { PollFlags::empty() } else { PollFlags::POLLOUT };
-        let master = (!self.is_over).then(|| PollFd::new(self.master.as_fd(), PollFlags::POLLIN | write));
-        let stdin = self.takes_more().then(|| PollFd::new(stdin.as_fd(), PollFlags::POLLIN));
-        master.into_iter().chain(stdin).collect()
+    /// What to wait on: what is typed first.
+    pub(crate) fn watched<'w>(&'w self, typing: &'w io::Stdin) -> Vec<PollFd<'w>> {
+        let when = |wanted: bool, flags| if wanted { flags } else { PollFlags::empty() };
+        let stdin = when(self.takes_more(), PollFlags::POLLIN);
+        let typed = when(!self.typed.is_empty(), PollFlags::POLLOUT);
+        let master = when(!self.is_over, when(self.unseen.is_empty(), PollFlags::POLLIN) | typed);
+        let screen = when(!self.unseen.is_empty(), PollFlags::POLLOUT);
+        let all = [(typing.as_fd(), stdin), (self.master.as_fd(), master), (self.screen.as_fd(), screen)];
+        // An end of a terminal that is gone would wake us also for nothing that we wait for.
+        all.into_iter()
+            .filter(|(_, flags)| !flags.is_empty())
+            .map(|(fd, flags)| PollFd::new(fd, flags))
+            .collect()
     }
 
     fn takes_more(&self) -> bool {
@@ -49,14 +78,16 @@ impl Window {
 
     /// Carries what can be carried, after a wait. `happened` is about what was watched, in that order.
     pub(crate) fn carry(&mut self, happened: &[bool]) -> io::Result<()> {
-        let stdin = happened.get(1).copied().unwrap_or(false);
-        if happened.first().copied().unwrap_or(false) {
+        let is_typed = self.takes_more() && happened.first().copied().unwrap_or(false);
+        self.paint()?;
+        if self.unseen.is_empty() && !self.is_over {
             self.show()?;
-            self.type_in();
         }
-        if stdin && self.takes_more() {
+        self.type_in();
+        if is_typed {
             let mut bytes = [0; 4096];
             match io::stdin().read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Ok(0) | Err(_) => self.is_closed = true,
                 Ok(count) => self.typed.extend_from_slice(bytes.get(..count).unwrap_or_default()),
             }
@@ -65,29 +96,34 @@ impl Window {
         Ok(())
     }
 
-    /// Shows what there is; answers whether there was anything.
-    fn show(&mut self) -> io::Result<bool> {
+    /// Shows what there is, as far as our terminal takes it.
+    fn show(&mut self) -> io::Result<()> {
         let mut bytes = [0; 8192];
         match self.master.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Ok(0) | Err(_) => {
-                self.is_over = true;
-                Ok(false)
-            }
-            Ok(count) => {
-                let mut stdout = io::stdout();
-                stdout.write_all(bytes.get(..count).unwrap_or_default())?;
-                stdout.flush()?;
-                Ok(true)
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => self.is_over = true,
+            Ok(count) => self.unseen.extend_from_slice(bytes.get(..count).unwrap_or_default()),
+        }
+        self.paint()
+    }
+
+    fn paint(&mut self) -> io::Result<()> {
+        while !self.unseen.is_empty() {
+            match self.screen.write(&self.unseen) {
+                Ok(count) => drop(self.unseen.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
+        Ok(())
     }
 
     fn type_in(&mut self) {
         while !self.typed.is_empty() {
             match self.master.write(&self.typed) {
                 Ok(count) => drop(self.typed.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // The command is gone; so is who could have read it.
                 Err(_) => self.typed.clear(),
             }
@@ -102,9 +138,15 @@ impl Window {
 
     /// Shows what the command wrote last, and gives the user's terminal back.
     pub(crate) fn close(mut self) {
-        while !self.is_over {
+        loop {
+            match write_all(&self.screen, &self.unseen, Some(STALL)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return report::nobody_reads(),
+                Err(_) => return,
+                Ok(()) => self.unseen.clear(),
+            }
             let mut more = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-            if !matches!(poll(&mut more, PollTimeout::from(LAST)), Ok(1..)) || self.show().is_err() {
+            let is_over = self.is_over || !matches!(poll(&mut more, PollTimeout::from(LAST)), Ok(1..));
+            if is_over || self.show().is_err() {
                 return;
             }
         }

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::Duration,
 };
@@ -14,10 +14,11 @@ use nix::{
     sys::signal::Signal,
 };
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{
     listen::{Hosted, signal},
-    support::{kennel, patient_flag, payload_path, report, stderr, until, workspace},
+    support::{ends, full_pipe, kennel, patient_flag, payload_path, report, stderr, until, workspace},
 };
 
 /// Both ways through Kennel: `kennel run`, and `kennel exec` in a session.
@@ -141,15 +142,20 @@ fn a_command_that_gave_its_output_to_another_ends_by_itself() {
     assert_eq!(holder.wait_with_output().unwrap().stdout, b"ok\n", "it held it all the time");
 }
 
-#[test]
-fn names_of_files_say_nothing_in_our_place() {
-    let dir = workspace();
-    let name = "m\u{1b}[2J\nkennel: all is well";
-    let module = dir.path().join(".git/modules").join(name);
+/// What is a submodule's repository to git, by a name that a command could have chosen.
+fn submodule(workspace: &Path, name: &str) -> PathBuf {
+    let module = workspace.join(".git/modules").join(name);
     for inner in ["objects", "refs"] {
         fs::create_dir_all(module.join(inner)).unwrap();
     }
     fs::write(module.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+    module
+}
+
+#[test]
+fn names_of_files_say_nothing_in_our_place() {
+    let dir = workspace();
+    let module = submodule(dir.path(), "m\u{1b}[2J\nkennel: all is well");
     let (output, said) = report(dir.path(), &[], &["mkdir", module.join("hooks").to_str().unwrap()]);
     assert!(output.status.success() && !module.join("hooks").exists(), "{output:?}");
     let words = stderr(&output);
@@ -158,6 +164,67 @@ fn names_of_files_say_nothing_in_our_place() {
     let denials = said["denials"].as_array().unwrap();
     let shown = |key: &str| denials.iter().all(|one| !one[key].as_str().unwrap().contains(char::is_control));
     assert!(!denials.is_empty() && shown("subject") && shown("reason"), "{said}");
+}
+
+/// What an earlier command left is told of before the next one has done anything.
+#[test]
+fn names_that_were_left_say_nothing_in_our_place() {
+    let told = |name: &str, flags: &[&str]| {
+        let dir = workspace();
+        let module = submodule(dir.path(), name);
+        fs::write(module.join("config"), "").unwrap();
+        fs::hard_link(module.join("config"), module.join("other")).unwrap();
+        let (output, said) = report(dir.path(), flags, &["true"]);
+        (output.status.code(), stderr(&output), said)
+    };
+    let (name, shown) = (
+        "m\u{202e}\u{2066}\u{1b}[2J\nkennel: all is well",
+        r"m\u{202e}\u{2066}\u{1b}[2J\nkennel: all is well/config",
+    );
+    let plain = |text: &str| !text.chars().any(|c| c.is_control() || "\u{202e}\u{2066}".contains(c));
+    let (status, words, said) = told(name, &[]);
+    assert!(status == Some(0) && words.contains(shown) && words.lines().all(plain), "{words}");
+    assert!(words.lines().all(|line| !line.starts_with("kennel: all is well")), "{words}");
+    let details = said["enforcement"]["protections"].as_array().unwrap();
+    assert!(details.iter().all(|entry| plain(entry["detail"].as_str().unwrap())), "{said}");
+    assert!(told("größe", &[]).1.contains("modules/größe/config has other hard links"));
+    crate::support::require_ci_only!();
+    let (status, words, said) = told(name, &["--profile", "ci-only"]);
+    assert!(status == Some(125) && words.contains(shown) && words.lines().all(plain), "{words}");
+    assert!(words.lines().all(|line| !line.starts_with("kennel: all is well")), "{words}");
+    assert!(plain(said["failure"]["message"].as_str().unwrap()), "{said}");
+}
+
+/// A run that is denied something, with that as its stderr.
+fn denied(stderr: impl Into<Stdio>) -> (TempDir, Child) {
+    let dir = workspace();
+    let hooks = submodule(dir.path(), "m").join("hooks");
+    let script = format!("mkdir '{}' && touch ran", hooks.display());
+    let child = kennel(dir.path(), &[], &["sh", "-c", &script]).stderr(stderr).spawn().unwrap();
+    (dir, child)
+}
+
+#[test]
+fn a_denial_is_told_although_the_command_filled_stderr() {
+    let (mut reader, writer) = full_pipe();
+    let (dir, mut child) = denied(writer);
+    until("the command ran", || dir.path().join("ran").exists());
+    // Time for the line to be lost in.
+    thread::sleep(Duration::from_secs(2));
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert_eq!(ends("with a reader", &mut child).code(), Some(0));
+    let said = said.trim_start_matches('.');
+    let denials = said.lines().filter(|line| line.starts_with("kennel: denied by protected_paths: "));
+    assert!(denials.count() == 1 && said.ends_with('\n'), "{said}");
+}
+
+#[test]
+fn a_stderr_that_nobody_reads_does_not_hold_up_the_end() {
+    let (reader, writer) = full_pipe();
+    let (_dir, mut child) = denied(writer);
+    assert_eq!(ends("without a reader", &mut child).code(), Some(0));
+    drop(reader);
 }
 
 #[test]

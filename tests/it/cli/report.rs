@@ -1,10 +1,17 @@
 //! The object of `--json`, key by key.
 
-use std::fs;
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use serde_json::Value;
 
-use crate::support::{kennel, report, stderr, workspace};
+use crate::support::{ends, kennel, report, require, stderr, workspace, workspace_in};
 
 /// Checks every key of the report; answers it.
 fn has_every_key(report: &Value) -> &Value {
@@ -169,6 +176,73 @@ fn a_pipe_in_the_place_of_the_report_is_refused_and_not_waited_for() {
         assert!(stderr(&output).contains("name a file that can be written with --json"), "{output:?}");
         drop(reader);
     }
+}
+
+/// /dev/shm is anybody's, whatever it lies below.
+#[test]
+fn a_report_in_shared_memory_is_a_file_like_others() {
+    require!(Path::new("/dev/shm").is_dir(), "/dev/shm");
+    let (dir, shared) = (workspace(), workspace_in(Path::new("/dev/shm")));
+    let file = shared.path().join("report.json");
+    let run = || kennel(dir.path(), &["--json", file.to_str().unwrap()], &["echo", "ran"]);
+    for _ in 0..2 {
+        assert!(run().output().unwrap().status.success());
+        has_run(&serde_json::from_slice(&fs::read(&file).unwrap()).unwrap());
+    }
+    let victim = shared.path().join("victim");
+    fs::write(&victim, "mine").unwrap();
+    let pipe = |path: &Path| mkfifo(path, Mode::S_IRWXU).unwrap();
+    let link = |path: &Path| symlink(&victim, path).unwrap();
+    for make in [&pipe as &dyn Fn(&Path), &link] {
+        fs::remove_file(&file).unwrap();
+        make(&file);
+        let mut child = run().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        assert_eq!(ends("a report that cannot be", &mut child).code(), Some(125));
+        let output = child.wait_with_output().unwrap();
+        assert!(output.stdout.is_empty(), "{output:?}");
+        assert!(stderr(&output).contains("name a file that can be written with --json"), "{output:?}");
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+}
+
+#[test]
+fn a_report_can_go_to_a_descriptor_or_a_device() {
+    let (dir, beside) = (workspace(), workspace());
+    let log = beside.path().join("log");
+    fs::write(&log, "before\n").unwrap();
+    // `kennel run` with that behind descriptor 3.
+    let run = |path: &str, third: Stdio| {
+        let command = kennel(dir.path(), &["--json", path], &["true"]);
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "exec \"$@\" 3>&1 >/dev/null", "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        let child = shell.current_dir(dir.path()).stdout(third).stderr(Stdio::null()).spawn();
+        ends(path, &mut child.unwrap()).code()
+    };
+    for path in ["/dev/fd/3", "/proc/self/fd/3"] {
+        fs::write(&log, "before\n").unwrap();
+        let file = fs::File::options().append(true).open(&log).unwrap();
+        assert_eq!(run(path, file.into()), Some(0));
+        let said = fs::read_to_string(&log).unwrap();
+        has_run(&serde_json::from_str(said.strip_prefix("before\n").unwrap()).unwrap());
+    }
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    assert_eq!(run("/dev/fd/3", writer.into()), Some(0));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
+    has_run(&serde_json::from_str(&said).unwrap());
+    let named = beside.path().join("pipe");
+    mkfifo(&named, Mode::S_IRWXU).unwrap();
+    for nobody_reads in [false, true] {
+        let reader = fs::File::options().read(true).write(true).open(&named).unwrap();
+        let writer = fs::File::options().write(true).open(&named).unwrap();
+        let reader = (!nobody_reads).then_some(reader);
+        assert_eq!(run("/dev/fd/3", writer.into()), Some(if nobody_reads { 125 } else { 0 }));
+        drop(reader);
+    }
+    assert_eq!(run("/dev/null", Stdio::null()), Some(0));
 }
 
 #[test]

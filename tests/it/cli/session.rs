@@ -5,11 +5,12 @@ use std::{
     io::{Read, Write},
     os::fd::AsFd,
     path::Path,
-    process::{Command, Output, Stdio},
-    time::Instant,
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     pty::{Winsize, openpty},
     sys::signal::Signal,
@@ -19,7 +20,9 @@ use tempfile::TempDir;
 
 use crate::{
     listen::{at, runtime, signal},
-    support::{HEARTBEAT, beats, has, is_silent, kennel_path, require, stderr, stdout, until, workspace},
+    support::{
+        HEARTBEAT, beats, ends, has, is_silent, kennel_path, require, stderr, stdout, until, workspace,
+    },
 };
 
 use crate::support::{by_env, patient};
@@ -267,7 +270,7 @@ fn on_terminal(
     let (mut master, mut seen, start) = (File::from(pty.master), String::new(), Instant::now());
     let mut status = None;
     loop {
-        assert!(start.elapsed() < patient(std::time::Duration::from_secs(15)), "still running: {seen:?}");
+        assert!(start.elapsed() < patient(Duration::from_secs(15)), "still running: {seen:?}");
         let mut more = [PollFd::new(master.as_fd(), PollFlags::POLLIN)];
         // A signal of another test's cuts it short.
         if poll(&mut more, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
@@ -305,6 +308,44 @@ fn exec_on_a_terminal_is_a_window_onto_it() {
     assert_eq!(status, Some(130), "{seen}");
     let (status, seen) = on_terminal(&session, "seq 1 5000; echo last", |_| None);
     assert!(status == Some(0) && seen.ends_with("4999\n5000\nlast\n") && seen.lines().count() == 5001);
+}
+
+/// `kennel exec s --tty` on a terminal that nobody has read yet, and that has had the time to be full.
+fn on_unread_terminal(session: &Background, script: &str, flags: OFlag) -> (Child, File, File) {
+    let pty = openpty(None, None).unwrap();
+    let (master, peer) = (File::from(pty.master), File::from(pty.slave));
+    fcntl(&peer, FcntlArg::F_SETFL(flags)).unwrap();
+    let end = || Stdio::from(peer.try_clone().unwrap());
+    let script = format!("touch ran; {script}");
+    let mut exec = session.command(&["exec", "s", "--tty", "--", "sh", "-c", &script]);
+    let child = exec.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    until("the command runs", || session.workspace.path().join("ran").exists());
+    std::thread::sleep(patient(Duration::from_secs(1)));
+    fs::remove_file(session.workspace.path().join("ran")).unwrap();
+    (child, master, peer)
+}
+
+#[test]
+fn exec_on_a_terminal_that_nobody_reads_waits_for_it_and_passes_signals_on() {
+    let session = Background::start(&[]);
+    let (mut child, _master, _peer) = on_unread_terminal(&session, "exec yes", OFlag::empty());
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
+    for flags in [OFlag::empty(), OFlag::O_NONBLOCK] {
+        let (mut child, mut master, peer) = on_unread_terminal(&session, "seq 1 60000; echo last", flags);
+        let reader = std::thread::spawn(move || {
+            let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
+            // It ends when nobody has the other side any more.
+            while let Ok(count @ 1..) = master.read(&mut bytes) {
+                seen.extend_from_slice(&bytes[..count]);
+            }
+            String::from_utf8(seen).unwrap()
+        });
+        assert_eq!(ends("it is read now", &mut child).code(), Some(0));
+        drop(peer);
+        let seen = reader.join().unwrap();
+        assert!(seen.ends_with("\n60000\r\nlast\r\n") && seen.lines().count() == 60001, "{}", seen.len());
+    }
 }
 
 #[test]

@@ -4,12 +4,12 @@ use std::{
     fs,
     io::Write,
     os::unix::{fs::PermissionsExt, process::ExitStatusExt},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
     thread,
 };
 
 use super::Hosted;
-use crate::support::{patient, stderr, stdout};
+use crate::support::{ends, full_pipe, patient, stderr, stdout};
 
 #[test]
 fn statuses_are_those_of_the_command() {
@@ -106,6 +106,55 @@ fn status_is_told_although_nobody_reads_the_message() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(session.exec(&["kennel-absent"]).stderr(writer).status().unwrap().code(), Some(127));
+}
+
+#[test]
+fn what_names_are_told_is_on_one_line_that_a_terminal_only_shows() {
+    let session = Hosted::start(&[]);
+    let name = "x\u{202e}\u{1b}[2J\nkennel: all is well";
+    let says = |told: Output| (told.status.code(), stderr(&told));
+    let expected = r"kennel: x\u{202e}\u{1b}[2J\nkennel: all is well: not found in the sandbox";
+    for (name, expected) in [(name, expected), ("größe", "kennel: größe: not found in the sandbox")] {
+        for told in [session.exec(&[name]).output(), session.kennel(&["exec", "s", "--", name]).output()] {
+            let (status, said) = says(told.unwrap());
+            let mut lines = said.lines();
+            assert_eq!((status, lines.next()), (Some(127), Some(expected)));
+            assert!(lines.all(|line| line.starts_with("kennel: to mend it: ")), "{said}");
+        }
+    }
+}
+
+#[test]
+fn what_is_too_long_to_be_told_is_cut_between_characters() {
+    let session = Hosted::start(&[]);
+    for start in ["", "a", "aa"] {
+        let name = start.to_owned() + &"€".repeat(8000);
+        let told = [session.exec(&[&name]).output(), session.kennel(&["exec", "s", "--", &name]).output()];
+        for told in told.map(Result::unwrap) {
+            assert!(!told.status.success() && told.stderr.len() > 16000, "{}", told.stderr.len());
+            let said = String::from_utf8(told.stderr).unwrap();
+            assert!(said.ends_with("€\n") && said.lines().count() == 1, "{}", &said[said.len() - 40..]);
+        }
+    }
+}
+
+/// The command has the client's stderr, and can leave it like that.
+#[test]
+fn what_is_told_waits_for_a_stderr_that_does_not_block() {
+    let session = Hosted::start(&[]);
+    for mut client in
+        [session.exec(&["kennel-absent"]), session.kennel(&["exec", "s", "--", "kennel-absent"])]
+    {
+        let (mut reader, writer) = full_pipe();
+        let mut child = client.stderr(writer).spawn().unwrap();
+        drop(client);
+        // Time for the line to be lost in.
+        thread::sleep(std::time::Duration::from_secs(1));
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
+        assert_eq!(ends("with a reader", &mut child).code(), Some(127));
+        assert!(said.trim_start_matches('.').starts_with("kennel: kennel-absent: not found"), "{said}");
+    }
 }
 
 #[test]

@@ -10,12 +10,19 @@ use std::{
 };
 
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     pty::{Winsize, openpty},
-    sys::termios::{LocalFlags, tcgetattr},
+    sys::{
+        signal::{Signal, kill},
+        termios::{LocalFlags, tcgetattr},
+    },
+    unistd::Pid,
 };
 
-use crate::support::{has, kennel_path, patient, quiet, refused, require, run, stderr, workspace};
+use crate::support::{
+    ends, has, kennel_path, patient, patient_flag, quiet, refused, require, run, stderr, until, workspace,
+};
 
 /// What a user at a terminal has: the master side of it, and `kennel run --tty` on the other.
 struct Window {
@@ -32,6 +39,11 @@ impl Window {
     }
 
     fn start(kennel: &mut Command, dir: &Path, script: &str) -> Self {
+        Self::with(&[], kennel, dir, script)
+    }
+
+    /// With more flags.
+    fn with(flags: &[&str], kennel: &mut Command, dir: &Path, script: &str) -> Self {
         let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
         let peer = File::from(pty.slave);
@@ -39,6 +51,7 @@ impl Window {
         let child = kennel
             .args(["run", "--tty"])
             .args(quiet())
+            .args(flags)
             .args(["--", "sh", "-c", script])
             .current_dir(dir)
             .env("LC_ALL", "C")
@@ -201,6 +214,37 @@ fn large_output_is_shown_whole() {
         &seen[seen.len().saturating_sub(50)..]
     );
     assert_eq!(seen.lines().count(), 20001);
+}
+
+/// Whoever has the terminal too can make it so.
+#[test]
+fn a_terminal_that_does_not_block_shows_all_and_is_typed_on() {
+    let dir = workspace();
+    let script = "read x; seq 1 60000; echo $x; read y; echo $y last";
+    let mut window = Window::start(&mut Command::new(kennel_path()), dir.path(), script);
+    fcntl(&window.peer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    until("it is raw", || !tcgetattr(&window.peer).unwrap().local_flags.contains(LocalFlags::ICANON));
+    std::thread::sleep(patient(Duration::from_millis(200)));
+    window.type_in("first\n");
+    window.expect("60000\r\nfirst");
+    window.type_in("second\n");
+    let (status, seen) = window.end();
+    assert!(status == Some(0) && seen.ends_with("second last\n"), "{}", &seen[seen.len() - 50..]);
+    assert_eq!(seen.lines().filter(|line| line.parse::<u32>().is_ok()).count(), 60000);
+}
+
+#[test]
+fn a_terminal_that_nobody_reads_keeps_neither_timeout_nor_signal() {
+    let dir = workspace();
+    let time = patient_flag(Duration::from_secs(1));
+    let kennel = || Command::new(kennel_path());
+    let mut timed = Window::with(&["--timeout", &time], &mut kennel(), dir.path(), "exec yes");
+    let mut ended = Window::with(&[], &mut kennel(), dir.path(), "touch ran; exec yes");
+    until("the command runs", || dir.path().join("ran").exists());
+    std::thread::sleep(patient(Duration::from_secs(1)));
+    kill(Pid::from_raw(ended.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+    assert_eq!(ends("it was told to", &mut ended.child).code(), Some(128 + 15));
+    assert_eq!(ends("its time is over", &mut timed.child).code(), Some(124));
 }
 
 #[test]

@@ -21,6 +21,31 @@ impl Fd {
     pub(crate) const STDERR: &'static Self = &Self(2);
 }
 
+/// How often a descriptor that takes nothing is tried again, and after how many milliseconds each.
+const ATTEMPTS: u32 = 1000;
+const PAUSE: i32 = 10;
+
+/// write(2) until all of it is written. The command has stderr too and can have made it non-blocking: that it takes nothing
+/// means to wait then, and `EAGAIN` where it takes nothing for long.
+pub(crate) fn write_waiting(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
+    let mut left = ATTEMPTS;
+    while !bytes.is_empty() {
+        match call!(super::nr::WRITE, to.0, bytes.as_ptr(), bytes.len()) {
+            Ok(written) => {
+                bytes = bytes.get(written..).unwrap_or_default();
+                left = ATTEMPTS;
+            }
+            Err(Errno(EAGAIN)) if left > 0 => {
+                left = left.saturating_sub(1);
+                // poll(2) of nothing sleeps.
+                let _ = call!(super::nr::POLL, 0, 0, PAUSE);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
 /// getcwd(2): the path with its NUL, in `buffer`.
 pub(crate) fn working_directory(buffer: &mut [u8]) -> Result<&CStr, Errno> {
     let length = call!(nr::GETCWD, buffer.as_mut_ptr(), buffer.len())?;

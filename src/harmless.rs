@@ -1,0 +1,48 @@
+//! Text from outside made fit for people: on one line, and nothing that a terminal obeys or that reorders what is seen. One
+//! place for both, the library and `kennel`, which says nothing that has not been here.
+
+/// Text on one line that a terminal only shows: names of files are anybody's.
+pub(crate) fn harmless(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_harmless(c) {
+            line.push(c);
+        } else {
+            line.extend(c.escape_default());
+        }
+    }
+    line
+}
+
+/// Neither a control character, nor one that is not seen and changes how others are.
+pub(crate) fn is_harmless(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
+        && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{harmless, is_harmless};
+
+    #[test]
+    fn what_a_terminal_obeys_or_what_reorders_a_line_is_shown_as_its_number() {
+        let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'];
+        let embeddings = ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
+        let controls = ('\0'..' ').chain('\u{7f}'..='\u{9f}');
+        for c in marks.into_iter().chain(embeddings).chain(controls) {
+            assert!(!is_harmless(c), "{c:?}");
+            let line = harmless(&format!("a{c}b"));
+            assert_eq!(line, format!("a{}b", c.escape_default()));
+            assert!(line.is_ascii() && harmless(&line) == line, "{line}");
+        }
+    }
+
+    #[test]
+    fn letters_are_themselves() {
+        for text in ["", "a b", "\\u{202e}", "größe", "名前", "שלום", "مرحبا", "e\u{301}", "🐕"]
+        {
+            assert_eq!(harmless(text), text);
+        }
+    }
+}
