@@ -28,9 +28,10 @@ impl Moment {
         if nanos == 0 { seconds >= self.seconds } else { (seconds, nanos) >= (self.seconds, self.nanos) }
     }
 
-    /// Whether what is changed now may get that very change time.
+    /// Whether what is changed now may get that very change time. A file system that keeps no more than seconds cannot be
+    /// waited for.
     pub(crate) fn is(self, changed: (i64, i64)) -> bool {
-        self.is_reached_by(changed) && changed.0 <= self.seconds.saturating_add(1)
+        changed.1 != 0 && self.is_reached_by(changed) && changed.0 <= self.seconds.saturating_add(1)
     }
 
     /// Whether what has these times was not there before. To be renamed is a change to most file systems, so the time of
@@ -67,6 +68,22 @@ mod tests {
         ] {
             let times = Times { changed, born, is_directory: false };
             assert_eq!(since.is_new(&times), expected, "{times:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_changed_again_unseen_has_the_time_of_the_present_tick() {
+        let now = Moment { seconds: 100, nanos: 500 };
+        for (changed, expected) in [
+            ((100, 500), true),
+            ((100, 700), true),
+            ((101, 1), true),
+            ((100, 499), false),
+            ((99, 999), false),
+            ((100, 0), false),
+            ((102, 1), false),
+        ] {
+            assert_eq!(now.is(changed), expected, "{changed:?}");
         }
     }
 }
