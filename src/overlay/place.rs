@@ -227,9 +227,7 @@ impl Temporary {
         judge_tree(&directory, path, state, 0)?;
         Ok(Own::of(lower, Removal::Tree(directory)))
     }
-}
 
-impl Temporary {
     /// Removes what lies here and was judged. Somebody may put more into it meanwhile: so every name in it is looked at
     /// again.
     fn remove(&self, judged: &Own, path: &Path, state: &State) -> Result<(), Refusal> {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{self, Boundary, Class, Details, Failure};
-use crate::harmless::is_harmless;
+use crate::harmless::harmless;
 
 /// Why a policy was refused.
 #[derive(Debug, thiserror::Error)]
@@ -107,19 +107,10 @@ pub(crate) fn told(message: &str) -> String {
 
 /// Text from outside made fit for a message: one line, nothing that a terminal obeys, not longer than `max` characters.
 fn one_line(text: &str, max: usize) -> String {
-    let mut line = String::new();
-    for (count, c) in text.chars().enumerate() {
-        if count == max {
-            line.push('…');
-            break;
-        }
-        if is_harmless(c) {
-            line.push(c);
-        } else {
-            line.extend(c.escape_default());
-        }
+    match text.char_indices().nth(max) {
+        Some((end, _)) => harmless(text.get(..end).unwrap_or_default()) + "…",
+        None => harmless(text),
     }
-    line
 }
 
 #[cfg(test)]

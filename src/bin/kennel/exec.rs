@@ -16,10 +16,10 @@ use crate::{args::Exec, report, signals::passed_on, window::Window};
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
-    let mut json = exec.json.as_deref().map(report::create).transpose()?;
+    let json = exec.json.as_deref().map(report::create).transpose()?;
     let result = run(exec);
     let mut told = Ok(());
-    if let (Some(file), Some(path)) = (&mut json, &exec.json) {
+    if let (Some(file), Some(path)) = (&json, &exec.json) {
         let text = match &result {
             Ok(End { report: Some(text), .. }) => text.clone(),
             Ok(End { message, .. }) => report::object(&Report::failed(&turned_away(message))),

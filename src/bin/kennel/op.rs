@@ -34,7 +34,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let _ = prctl::set_dumpable(false);
     // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
-    let mut json = op.json.as_deref().map(report::create).transpose()?;
+    let json = op.json.as_deref().map(report::create).transpose()?;
     let started = Builder::new_current_thread().enable_all().build();
     let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
     let result = runtime.block_on(async {
@@ -54,7 +54,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
         output.outcome.truncated |= output.unwritten.is_some();
     }
     let mut told = Ok(());
-    if let (Some(file), Some(path)) = (&mut json, &op.json) {
+    if let (Some(file), Some(path)) = (&json, &op.json) {
         let report = match &result {
             Ok(output) => Report::of_outcome(output),
             Err(error) => Report::failed(error),

@@ -33,9 +33,9 @@ const NEEDED_DESCRIPTORS: usize = 20;
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
-    let mut json = run.json.as_deref().map(report::create).transpose()?;
+    let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
-    let told = match (&mut json, &run.json) {
+    let told = match (&json, &run.json) {
         (Some(file), Some(path)) => report::write(file, path, &report::object(&report_of(&result))),
         _ => Ok(()),
     };
