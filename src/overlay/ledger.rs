@@ -4,18 +4,18 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use nix::{
-    fcntl::OFlag,
-    sys::stat::FileStat,
+    fcntl::{OFlag, openat},
+    sys::{
+        stat::{FileStat, Mode, fstat},
+        statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs},
+    },
     time::{ClockId, clock_gettime},
 };
 
@@ -31,6 +31,12 @@ type Stamp = (i64, i64);
 /// How long the clock of files is waited for. It ticks a hundred times a second, or more often.
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: u32 = 50;
+
+/// File systems that keep nanoseconds.
+const FINE: [FsType; 3] = [TMPFS_MAGIC, BTRFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
+
+/// How many directories above tell what times a file system keeps.
+const MOST_ABOVE: usize = 16;
 
 /// What times of files are rounded to at most, in seconds.
 const COARSEST: i64 = 2;
@@ -91,8 +97,7 @@ impl Ledger {
         super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
         let state = State {
             since: now_of_files().await,
-            // Nobody sets this time as he likes. That it is a whole second by chance costs a conflict too many.
-            is_coarse: found.ctime_nsec() == 0,
+            is_coarse: is_coarse(&workspace).map_err(failed)?,
             applied: HashMap::new(),
             unlinked: HashMap::new(),
         };
@@ -122,6 +127,30 @@ impl Ledger {
     pub(super) fn never(&self) -> &[Never] {
         &self.never
     }
+}
+
+/// Whether the file system of a directory keeps no more than seconds, as far as can be seen: its change time tells, which
+/// nobody sets as he likes. By chance that is a whole second too; then the kind of file system tells, and those of the
+/// directories above.
+fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
+    if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
+        return Ok(false);
+    }
+    let mut directory = directory.try_clone()?;
+    for _ in 0..MOST_ABOVE {
+        let stat = fstat(&directory)?;
+        if stat.st_ctime_nsec != 0 {
+            return Ok(false);
+        }
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let Ok(above) = openat(&directory, "..", flags, Mode::empty()) else { break };
+        let next = fstat(&above)?;
+        if next.st_dev != stat.st_dev || next.st_ino == stat.st_ino {
+            break;
+        }
+        directory = above;
+    }
+    Ok(true)
 }
 
 /// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an

@@ -2,6 +2,8 @@
 
 use std::{fs, path::Path};
 
+use nix::time::{ClockId, clock_gettime};
+
 use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
 
 fn read(path: &Path, name: &str) -> String {
@@ -167,6 +169,22 @@ async fn what_was_written_right_before_the_session_is_no_conflict() {
     for _ in 0..10 {
         let dir = with_files(&["f"]);
         fs::write(dir.path().join("f"), "just now").unwrap();
+        let session = session(dir.path()).await;
+        shell(&session, "echo x >> f").await;
+        assert_eq!(commit(&session).await, ["M f"]);
+    }
+}
+
+/// Where the clock of files has a tick at each whole second, times of then look like those of a file system that keeps no
+/// more.
+#[tokio::test]
+async fn what_was_made_at_a_whole_second_is_no_conflict() {
+    require_overlay!();
+    let second = || clock_gettime(ClockId::CLOCK_REALTIME_COARSE).unwrap().tv_sec();
+    for _ in 0..3 {
+        let begun = second();
+        while second() == begun {}
+        let dir = with_files(&["f"]);
         let session = session(dir.path()).await;
         shell(&session, "echo x >> f").await;
         assert_eq!(commit(&session).await, ["M f"]);

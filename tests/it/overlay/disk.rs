@@ -60,7 +60,7 @@ fn what_is_random_is_the_same_without_an_overlay() {
 
 #[test]
 fn what_others_changed_is_not_overwritten() {
-    pass("conflict", 12);
+    pass("conflict", 13);
 }
 
 #[test]
