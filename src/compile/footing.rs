@@ -28,7 +28,8 @@ use crate::{
 /// The clock that files are stamped by ticks every 1 to 10 ms.
 const TICK: Duration = Duration::from_millis(1);
 
-/// How often to look again at what was changed in the present tick.
+/// How often to look again, in one pass over all paths, at what was changed in the present tick. What was changed before the
+/// pass takes one tick; who changes something all the time shall not hold up the pass for each path.
 const MOST_TICKS: u32 = 20;
 
 /// Paths of the host, and what was there.
@@ -97,7 +98,8 @@ impl Footing {
         let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();
-        let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path, what), path, what };
+        let mut pass = Pass::begin();
+        let seen = |(path, what): (PathBuf, What)| Seen { thing: pass.look(&path, what), path, what };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
@@ -114,7 +116,8 @@ impl Footing {
 
     /// The same paths as they are now.
     pub(crate) fn now(&self) -> Self {
-        let look = |seen: &Seen| Seen { thing: look(&seen.path, seen.what), ..seen.clone() };
+        let mut pass = Pass::begin();
+        let look = |seen: &Seen| Seen { thing: pass.look(&seen.path, seen.what), ..seen.clone() };
         Self { seen: self.seen.iter().map(look).collect() }
     }
 
@@ -142,8 +145,9 @@ impl Footing {
     /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
     pub(crate) fn change(&self, is_idle: bool) -> Change {
         let counts = |seen: &&Seen| is_idle || seen.what != What::Watch;
+        let mut pass = Pass::begin();
         let mut changed =
-            self.seen.iter().filter(counts).filter(|seen| look(&seen.path, seen.what) != seen.thing);
+            self.seen.iter().filter(counts).filter(|seen| pass.look(&seen.path, seen.what) != seen.thing);
         let Some(first) = changed.next() else { return Change::None };
         match [first].into_iter().chain(changed).find(|seen| seen.what == What::Grant) {
             Some(grant) => Change::Grant(grant.path.clone()),
@@ -153,23 +157,38 @@ impl Footing {
 
     /// Takes what lies at mount points now for what was there.
     pub(crate) fn settle_mounts(&mut self) {
+        let mut pass = Pass::begin();
         for seen in self.seen.iter_mut().filter(|seen| matches!(seen.what, What::Mount | What::Wall)) {
-            seen.thing = look(&seen.path, seen.what);
+            seen.thing = pass.look(&seen.path, seen.what);
         }
     }
 }
 
-/// `None` where nothing is, or where it is changed all the time. Change times are those of a clock that ticks: a later
-/// change must have a later one.
-fn look(path: &Path, what: What) -> Option<Thing> {
-    for _ in 0..MOST_TICKS {
-        let thing = thing(&fs::symlink_metadata(path).ok()?, what);
-        match thing.changed {
-            Some(changed) if Moment::now().is(changed) => thread::sleep(TICK),
-            _ => return Some(thing),
+/// One look at each of many paths.
+struct Pass {
+    /// How often it may still wait for the clock.
+    ticks: u32,
+}
+
+impl Pass {
+    fn begin() -> Self {
+        Self { ticks: MOST_TICKS }
+    }
+
+    /// `None` where nothing is, or where it is changed all the time. Change times are those of a clock that ticks: a later
+    /// change must have a later one.
+    fn look(&mut self, path: &Path, what: What) -> Option<Thing> {
+        loop {
+            let thing = thing(&fs::symlink_metadata(path).ok()?, what);
+            match thing.changed {
+                Some(changed) if Moment::now().may_stamp_again(changed) => {
+                    self.ticks = self.ticks.checked_sub(1)?;
+                    thread::sleep(TICK);
+                }
+                _ => return Some(thing),
+            }
         }
     }
-    None
 }
 
 fn thing(metadata: &fs::Metadata, what: What) -> Thing {

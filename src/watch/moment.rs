@@ -30,7 +30,7 @@ impl Moment {
 
     /// Whether what is changed now may get that very change time. A file system that keeps no more than seconds cannot be
     /// waited for.
-    pub(crate) fn is(self, changed: (i64, i64)) -> bool {
+    pub(crate) fn may_stamp_again(self, changed: (i64, i64)) -> bool {
         changed.1 != 0 && self.is_reached_by(changed) && changed.0 <= self.seconds.saturating_add(1)
     }
 
@@ -83,7 +83,7 @@ mod tests {
             ((100, 0), false),
             ((102, 1), false),
         ] {
-            assert_eq!(now.is(changed), expected, "{changed:?}");
+            assert_eq!(now.may_stamp_again(changed), expected, "{changed:?}");
         }
     }
 }

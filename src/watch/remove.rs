@@ -167,10 +167,13 @@ impl Removing<'_> {
         way.push(name);
         (self.check)(parent, name, way)?;
         match with_rights(parent, || unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)) {
-            Err(Errno::EISDIR | Errno::EPERM) if depth < DEEPEST => {
-                self.directory(parent, name, way, depth)?
+            Err(errno @ (Errno::EISDIR | Errno::EPERM)) => {
+                let done = match depth < DEEPEST {
+                    true => self.directory(parent, name, way, depth),
+                    false => (self.too_deep)(parent, name),
+                };
+                done.map_err(|error| unless_no_directory(error, errno))?;
             }
-            Err(Errno::EISDIR | Errno::EPERM) => (self.too_deep)(parent, name)?,
             done => done?,
         }
         way.pop();
@@ -198,6 +201,12 @@ impl Removing<'_> {
         }
         Err(Errno::ENOTEMPTY.into())
     }
+}
+
+/// A file that may not be removed, such as one with the immutable flag, answers unlink(2) as a directory does: what it answered
+/// then says more than that it is none.
+fn unless_no_directory(error: io::Error, unlinking: Errno) -> io::Error {
+    if error.raw_os_error() == Some(Errno::ENOTDIR as i32) { unlinking.into() } else { error }
 }
 
 pub(super) fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
