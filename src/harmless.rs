@@ -14,11 +14,14 @@ pub(crate) fn harmless(text: &str) -> String {
     line
 }
 
-/// Neither a control character, nor one that is not seen and changes how others are.
+/// Neither a control character, nor one that is not seen and changes how others are: Default_Ignorable_Code_Point of Unicode,
+/// but for the selectors of variants, which pictures need, and those that separate lines or annotate.
 pub(crate) fn is_harmless(c: char) -> bool {
     !c.is_control()
-        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
-        && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+        && !matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}')
+        && !matches!(c, '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        && !matches!(c, '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}')
+        && !matches!(c, '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -29,8 +32,9 @@ mod tests {
     fn what_a_terminal_obeys_or_what_reorders_a_line_is_shown_as_its_number() {
         let marks = ['\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'];
         let embeddings = ('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
+        let unseen = ['\u{34f}', '\u{115f}', '\u{180b}', '\u{3164}', '\u{ffa0}', '\u{1d173}', '\u{e0100}'];
         let controls = ('\0'..' ').chain('\u{7f}'..='\u{9f}');
-        for c in marks.into_iter().chain(embeddings).chain(controls) {
+        for c in marks.into_iter().chain(unseen).chain(embeddings).chain(controls) {
             assert!(!is_harmless(c), "{c:?}");
             let line = harmless(&format!("a{c}b"));
             assert_eq!(line, format!("a{}b", c.escape_default()));
