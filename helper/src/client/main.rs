@@ -42,9 +42,20 @@ const SIGTSTP: u32 = 20;
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
-/// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM, SIGCONT, SIGTSTP, SIGWINCH.
-const PASSED_ON: u64 =
-    bit(1) | bit(2) | bit(3) | bit(10) | bit(12) | bit(15) | bit(SIGCONT) | bit(SIGTSTP) | bit(28);
+/// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGTSTP, SIGXCPU, SIGVTALRM, SIGPROF, SIGWINCH.
+const PASSED_ON: u64 = bit(1)
+    | bit(2)
+    | bit(3)
+    | bit(10)
+    | bit(12)
+    | bit(14)
+    | bit(15)
+    | bit(SIGCONT)
+    | bit(SIGTSTP)
+    | bit(24)
+    | bit(26)
+    | bit(27)
+    | bit(28);
 
 const fn bit(signal: u32) -> u64 {
     1 << signal.wrapping_sub(1)

@@ -31,15 +31,23 @@ pub(crate) enum Trouble {
 
 const START: &[u8] = b"to mend it: start a session there: kennel session start --name NAME\n";
 
-/// Says what went wrong, and what can be done.
+/// Says what went wrong, and what can be done. That stderr is gone, or nobody reads it, is nothing that could be told.
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
-    let socket = socket.unwrap_or_default().to_bytes();
+    let _ = tell(trouble, socket.unwrap_or_default().to_bytes());
+}
+
+/// Writes lines that came from the session, likewise.
+pub(crate) fn pass(message: &[u8]) {
+    let _ = put(message);
+}
+
+fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
     match trouble {
-        Trouble::Usage => write([b"usage: kennel-exec SOCKET [-C DIR] [--] CMD [ARG...]\n", b"", b"", b""]),
+        Trouble::Usage => write(&[b"usage: kennel-exec SOCKET [-C DIR] [--] CMD [ARG...]\n"]),
         Trouble::TooLong => line(socket, b"the path is longer than a socket's can be"),
         Trouble::Connect(Errno(ENOENT | ECONNREFUSED)) => {
-            line(socket, b"no session listens here");
-            write([START, b"", b"", b""]);
+            line(socket, b"no session listens here")?;
+            write(&[START])
         }
         Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
         Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
@@ -49,32 +57,30 @@ pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
         Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
         Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),
         Trouble::Lost => {
-            line(socket, b"the session ended before it told how the command did");
-            write([START, b"", b"", b""]);
+            line(socket, b"the session ended before it told how the command did")?;
+            write(&[START])
         }
         Trouble::Own(errno) => numbered(socket, b"out of resources", *errno),
     }
 }
 
-/// Writes lines that came from the session. That stderr is gone is nothing that could be told.
-pub(crate) fn pass(message: &[u8]) {
-    let _ = sys::write_waiting(Fd::STDERR, message);
+fn line(subject: &[u8], reason: &[u8]) -> Result<(), Errno> {
+    write(&[subject, b": ", reason, b"\n"])
 }
 
-fn line(subject: &[u8], reason: &[u8]) {
-    write([subject, b": ", reason, b"\n"]);
-}
-
-fn numbered(subject: &[u8], reason: &[u8], Errno(errno): Errno) {
+fn numbered(subject: &[u8], reason: &[u8], Errno(errno): Errno) -> Result<(), Errno> {
     let errno = errno.unsigned_abs();
     let digits = [100, 10, 1].map(|place: u32| errno.checked_div(place).unwrap_or(0) % 10);
     let digits = digits.map(|digit| b'0'.wrapping_add(digit.to_le_bytes()[0]));
-    write([subject, b": ", reason, b": errno "]);
-    pass(&digits);
-    pass(b"\n");
+    write(&[subject, b": ", reason, b": errno ", &digits, b"\n"])
 }
 
-fn write(parts: [&[u8]; 4]) {
-    pass(b"kennel-exec: ");
-    parts.into_iter().for_each(pass);
+/// Ends where stderr takes nothing for long: no part is waited for once more.
+fn write(parts: &[&[u8]]) -> Result<(), Errno> {
+    put(b"kennel-exec: ")?;
+    parts.iter().try_for_each(|part| put(part))
+}
+
+fn put(bytes: &[u8]) -> Result<(), Errno> {
+    sys::write_waiting(Fd::STDERR, bytes)
 }

@@ -25,12 +25,22 @@ impl Fd {
 const ATTEMPTS: u32 = 1000;
 const PAUSE: i32 = 10;
 
-/// write(2) until all of it is written. The command has stderr too and can have made it non-blocking: that it takes nothing
-/// means to wait then, and `EAGAIN` where it takes nothing for long.
+/// Bytes that a pipe takes at once when poll(2) says that it takes any: PIPE_BUF.
+const PIECE: usize = 4096;
+const POLLOUT: i16 = 4;
+
+/// write(2) until all of it is written, and not while that would block: nobody may read it. `EAGAIN` where it takes nothing for
+/// long.
 pub(crate) fn write_waiting(to: &Fd, mut bytes: &[u8]) -> Result<(), Errno> {
     let mut left = ATTEMPTS;
     while !bytes.is_empty() {
-        match call!(super::nr::WRITE, to.0, bytes.as_ptr(), bytes.len()) {
+        let mut room = PollFd { fd: to.0, events: POLLOUT, answered: 0 };
+        let piece = bytes.get(..PIECE).unwrap_or(bytes);
+        let written = match call!(super::nr::POLL, &raw mut room, 1, 0) {
+            Ok(0) => Err(Errno(EAGAIN)),
+            _ => call!(super::nr::WRITE, to.0, piece.as_ptr(), piece.len()),
+        };
+        match written {
             Ok(written) => {
                 bytes = bytes.get(written..).unwrap_or_default();
                 left = ATTEMPTS;
