@@ -13,7 +13,7 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
-    sys::signal::{SigSet, Signal},
+    sys::signal::SigSet,
 };
 use tokio::{
     io::AsyncReadExt,
@@ -89,6 +89,9 @@ impl Outlets {
     /// Copies what the command writes, from now on. Takes its pipes; to be called within a runtime.
     ///
     /// A reader that is gone is told to the command: it gets SIGPIPE when it writes on.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
     #[must_use]
     pub fn copy(self, child: &mut Child) -> Copying {
         let Self([stdout, stderr]) = self;
@@ -125,10 +128,14 @@ impl Copying {
     /// [why it was not](Outcome::unwritten). What others write who were given the pipes is not waited for.
     ///
     /// Where nobody takes the output, this waits; one second longer when the command's time was up, or once `hurry` is
-    /// ready.
+    /// ready. Then the thread and its descriptor are there until somebody takes it, or nobody can any more.
+    ///
+    /// # Panics
+    /// Outside of the runtime that copies.
     pub async fn finish(self, outcome: &mut Outcome, hurry: impl Future<Output = ()>) {
         let Self([stdout, stderr]) = self;
         let is_over = outcome.ended == Ended::TimedOut;
+        let copies_stdout = stdout.is_some();
         let (mut out, mut err) = (None, None);
         let all = async { tokio::join!(finished(stdout, &mut out), finished(stderr, &mut err)) };
         let patience = async {
@@ -142,13 +149,14 @@ impl Copying {
             _ = all => false,
             () = patience => true,
         };
+        let is_stdout_left = copies_stdout && out.is_none();
         let (out, err) = (out.unwrap_or_default(), err.unwrap_or_default());
         outcome.count(out.stream.as_ref(), err.stream.as_ref());
         outcome.truncated |= is_cut_short || out.failed.is_some() || err.failed.is_some();
         // What could not be said on stderr is no reason to call a success a failure.
         let why = match out.failed {
             Some(error) => Some(Error::io("write to stdout what the command wrote")(error).chain()),
-            None if is_cut_short && !is_over => Some("nobody took what the command wrote".to_owned()),
+            None if is_stdout_left && !is_over => Some("nobody took what the command wrote".to_owned()),
             None => None,
         };
         outcome.unwritten = why;
@@ -167,8 +175,9 @@ impl Outlet {
         let (done, written) = oneshot::channel();
         let thread = thread::Builder::new().name("kennel-output".to_owned()).stack_size(STACK);
         thread.spawn(move || {
-            // They would end the embedding program: a reader that is gone, a limit on the size of files.
-            let _ = SigSet::from_iter([Signal::SIGPIPE, Signal::SIGXFSZ]).thread_block();
+            // Some would end the embedding program: a reader that is gone, a limit on the size of files. The handlers of others
+            // may need more of a stack.
+            let _ = SigSet::all().thread_block();
             let result = write(&mut received, &to);
             drop(to);
             let _ = done.send(result);

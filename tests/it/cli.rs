@@ -5,6 +5,7 @@ mod output;
 mod report;
 mod session;
 mod shortage;
+mod unread;
 
 use std::{
     fs,

@@ -81,7 +81,8 @@ Examples:
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
 Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
-125 when Kennel failed, could not commit everything, or could not undo what a successful command did to a protected path;
+125 when Kennel failed, could not commit everything, could not undo what a successful command did to a protected path,
+or could not write what it wrote to stdout;
 126 when the command cannot be executed; 127 when it is not found.";
 
 const SESSION_HELP: &str = "\
@@ -124,7 +125,7 @@ descriptor). It reaches the environment of the program and nothing else. The pro
 its output comes when it has ended.
 
 Exit status: the program's own; 128+N when signal N ended it; 124 when its time was up; 125 when the manifest
-does not allow it or Kennel failed; 126 and 127 when it cannot be executed or is not found.";
+does not allow it, Kennel failed, or stdout took not all of the output; 126 and 127 when it cannot be executed or is not found.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Op {

@@ -3,7 +3,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, IsTerminal},
     os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::Path,
     thread::sleep,
@@ -13,44 +13,79 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::stat::{FileStat, SFlag, fstat},
     unistd::write,
 };
 
 /// What a terminal has room for may be less than a line's end, which it takes whole.
 const BREATH: Duration = Duration::from_millis(1);
 
+/// Bytes that a pipe takes at once when poll(2) says that it takes any: PIPE_BUF.
+const PIECE: usize = 4096;
+
 /// Writes all of it.
 ///
 /// # Errors
-/// Those of write(2). `WouldBlock` where a descriptor that does not block has taken nothing for longer than `patience`.
-pub(crate) fn write_all(to: impl AsFd, mut bytes: &[u8], patience: Option<Duration>) -> io::Result<()> {
-    let mut taken = Instant::now();
+/// Those of write(2).
+pub(crate) fn write_all(to: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match write(&to, bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                bytes = bytes.get(count..).unwrap_or_default();
-                taken = Instant::now();
-            }
-            Err(Errno::EAGAIN) => {
-                let left = patience.map(|patience| patience.saturating_sub(taken.elapsed()));
-                if left == Some(Duration::ZERO) {
-                    return Err(io::ErrorKind::WouldBlock.into());
-                }
-                wait(&to, PollFlags::POLLOUT, left);
+        match write_some(&to, bytes)? {
+            0 => {
+                wait(&to, PollFlags::POLLOUT, None);
                 sleep(BREATH);
             }
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
+            count => bytes = bytes.get(count..).unwrap_or_default(),
         }
     }
     Ok(())
 }
 
-/// Waits until there is room in a descriptor, or something to read; no longer than `left`. Whoever tries again sees.
-pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) {
+/// Writes all of it to what takes something now and then, and not while that would block: nobody may read it.
+///
+/// # Errors
+/// Those of write(2). `WouldBlock` where it has taken nothing for longer than `patience`.
+pub(crate) fn write_patiently(to: impl AsFd, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
+    let mut taken = Instant::now();
+    while !bytes.is_empty() {
+        let left = patience.saturating_sub(taken.elapsed());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if !wait(&to, PollFlags::POLLOUT, Some(left)) {
+            continue;
+        }
+        match write_some(&to, bytes.get(..PIECE).unwrap_or(bytes))? {
+            0 => sleep(BREATH),
+            count => {
+                bytes = bytes.get(count..).unwrap_or_default();
+                taken = Instant::now();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes what is taken now, and answers how many bytes that is.
+fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
+    match write(to, bytes) {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        Ok(count) => Ok(count),
+        Err(Errno::EAGAIN | Errno::EINTR) => Ok(0),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Waits until there is room in a descriptor, or something to read, for no longer than `left`; whether there is.
+pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) -> bool {
     let left = left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
-    let _ = poll(&mut [PollFd::new(on.as_fd(), what)], left);
+    poll(&mut [PollFd::new(on.as_fd(), what)], left).is_ok_and(|count| count > 0)
+}
+
+/// A way to what a stream is which does not block, where it is a terminal or a pipe. `None` also where it cannot be had.
+pub(crate) fn unblocked(stream: impl AsFd + IsTerminal, path: &str) -> Option<File> {
+    let is_pipe = |stat: FileStat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
+    let blocks = stream.is_terminal() || fstat(stream).is_ok_and(is_pipe);
+    blocks.then(|| anew(path)).and_then(Result::ok)
 }
 
 /// Opens what a descriptor leads to once more, by its path below /proc or /dev: to add to it, and not to block.

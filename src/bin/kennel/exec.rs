@@ -12,7 +12,7 @@ use nix::{
     },
 };
 
-use crate::{args::Exec, report, signals::passed_on, window::Window};
+use crate::{args::Exec, report, signals::passed_on, terminal::WRITING, window::Window};
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
@@ -28,10 +28,13 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
         told = report::write(file, path, &text);
     }
     // What was refused is said also where the report could not be written.
-    let End { code, message, .. } = result?;
+    let End { code, message, unwritten, .. } = result?;
     report::pass(&message);
     told?;
-    Ok(code.into())
+    match unwritten {
+        Some(source) => Err(Error::Io { what: WRITING, source }),
+        None => Ok(code.into()),
+    }
 }
 
 /// The error for a call that the session did not even make a report of.
@@ -47,6 +50,8 @@ struct End {
     code: u8,
     message: Vec<u8>,
     report: Option<Vec<u8>>,
+    /// Why not all was shown that it wrote to a terminal of its own.
+    unwritten: Option<io::Error>,
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
@@ -64,10 +69,8 @@ fn run(exec: &Exec) -> Result<End, Error> {
             match client.next()? {
                 Event::Terminal(master) => window = Some(Window::open(master).map_err(no_terminal)?),
                 Event::Ended { code, message, report } => {
-                    if let Some(window) = window.take() {
-                        window.close();
-                    }
-                    return Ok(End { code, message, report });
+                    let unwritten = window.take().and_then(|window| window.close().err());
+                    return Ok(End { code, message, report, unwritten });
                 }
                 _ => {}
             }
@@ -132,7 +135,7 @@ fn wait(client: &Client, signals: &SignalFd, window: Option<&mut Window>) -> io:
     drop(fds);
     let (own, rest) = happened.split_first_chunk().unwrap_or((&[false; 2], &[]));
     if let Some(window) = window {
-        window.carry(rest)?;
+        window.carry(rest);
     }
     Ok(*own)
 }

@@ -9,7 +9,7 @@ use std::{
 use kennel::{Error, Listening, PolicyError, Session};
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 
-use crate::{args::Start, policy, probe, report, run};
+use crate::{args::Start, policy, report, run, signals::interrupted};
 
 /// Hosts a session for whoever started this process with pipes as stdout and stderr, and lets go of them once the session
 /// takes commands.
@@ -49,7 +49,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
         told.map_err(|source| Error::Io { what: "say that the session takes commands", source })?;
         let code = tokio::select! {
             () = listening.stopped() => 0,
-            number = probe::interrupted() => 128 + number,
+            status = interrupted() => status?,
         };
         drop(listening);
         session.shutdown().await;

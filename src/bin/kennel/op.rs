@@ -5,10 +5,12 @@ use std::{
     collections::BTreeMap,
     fs::File,
     io::{self, Read, Seek as _},
+    mem,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::Path,
     process::ExitCode,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
 };
 
 use kennel::{
@@ -18,9 +20,9 @@ use nix::sys::{
     prctl,
     resource::{Resource, setrlimit},
 };
-use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
-use crate::{args::Op, descriptor::write_all, probe::interrupted, report};
+use crate::{args::Op, descriptor::write_all, report, run, signals::interrupted, terminal::no_thread};
 
 /// Longest credential, in bytes: a variable of an environment cannot be longer.
 const LONGEST: u64 = 128 << 10;
@@ -35,23 +37,22 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
     let json = op.json.as_deref().map(report::create).transpose()?;
-    let started = Builder::new_current_thread().enable_all().build();
-    let runtime = started.map_err(|source| Error::Io { what: "start the runtime", source })?;
+    let runtime = run::runtime(run::IDLE)?;
+    let showing = Showing::ready()?;
     let result = runtime.block_on(async {
         tokio::select! {
             // What was started goes with the future.
             biased;
-            number = interrupted() => Err(number),
+            status = interrupted() => Err(status),
             output = spawn(op, own) => Ok(output),
         }
     });
     let mut result = match result {
         Ok(result) => result.map_err(Error::from),
-        Err(number) => return Ok((128 + number).into()),
+        Err(status) => return Ok(status?.into()),
     };
     if let Ok(output) = &mut result {
-        output.outcome.unwritten = show(output).err().map(|error| error.chain());
-        output.outcome.truncated |= output.unwritten.is_some();
+        runtime.block_on(showing.show(output));
     }
     let mut told = Ok(());
     if let (Some(file), Some(path)) = (&json, &op.json) {
@@ -176,15 +177,49 @@ impl OwnEnvironment {
     }
 }
 
-/// What the program wrote, to where it would have written it.
-fn show(output: &Output) -> Result<(), Error> {
-    let written = write_all(io::stdout(), &output.stdout, None)
-        .and_then(|()| write_all(io::stderr(), &output.stderr, None));
-    match written {
+/// A thread that writes what the program wrote to where it would have written it: where nobody reads that, a signal ends us
+/// all the same. It is had before the program runs.
+struct Showing {
+    output: mpsc::Sender<[Vec<u8>; 2]>,
+    shown: oneshot::Receiver<[io::Result<()>; 2]>,
+}
+
+impl Showing {
+    /// # Errors
+    /// No thread is to be had.
+    fn ready() -> Result<Self, Error> {
+        let (output, written) = mpsc::channel::<[Vec<u8>; 2]>();
+        let (told, shown) = oneshot::channel();
+        let writes = move || {
+            if let Ok([stdout, stderr]) = written.recv() {
+                let _ = told.send([write_all(io::stdout(), &stdout), write_all(io::stderr(), &stderr)]);
+            }
+        };
+        thread::Builder::new().spawn(writes).map_err(no_thread)?;
+        Ok(Self { output, shown })
+    }
+
+    /// Shows the output, and enters what of it could not be written.
+    async fn show(self, output: &mut Output) {
+        let streams = [mem::take(&mut output.stdout), mem::take(&mut output.stderr)];
+        // The thread waits for it.
+        let _ = self.output.send(streams);
+        let shown = tokio::select! {
+            biased;
+            shown = self.shown => shown.ok(),
+            _ = interrupted() => None,
+        };
+        let Some(shown) = shown else {
+            output.outcome.truncated = true;
+            output.outcome.unwritten = Some("nobody took what the program wrote".to_owned());
+            return;
+        };
         // Who reads no further has seen enough; the status says the rest.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Io { what: "write what the program wrote", source: error })
-        }
-        _ => Ok(()),
+        let failed = |error: &io::Error| error.kind() != io::ErrorKind::BrokenPipe;
+        let [stdout, stderr] = shown.map(|written| written.err().filter(failed));
+        output.outcome.truncated |= stdout.is_some() || stderr.is_some();
+        // What could not be said on stderr is no reason to call a success a failure.
+        output.outcome.unwritten =
+            stdout.map(|source| Error::Io { what: "write what the program wrote", source }.chain());
     }
 }

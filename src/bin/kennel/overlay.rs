@@ -85,8 +85,9 @@ impl Settled {
         self.committed.as_ref().is_some_and(|committed| !committed.refused.is_empty())
     }
 
-    /// The report with the changes in it.
+    /// The report with the changes in it, and our own status.
     pub(crate) fn told(&self, mut report: Report) -> Report {
+        report.exit_code = self.exit_code().unwrap_or(report.exit_code);
         report.changes = self.changes.clone();
         if let Some(Committed { applied, refused, .. }) = &self.committed {
             report.changes = Some(applied.clone());

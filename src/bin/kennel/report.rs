@@ -3,7 +3,7 @@
 use std::{
     fmt::Display,
     fs::File,
-    io::{self, IsTerminal, Write},
+    io,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::fs::{FileTypeExt, OpenOptionsExt},
@@ -17,18 +17,15 @@ use kennel::{Enforcement, Error, Outcome, Report, State};
 use serde::Serialize;
 
 use crate::{
-    descriptor::{anew, write_all},
+    descriptor::{anew, unblocked, write_all, write_patiently},
     harmless::harmless,
 };
 
-/// How long a stderr that does not block may take nothing before what we have to say is dropped.
+/// How long stderr may take nothing before what we have to say is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether nothing more is said, because nobody reads.
 static IS_DONE: AtomicBool = AtomicBool::new(false);
-
-/// Whether our terminal was not read to the end.
-static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 
 /// One line to whoever watches. Where nobody does, a closed pipe or a full disk, the exit status is still the command's.
 pub(crate) fn say(line: impl Display) {
@@ -37,9 +34,9 @@ pub(crate) fn say(line: impl Display) {
     if IS_DONE.load(Relaxed) {
         return;
     }
-    let told = match unread_terminal() {
-        Some(terminal) => write_all(terminal, line.as_bytes(), Some(PATIENCE)),
-        None => write_all(io::stderr(), line.as_bytes(), Some(PATIENCE)),
+    let told = match unblocked(io::stderr(), "/proc/self/fd/2") {
+        Some(stderr) => write_patiently(stderr, line.as_bytes(), PATIENCE),
+        None => write_patiently(io::stderr(), line.as_bytes(), PATIENCE),
     };
     if told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         IS_DONE.store(true, Relaxed);
@@ -51,23 +48,12 @@ pub(crate) fn pass(lines: &[u8]) {
     String::from_utf8_lossy(lines).lines().for_each(say);
 }
 
-/// Our terminal takes nothing any more: what is said on it from now on must not wait for ever.
-pub(crate) fn nobody_reads() {
-    IS_UNREAD.store(true, Relaxed);
-}
-
-/// A way to that terminal which does not block, if it is where we speak.
-fn unread_terminal() -> Option<File> {
-    let is_it = IS_UNREAD.load(Relaxed) && io::stderr().is_terminal();
-    is_it.then(|| anew("/proc/self/fd/2")).and_then(Result::ok)
-}
-
 /// Answers on stdout. A reader that has seen enough is no error.
 ///
 /// # Errors
 /// It cannot be written.
 pub(crate) fn answer(text: &[u8]) -> Result<(), Error> {
-    match io::stdout().write_all(text) {
+    match write_all(io::stdout(), text) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::Io { what: "write to stdout", source: error })
         }
@@ -169,7 +155,7 @@ fn create_file(path: &Path) -> io::Result<File> {
 
 /// Writes the report of a command, however it went.
 pub(crate) fn write(file: &File, path: &Path, report: &[u8]) -> Result<(), Error> {
-    let written = write_all(file, report, None).and_then(|()| write_all(file, b"\n", None));
+    let written = write_all(file, report).and_then(|()| write_all(file, b"\n"));
     written.map_err(|error| unwritten(path, error))
 }
 

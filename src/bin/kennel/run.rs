@@ -1,6 +1,7 @@
 //! `kennel run`: one command with the caller's own descriptors, signals passed on, its status for ours.
 
 use std::{
+    ffi::OsString,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
     process::ExitCode,
@@ -18,8 +19,8 @@ use crate::{
     args::Run,
     overlay::{Choice, Settled},
     policy, report,
-    signals::PassedOn,
-    terminal::{self, Keyboard, Raw, Screen, Showing},
+    signals::{Signals, means_to_end},
+    terminal::{self, Keyboard, Raw, Screen, Showing, WRITING},
 };
 
 /// How long a thread that may block stays with nothing to do, where it can be had again.
@@ -82,25 +83,12 @@ fn confine(run: &Run) -> Result<(Outcome, Result<Settled, Error>), Error> {
             }
             None => None,
         };
-        let ended = async {
-            let mut command = match (&session, &sandbox) {
-                (Some(session), _) => session.command(program),
-                (None, Some(sandbox)) => sandbox.command(program),
-                (None, None) => return Err(Error::Lost),
-            };
-            command.args(arguments);
-            let outcome = if run.tty {
-                on_terminal(&mut command).await?
-            } else {
-                on_descriptors(counted, &mut command).await?
-            };
-            let settled = match (&session, choice) {
-                (Some(session), Some(choice)) => choice.settle(session, &outcome).await,
-                _ => Ok(Settled::default()),
-            };
-            Ok((outcome, settled))
+        let command = match (&session, &sandbox) {
+            (Some(session), _) => session.command(program),
+            (None, Some(sandbox)) => sandbox.command(program),
+            (None, None) => return Err(Error::Lost),
         };
-        let ended = ended.await;
+        let ended = until_settled(run, (command, arguments), counted, session.as_ref().zip(choice)).await;
         // Who looks when we are gone shall find no cgroup.
         match (&session, &sandbox) {
             (Some(session), _) => session.shutdown().await,
@@ -113,6 +101,26 @@ fn confine(run: &Run) -> Result<(Outcome, Result<Settled, Error>), Error> {
     // up the exit, which takes care of both.
     std::mem::forget(runtime);
     outcome
+}
+
+/// Runs the command, and settles its changes where it has some of its own.
+async fn until_settled(
+    run: &Run,
+    (mut command, arguments): (Command, &[OsString]),
+    counted: Counted,
+    changes: Option<(&Session, Choice)>,
+) -> Result<(Outcome, Result<Settled, Error>), Error> {
+    command.args(arguments);
+    let outcome = if run.tty {
+        on_terminal(&mut command).await?
+    } else {
+        on_descriptors(counted, &mut command).await?
+    };
+    let settled = match changes {
+        Some((session, choice)) => choice.settle(session, &outcome).await,
+        None => Ok(Settled::default()),
+    };
+    Ok((outcome, settled))
 }
 
 /// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
@@ -170,7 +178,7 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
         counted.needs_pipe(&stdout).then(|| own(&stdout)).transpose()?,
         reads_stderr.then(|| own(&stderr)).transpose()?,
     )?;
-    let mut signals = PassedOn::listen()?;
+    let mut signals = Signals::to_pass_on()?;
     let mut child = command.spawn().await?;
     let copying = outlets.copy(&mut child);
     let mut outcome = until_end(&mut child, &mut signals, None).await?;
@@ -184,10 +192,10 @@ fn own(stream: &impl AsFd) -> Result<OwnedFd, Error> {
 }
 
 /// Waits for a signal that means to end us, when there is no command left to pass it on to.
-async fn told_to_end(signals: &mut PassedOn) {
+async fn told_to_end(signals: &mut Signals) {
     loop {
         match signals.next().await {
-            libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM => return,
+            number if means_to_end(number) => return,
             libc::SIGTSTP => {
                 let _ = raise(Signal::SIGSTOP);
             }
@@ -202,7 +210,7 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
     let screen = Screen::open()?;
     let keyboard = Keyboard::ready()?;
-    let mut signals = PassedOn::listen()?;
+    let mut signals = Signals::to_pass_on()?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(failed)?;
@@ -211,17 +219,18 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let outcome = until_end(&mut child, &mut signals, Some(&terminal)).await;
     typing.abort();
     // What the command wrote last is still on its way.
-    if !showing.finish().await {
-        report::nobody_reads();
-    }
+    let shown = showing.finish().await;
     drop(raw);
-    outcome
+    let mut outcome = outcome?;
+    outcome.truncated |= shown.is_err();
+    outcome.unwritten = shown.err().map(|source| Error::Io { what: WRITING, source }.chain());
+    Ok(outcome)
 }
 
 /// Waits for the end, passing signals on meanwhile.
 async fn until_end(
     child: &mut Child,
-    signals: &mut PassedOn,
+    signals: &mut Signals,
     terminal: Option<&Terminal>,
 ) -> Result<Outcome, Error> {
     loop {

@@ -2,7 +2,7 @@
 
 use std::{
     env, fmt,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::Path,
     process::{Command, ExitCode, Stdio},
 };
@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::{
     FAILED,
     args::{SessionAction, Start},
+    descriptor::write_all,
     host, report,
 };
 
@@ -51,8 +52,7 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     drop(host.stdin.take());
     let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
     report::pass(&said);
-    io::stdout()
-        .write_all(&socket)
+    write_all(io::stdout(), &socket)
         .map_err(|source| Error::Io { what: "write the path of the socket", source })?;
     // It has closed both ends: it takes commands, and said where, or it is about to end.
     if socket.is_empty() {
@@ -110,13 +110,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
     };
-    match writeln!(io::stdout(), "{text}") {
-        // Who reads no further has seen enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Io { what: "write the list", source: error })
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    report::answer(format!("{text}\n").as_bytes()).map(|()| ExitCode::SUCCESS)
 }
 
 fn line(name: &str) -> Result<Line, Error> {

@@ -1,12 +1,15 @@
-//! Which signals are passed on to the command, and waiting for them.
+//! Which signals are passed on to the command, which end us, and waiting for them.
 
-use std::{fs, io, task::Poll};
+use std::{fs, future::poll_fn, io, task::Poll};
 
 use kennel::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Signals that end, stop or inform the command; a terminal sends some of them, a supervisor others.
-const PASSED_ON: [i32; 13] = [
+use crate::FAILED;
+
+/// Signals that end, stop or inform the command; a terminal sends some of them, a supervisor others. SIGXFSZ is our own: we
+/// have it blocked.
+const PASSED_ON: [i32; 12] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -19,14 +22,20 @@ const PASSED_ON: [i32; 13] = [
     libc::SIGVTALRM,
     libc::SIGPROF,
     libc::SIGXCPU,
-    libc::SIGXFSZ,
 ];
+
+/// Signals that mean to end this program, where there is no command to pass them on to.
+const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// The signals to pass on. Not among them is what we were started to ignore, by nohup(1) or a shell's `&`: it would not
 /// have reached the command without us either.
 pub(crate) fn passed_on() -> impl Iterator<Item = i32> {
+    not_ignored(PASSED_ON)
+}
+
+fn not_ignored<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
     let ignored = ignored();
-    PASSED_ON.into_iter().filter(move |number| ignored >> (number - 1) & 1 == 0)
+    signals.into_iter().filter(move |number| ignored >> (number - 1) & 1 == 0)
 }
 
 /// The ignored signals, as proc_pid_status(5) has them: a bit for each, the lowest for signal 1. None where it cannot be
@@ -37,22 +46,27 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The signals that are passed on, from the moment this exists.
-pub(crate) struct PassedOn {
+/// Signals that this process takes itself, from the moment this exists.
+pub(crate) struct Signals {
     receivers: Vec<(i32, Signal)>,
 }
 
-impl PassedOn {
-    pub(crate) fn listen() -> Result<Self, Error> {
+impl Signals {
+    /// Those that are passed on.
+    pub(crate) fn to_pass_on() -> Result<Self, Error> {
+        Self::listen(passed_on())
+    }
+
+    fn listen(numbers: impl Iterator<Item = i32>) -> Result<Self, Error> {
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
-        let receivers = passed_on().map(listen).collect::<io::Result<_>>();
+        let receivers = numbers.map(listen).collect::<io::Result<_>>();
         let receivers = receivers.map_err(|source| Error::Io { what: "listen for signals", source })?;
         Ok(Self { receivers })
     }
 
     /// The next signal's number.
     pub(crate) async fn next(&mut self) -> i32 {
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             let mut each = self.receivers.iter_mut();
             match each.find_map(|(number, receiver)| receiver.poll_recv(cx).is_ready().then_some(*number)) {
                 Some(number) => Poll::Ready(number),
@@ -61,4 +75,15 @@ impl PassedOn {
         })
         .await
     }
+}
+
+/// Waits for a signal that means to end this program; answers the status that it ends with.
+pub(crate) async fn interrupted() -> Result<u8, Error> {
+    let number = Signals::listen(not_ignored(ENDING))?.next().await;
+    Ok(u8::try_from(128 + number).unwrap_or(FAILED))
+}
+
+/// Whether a signal means to end this program, when there is no command left to pass it on to.
+pub(crate) fn means_to_end(number: i32) -> bool {
+    ENDING.contains(&number)
 }

@@ -33,6 +33,9 @@ use crate::descriptor::{wait, write_all};
 /// How much is written to our terminal at a time: what is shown is counted by it.
 const PIECE: usize = 1024;
 
+/// What failed where our stdout does not take what is to be shown.
+pub(crate) const WRITING: &str = "write to stdout what the command wrote";
+
 /// How long the command's terminal may be silent after its end, where somebody still holds it.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -61,7 +64,7 @@ impl Drop for Raw {
     }
 }
 
-fn no_thread(source: io::Error) -> Error {
+pub(crate) fn no_thread(source: io::Error) -> Error {
     Error::Io { what: "start a thread", source }
 }
 
@@ -105,7 +108,9 @@ fn read_into(sender: &Sender<Vec<u8>>) {
                 }
             }
             // Somebody who has the terminal too made it non-blocking.
-            Err(Errno::EAGAIN) => wait(io::stdin(), PollFlags::POLLIN, None),
+            Err(Errno::EAGAIN) => {
+                wait(io::stdin(), PollFlags::POLLIN, None);
+            }
             Err(Errno::EINTR) => {}
             Ok(_) | Err(_) => return,
         }
@@ -125,8 +130,8 @@ pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
 pub(crate) struct Screen {
     bytes: Sender<Vec<u8>>,
     counts: Arc<Counts>,
-    /// Told when the thread has ended.
-    end: oneshot::Receiver<()>,
+    /// What came of it, when the thread has ended.
+    end: oneshot::Receiver<io::Result<()>>,
 }
 
 /// Bytes on their way to our stdout.
@@ -142,29 +147,31 @@ impl Screen {
     /// # Errors
     /// No thread is to be had.
     pub(crate) fn open() -> Result<Self, Error> {
-        let (bytes, mut receiver) = channel::<Vec<u8>>(4);
+        let (bytes, receiver) = channel::<Vec<u8>>(4);
         let (ended, end) = oneshot::channel();
         let counts = Arc::new(Counts::default());
         let counted = Arc::clone(&counts);
         let writes = move || {
-            while let Some(bytes) = receiver.blocking_recv() {
-                for piece in bytes.chunks(PIECE) {
-                    if write_all(io::stdout(), piece, None).is_err() {
-                        return;
-                    }
-                    counted.shown.fetch_add(piece.len() as u64, Relaxed);
-                }
-            }
-            let _ = ended.send(());
+            let _ = ended.send(write_from(receiver, &counted));
         };
         thread::Builder::new().spawn(writes).map_err(no_thread)?;
         Ok(Self { bytes, counts, end })
     }
 }
 
+fn write_from(mut receiver: Receiver<Vec<u8>>, counts: &Counts) -> io::Result<()> {
+    while let Some(bytes) = receiver.blocking_recv() {
+        for piece in bytes.chunks(PIECE) {
+            write_all(io::stdout(), piece)?;
+            counts.shown.fetch_add(piece.len() as u64, Relaxed);
+        }
+    }
+    Ok(())
+}
+
 /// What the command writes, on its way to our stdout.
 pub(crate) struct Showing {
-    copying: JoinHandle<()>,
+    copying: JoinHandle<io::Result<()>>,
     counts: Arc<Counts>,
 }
 
@@ -174,34 +181,38 @@ impl Showing {
         Self { copying: tokio::spawn(show(from, to)), counts }
     }
 
-    /// Once the command has ended: waits until all is shown that it wrote. Answers whether it is; not where our terminal takes
-    /// nothing any more.
-    pub(crate) async fn finish(mut self) -> bool {
+    /// Once the command has ended: waits until all is shown that it wrote, or nobody reads it.
+    ///
+    /// # Errors
+    /// Our stdout did not take all of it. That nobody reads it is none.
+    pub(crate) async fn finish(mut self) -> io::Result<()> {
         let mut stalls = 0;
         while stalls < STALLS {
             let before = self.counts.shown.load(Relaxed);
-            if timeout(SILENCE, &mut self.copying).await.is_ok() {
-                return true;
+            if let Ok(copied) = timeout(SILENCE, &mut self.copying).await {
+                return match copied {
+                    Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+                    _ => Ok(()),
+                };
             }
             let shown = self.counts.shown.load(Relaxed);
             stalls = if shown == before { stalls + 1 } else { 0 };
             // Somebody holds the command's terminal, and says nothing.
             if stalls > 0 && shown == self.counts.taken.load(Relaxed) {
-                return true;
+                break;
             }
         }
-        false
+        Ok(())
     }
 }
 
-async fn show(mut from: Terminal, to: Screen) {
+async fn show(mut from: Terminal, to: Screen) -> io::Result<()> {
     let mut buffer = [0u8; 8192];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
         to.counts.taken.fetch_add(count as u64, Relaxed);
-        if to.bytes.send(buffer[..count].to_vec()).await.is_err() {
-            return;
-        }
+        // What is written no more is read all the same, or the command would wait for that.
+        let _ = to.bytes.send(buffer[..count].to_vec()).await;
     }
     drop(to.bytes);
-    let _ = to.end.await;
+    to.end.await.unwrap_or(Ok(()))
 }

@@ -2,22 +2,21 @@
 
 use std::{
     fs::File,
-    io::{self, ErrorKind, IsTerminal, Read, Write},
+    io::{self, ErrorKind, Read, Write},
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
 
 use kennel::Terminal;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 
 use crate::{
-    descriptor::{anew, write_all},
-    report,
+    descriptor::{unblocked, wait, write_patiently},
     terminal::Raw,
 };
 
-/// How long to wait for what the command wrote last, in milliseconds.
-const LAST: u16 = 100;
+/// How long to wait for what the command wrote last.
+const LAST: Duration = Duration::from_millis(100);
 
 /// How long our terminal may take nothing of that.
 const STALL: Duration = Duration::from_secs(5);
@@ -28,8 +27,10 @@ const AHEAD: usize = 64 << 10;
 /// Both terminals: ours raw, the command's by its master side, which never blocks.
 pub(crate) struct Window {
     master: File,
-    /// Our stdout. Where it is a terminal it does not block: nobody may read it, and signals are passed on all the same.
+    /// Our stdout, which does not block: nobody may read it, and signals are passed on all the same.
     screen: File,
+    /// Why it takes no more.
+    failed: Option<io::Error>,
     /// What was typed and is not written yet.
     typed: Vec<u8>,
     /// What the command wrote and is not shown yet.
@@ -44,11 +45,12 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) fn open(master: OwnedFd) -> io::Result<Self> {
         let stdout = io::stdout();
-        let screen = if stdout.is_terminal() { anew("/proc/self/fd/1").ok() } else { None };
+        let screen = unblocked(io::stdout(), "/proc/self/fd/1");
         let screen = screen.map_or_else(|| stdout.as_fd().try_clone_to_owned().map(File::from), Ok)?;
         Ok(Self {
             master: master.into(),
             screen,
+            failed: None,
             typed: Vec::new(),
             unseen: Vec::new(),
             is_closed: false,
@@ -77,11 +79,11 @@ impl Window {
     }
 
     /// Carries what can be carried, after a wait. `happened` is about what was watched, in that order.
-    pub(crate) fn carry(&mut self, happened: &[bool]) -> io::Result<()> {
+    pub(crate) fn carry(&mut self, happened: &[bool]) {
         let is_typed = self.takes_more() && happened.first().copied().unwrap_or(false);
-        self.paint()?;
+        self.paint();
         if self.unseen.is_empty() && !self.is_over {
-            self.show()?;
+            self.show();
         }
         self.type_in();
         if is_typed {
@@ -93,30 +95,30 @@ impl Window {
             }
             self.type_in();
         }
-        Ok(())
     }
 
     /// Shows what there is, as far as our terminal takes it.
-    fn show(&mut self) -> io::Result<()> {
+    fn show(&mut self) {
         let mut bytes = [0; 8192];
         match self.master.read(&mut bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Ok(0) | Err(_) => self.is_over = true,
             Ok(count) => self.unseen.extend_from_slice(bytes.get(..count).unwrap_or_default()),
         }
-        self.paint()
+        self.paint();
     }
 
-    fn paint(&mut self) -> io::Result<()> {
-        while !self.unseen.is_empty() {
+    fn paint(&mut self) {
+        while self.failed.is_none() && !self.unseen.is_empty() {
             match self.screen.write(&self.unseen) {
                 Ok(count) => drop(self.unseen.drain(..count)),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => self.failed = Some(error),
             }
         }
-        Ok(())
+        // It is read all the same, or the command would wait for that.
+        self.unseen.clear();
     }
 
     fn type_in(&mut self) {
@@ -137,18 +139,23 @@ impl Window {
     }
 
     /// Shows what the command wrote last, and gives the user's terminal back.
-    pub(crate) fn close(mut self) {
-        loop {
-            match write_all(&self.screen, &self.unseen, Some(STALL)) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return report::nobody_reads(),
-                Err(_) => return,
-                Ok(()) => self.unseen.clear(),
+    ///
+    /// # Errors
+    /// Our stdout did not take all of it. That nobody reads it is none.
+    pub(crate) fn close(mut self) -> io::Result<()> {
+        while self.failed.is_none() {
+            self.failed = write_patiently(&self.screen, &self.unseen, STALL).err();
+            self.unseen.clear();
+            if self.is_over || !wait(&self.master, PollFlags::POLLIN, Some(LAST)) {
+                break;
             }
-            let mut more = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-            let is_over = self.is_over || !matches!(poll(&mut more, PollTimeout::from(LAST)), Ok(1..));
-            if is_over || self.show().is_err() {
-                return;
+            self.show();
+        }
+        match self.failed.take() {
+            Some(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => {
+                Err(error)
             }
+            _ => Ok(()),
         }
     }
 }

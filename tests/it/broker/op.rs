@@ -5,10 +5,16 @@ use std::{
     net::{SocketAddr, TcpListener},
     sync::mpsc::{Receiver, channel},
     thread,
+    time::Duration,
 };
 
+use nix::sys::signal::Signal;
+
 use super::{Home, write_program};
-use crate::support::{has, require, stderr, stdout};
+use crate::{
+    listen::signal,
+    support::{ends, has, patient, require, stderr, stdout},
+};
 
 /// `me:hunter2`
 const AUTHORIZATION: &str = "Basic bWU6aHVudGVyMg==";
@@ -180,4 +186,29 @@ fn output_that_cannot_be_written_is_told_with_the_rest() {
     assert_eq!((&report["ended"], &report["failure"]["message"]), (&"exited".into(), &line.into()));
     let lost = home.op(&manifest, &["x", "--json", "/dev/full"]).stdout(full()).output().unwrap();
     assert!(lost.status.code() == Some(125) && stderr(&lost).contains(line), "{lost:?}");
+}
+
+#[test]
+fn each_stream_is_written_whatever_becomes_of_the_other() {
+    let home = Home::new("echo out; echo err >&2");
+    let manifest = home.manifest("operations.x = 'tool'");
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = home.op(&manifest, &["x", "-q"]).stdout(full()).output().unwrap();
+    assert!(output.status.code() == Some(125) && stderr(&output).starts_with("err\n"), "{output:?}");
+    let output = home.op(&manifest, &["x", "--json", "report.json", "-q"]).stderr(full()).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "out".to_owned()), "{output:?}");
+    let report: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(home.at("report.json")).unwrap()).unwrap();
+    assert_eq!((&report["truncated"], &report["failure"]), (&true.into(), &serde_json::Value::Null));
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_who_does_not_read() {
+    let home = Home::new("head -c 100000 /dev/zero");
+    let manifest = home.manifest("operations.x = 'tool'");
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let mut child = home.op(&manifest, &["x", "-q"]).stdout(writer).spawn().unwrap();
+    thread::sleep(patient(Duration::from_secs(1)));
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(ends("it was told to", &mut child).code(), Some(125));
 }

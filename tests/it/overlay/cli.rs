@@ -78,7 +78,7 @@ fn what_cannot_be_committed_is_told_and_the_status_is_125() {
     let dir = workspace();
     let flags = ["--commit", "--protect", ".env"];
     let (output, report) = reported(dir.path(), &flags, "echo x > .env; echo x > new; mkdir d");
-    assert_eq!(output.status.code(), Some(125));
+    assert_eq!((output.status.code(), &report["exit_code"]), (Some(125), &125.into()));
     let said = stderr(&output);
     assert_eq!(super::without_place(&said), "kennel: not committed: A .env: it is protected");
     let new = json!([

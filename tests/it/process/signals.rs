@@ -40,13 +40,17 @@ fn state(pid: Pid) -> Option<char> {
     stat.rsplit(')').next()?.trim().chars().next()
 }
 
-const SIGNALS: [(Signal, &str); 6] = [
+const SIGNALS: [(Signal, &str); 10] = [
     (Signal::SIGINT, "INT"),
     (Signal::SIGTERM, "TERM"),
     (Signal::SIGHUP, "HUP"),
     (Signal::SIGQUIT, "QUIT"),
     (Signal::SIGUSR1, "USR1"),
     (Signal::SIGUSR2, "USR2"),
+    (Signal::SIGALRM, "ALRM"),
+    (Signal::SIGVTALRM, "VTALRM"),
+    (Signal::SIGPROF, "PROF"),
+    (Signal::SIGXCPU, "XCPU"),
 ];
 
 #[test]

@@ -1,0 +1,179 @@
+//! Output that nobody reads, or that cannot be written: Kennel ends, by itself or when it is told to, and says what it can.
+
+use std::{
+    fs::{self, File},
+    io::{self, PipeWriter},
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    thread,
+    time::Duration,
+};
+
+use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
+    pty::openpty,
+    sys::signal::Signal,
+};
+use serde_json::Value;
+
+use crate::{
+    listen::{Hosted, runtime, signal},
+    support::{by_env, ends, full_pipe, has, kennel, kennel_path, quiet, require, stderr, until, workspace},
+};
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// More than one pipe takes, less than two; then a file that says so.
+const WRITES: &str = "head -c 100000 /dev/zero";
+
+/// A pipe that takes nothing more, and makes its writer wait.
+fn full_blocking_pipe() -> (io::PipeReader, PipeWriter) {
+    let (reader, writer) = full_pipe();
+    fcntl(&writer, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+    (reader, writer)
+}
+
+/// Sends signals until it has ended: the first may still reach the command, whose last word it was.
+fn is_ended_by_signals(child: &mut Child) {
+    until("it ends when it is told to", || {
+        signal(child, Signal::SIGTERM);
+        thread::sleep(Duration::from_millis(200));
+        child.try_wait().unwrap().is_some()
+    });
+}
+
+#[test]
+fn a_signal_ends_the_wait_also_where_nobody_reads_what_is_said() {
+    let session = Hosted::start(&[]);
+    let dir = workspace();
+    let file = dir.path().join("report.json");
+    let json = file.to_str().unwrap();
+    let script = format!("{WRITES}; touch done");
+    let shell = ["sh", "-c", script.as_str()];
+    let exec = session.kennel(&[&["exec", "s", "--json", json, "--"][..], &shell].concat());
+    for (place, mut command) in
+        [(dir.path(), kennel(dir.path(), &["--json", json], &shell)), (session.workspace.path(), exec)]
+    {
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+        until("the command is at its end", || place.join("done").exists());
+        signal(&child, Signal::SIGTERM);
+        thread::sleep(Duration::from_millis(200));
+        signal(&child, Signal::SIGTERM);
+        // What it has to say waits for ten seconds.
+        ends("it was told to", &mut child);
+        let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert_eq!(report["truncated"], true, "{report}");
+    }
+}
+
+#[test]
+fn what_stderr_does_not_take_is_no_failure() {
+    let dir = workspace();
+    let file = dir.path().join("report.json");
+    let start = |script: &str, to: Stdio| {
+        let mut command = kennel(dir.path(), &["--json", file.to_str().unwrap()], &["sh", "-c", script]);
+        command.stdout(Stdio::null()).stderr(to).spawn().unwrap()
+    };
+    let reported = |child: &mut Child| {
+        let status = ends("it can", child);
+        let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert_eq!((status.code(), &report["truncated"]), (Some(0), &true.into()), "{report}");
+        assert!(report["failure"].is_null() && report["exit_code"] == 0, "{report}");
+    };
+    reported(&mut start("echo x >&2", full().into()));
+    let (_reader, writer) = io::pipe().unwrap();
+    // A signal that comes too early is not the command's end.
+    let script = format!("trap '' TERM; {{ {WRITES}; }} >&2; touch done");
+    let mut child = start(&script, writer.into());
+    until("the command is at its end", || dir.path().join("done").exists());
+    is_ended_by_signals(&mut child);
+    reported(&mut child);
+}
+
+#[test]
+fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
+    let session = Hosted::start(&[]);
+    let dir = workspace();
+    let started = [
+        kennel(dir.path(), &[], &["kennel-absent"]),
+        session.kennel(&["exec", "s", "--", "kennel-absent"]),
+        session.exec(&["kennel-absent"]),
+    ]
+    .map(|mut command| {
+        let (reader, writer) = full_blocking_pipe();
+        (reader, command.stderr(writer).spawn().unwrap())
+    });
+    for (_reader, mut child) in started {
+        assert_eq!(ends("without a reader", &mut child).code(), Some(127));
+    }
+}
+
+/// What a command of its own terminal comes to, whose output goes elsewhere.
+fn shown_on(stdout: impl Into<Stdio>, mut kennel: Command) -> Output {
+    let pty = openpty(None, None).unwrap();
+    let stdin: OwnedFd = pty.slave;
+    let mut child = kennel.stdin(stdin).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
+    drop(kennel);
+    ends("its command does", &mut child);
+    child.wait_with_output().unwrap()
+}
+
+/// `kennel run --tty` and `kennel exec --tty`.
+fn on_terminals(dir: &Path, session: &Hosted, script: &str) -> [Command; 2] {
+    let mut run = Command::new(kennel_path());
+    let shell = ["--", "sh", "-c", script];
+    run.current_dir(dir).env("LC_ALL", "C").args(["run", "--tty"]).args(quiet()).args(shell);
+    [run, session.kennel(&[&["exec", "s", "--tty"][..], &shell].concat())]
+}
+
+#[test]
+fn what_cannot_be_shown_is_told() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    for command in on_terminals(dir.path(), &session, "seq 50000; exit 3") {
+        let output = shown_on(full(), command);
+        let line = "write to stdout what the command wrote: No space left on device";
+        assert!(output.status.code() == Some(125) && stderr(&output).contains(line), "{output:?}");
+    }
+}
+
+#[test]
+fn a_terminal_whose_reader_is_gone_is_read_on() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    for command in on_terminals(dir.path(), &session, "seq 50000; exit 3") {
+        let (reader, writer) = io::pipe().unwrap();
+        drop(reader);
+        let output = shown_on(writer, command);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+    }
+}
+
+#[test]
+fn what_is_ignored_does_not_end_a_session() {
+    let (dir, runtime) = (workspace(), runtime());
+    let mut start = Command::new(kennel_path());
+    start.args(["session", "start", "--name", "s", "--foreground"]);
+    start.current_dir(dir.path()).env("XDG_RUNTIME_DIR", runtime.path());
+    let mut host = by_env("--ignore-signal=HUP", &start).stdout(Stdio::null()).spawn().unwrap();
+    until("the session takes commands", || runtime.path().join("kennel/s.sock").exists());
+    // The socket is there before signals are waited for.
+    thread::sleep(Duration::from_millis(500));
+    signal(&host, Signal::SIGHUP);
+    signal(&host, Signal::SIGTERM);
+    assert_eq!(host.wait().unwrap().code(), Some(128 + 15));
+}
+
+#[test]
+fn a_probe_without_descriptors_says_why() {
+    require!(has("prlimit"), "prlimit of util-linux");
+    for count in 4..40 {
+        let mut probe = Command::new("prlimit");
+        let output = probe.arg(format!("--nofile={count}")).arg(kennel_path()).arg("probe").output().unwrap();
+        // A panic has status 101.
+        assert!(matches!(output.status.code(), Some(0 | 1 | 125)), "{count}: {output:?}");
+        assert!(output.status.code() != Some(125) || !(output.stderr.is_empty() && output.stdout.is_empty()));
+    }
+}
