@@ -70,7 +70,7 @@ const NEW_FILE: u32 = 0o666;
 /// [`Error::SessionEnded`].
 ///
 /// # Panics
-/// Outside of a tokio runtime with I/O and time enabled.
+/// Outside of a tokio runtime with I/O and time enabled; where that has no thread that may block, and can start none.
 impl Session {
     /// Reads a whole file, of 64 MiB at most.
     ///

@@ -95,15 +95,16 @@ impl Outlets {
     #[must_use]
     pub fn copy(self, child: &mut Child) -> Copying {
         let Self([stdout, stderr]) = self;
-        let start = |(from, to): (ChildOutput, Outlet)| {
+        let start = |to: Outlet, from: &mut Option<ChildOutput>| {
             let (ended, end) = oneshot::channel();
-            Pump { task: tokio::spawn(to.copy(from, end)), ended }
+            from.take().map(|from| Pump { task: tokio::spawn(to.copy(from, end)), ended })
         };
-        Copying([child.stdout.take().zip(stdout).map(start), child.stderr.take().zip(stderr).map(start)])
+        let stdout = stdout.and_then(|to| start(to, &mut child.stdout));
+        Copying([stdout, stderr.and_then(|to| start(to, &mut child.stderr))])
     }
 }
 
-/// The copying of one command's output.
+/// The copying of one command's output. Dropped, it ends as at the command's end.
 #[derive(Debug)]
 pub struct Copying([Option<Pump>; 2]);
 
@@ -135,6 +136,8 @@ impl Copying {
     pub async fn finish(self, outcome: &mut Outcome, hurry: impl Future<Output = ()>) {
         let Self([stdout, stderr]) = self;
         let is_over = outcome.ended == Ended::TimedOut;
+        // Then that is what is told.
+        let was_killed = is_over || outcome.ended == Ended::Signaled;
         let copies_stdout = stdout.is_some();
         let (mut out, mut err) = (None, None);
         let all = async { tokio::join!(finished(stdout, &mut out), finished(stderr, &mut err)) };
@@ -156,7 +159,7 @@ impl Copying {
         // What could not be said on stderr is no reason to call a success a failure.
         let why = match out.failed {
             Some(error) => Some(Error::io("write to stdout what the command wrote")(error).chain()),
-            None if is_stdout_left && !is_over => Some("nobody took what the command wrote".to_owned()),
+            None if is_stdout_left && !was_killed => Some("nobody took what the command wrote".to_owned()),
             None => None,
         };
         outcome.unwritten = why;

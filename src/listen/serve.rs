@@ -2,7 +2,10 @@
 
 use std::{
     io::IsTerminal,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     time::Duration,
 };
 
@@ -25,8 +28,10 @@ const FIRST: Duration = Duration::from_secs(5);
 /// How long a client may take to go away once it was told the end.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Signals that mean to end whom they reach.
-const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+/// Whether a signal means to end whom it reaches.
+fn is_ending(number: i32) -> bool {
+    matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
+}
 
 /// What a client leaves to be done.
 #[derive(Debug)]
@@ -110,9 +115,11 @@ async fn to_its_end(
         connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
     }
     let copying = outlets.copy(&mut child);
-    let mut result = follow(connection, &mut child).await?;
+    let (mut result, last) = follow(connection, &mut child).await?;
     if let Ok(outcome) = &mut result {
-        copying.finish(outcome, unwanted(connection)).await;
+        let is_ended =
+            last.is_some_and(|number| is_ending(number) && outcome.status.signal() == Some(number));
+        copying.finish(outcome, unwanted(connection, is_ended)).await;
     }
     Some(result)
 }
@@ -146,10 +153,13 @@ fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outle
 }
 
 /// Waits until the client wants no more of the command's output: it goes away, or passes on a signal that would have
-/// ended the command.
-async fn unwanted(connection: &Connection) {
+/// ended the command, or has ended it.
+async fn unwanted(connection: &Connection, is_ended: bool) {
+    if is_ended {
+        return;
+    }
     while let Some(number) = connection.next().await.as_ref().and_then(signal) {
-        if ENDING.contains(&number) {
+        if is_ending(number) {
             return;
         }
         yield_now().await;
@@ -181,15 +191,18 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
     Some(child)
 }
 
-/// Waits for the end, passing signals on meanwhile; `None` when the client goes away.
-async fn follow(connection: &Connection, child: &mut Child) -> Option<Result<Outcome, Error>> {
+/// Waits for the end, passing signals on meanwhile; `None` when the client goes away. Answers the last signal too.
+async fn follow(connection: &Connection, child: &mut Child) -> Option<(Result<Outcome, Error>, Option<i32>)> {
+    let mut last = None;
     loop {
         let packet = tokio::select! {
             biased;
-            outcome = child.wait() => return Some(outcome),
+            outcome = child.wait() => return Some((outcome, last)),
             packet = connection.next() => packet,
         };
-        pass_on(child, signal(&packet?)?);
+        let number = signal(&packet?)?;
+        pass_on(child, number);
+        last = Some(number);
         yield_now().await;
     }
 }

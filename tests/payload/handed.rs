@@ -1,6 +1,7 @@
 //! Stdout given to somebody else, over a socket by name: whoever has it may keep it open after our end.
 
 use std::{
+    fs::File,
     io::{self, IoSlice, IoSliceMut, Read, Write},
     os::{
         fd::AsRawFd,
@@ -11,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{ControlMessage, MsgFlags, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
 use crate::{from_std, say};
 
@@ -22,7 +23,14 @@ pub(crate) fn give_stdout(arguments: &[&str]) {
 
 /// Takes a stdout at PATH, and holds it until there is PATH.end.
 pub(crate) fn hold_stdout(arguments: &[&str]) {
-    arguments.iter().for_each(|path| say(from_std(hold(path))));
+    arguments.iter().for_each(|path| say(from_std(hold(path, |_| Ok(())))));
+}
+
+/// The same, and writes to it all the time.
+pub(crate) fn use_stdout(arguments: &[&str]) {
+    let write =
+        |number| File::options().append(true).open(format!("/proc/self/fd/{number}"))?.write_all(b".");
+    arguments.iter().for_each(|path| say(from_std(hold(path, write))));
 }
 
 fn give(path: &str) -> io::Result<()> {
@@ -37,14 +45,20 @@ fn give(path: &str) -> io::Result<()> {
     socket.read_exact(&mut [0])
 }
 
-fn hold(path: &str) -> io::Result<()> {
+fn hold(path: &str, each_time: impl Fn(i32) -> io::Result<()>) -> io::Result<()> {
     let (mut socket, _) = UnixListener::bind(path)?.accept()?;
     let mut room = nix::cmsg_space!([i32; 1]);
     // The descriptor that comes with it is ours from now on, by its number.
-    recvmsg::<()>(socket.as_raw_fd(), &mut [IoSliceMut::new(&mut [0])], Some(&mut room), MsgFlags::empty())?;
+    let mut byte = [0];
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut bytes, Some(&mut room), MsgFlags::empty())?;
+    let Some(ControlMessageOwned::ScmRights(taken)) = message.cmsgs()?.next() else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
     socket.write_all(b"x")?;
     let end = format!("{path}.end");
     while !Path::new(&end).exists() {
+        taken.iter().try_for_each(|number| each_time(*number))?;
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())

@@ -65,6 +65,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("refuse", surroundings::refuse),
     ("give-stdout", handed::give_stdout),
     ("hold-stdout", handed::hold_stdout),
+    ("use-stdout", handed::use_stdout),
 ];
 
 fn main() {

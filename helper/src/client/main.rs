@@ -38,6 +38,7 @@ use words::Trouble;
 const FAILED: i32 = 125;
 
 const SIGPIPE: u32 = 13;
+const SIGXFSZ: u32 = 25;
 const SIGTSTP: u32 = 20;
 const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
@@ -88,9 +89,9 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     arguments.get(first).ok_or(Trouble::Usage)?;
     // What we were started to ignore, by nohup(1) or a shell's `&`, would not have reached the command without us either.
     let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
-    // From now on every other signal is the command's. That nobody reads what we say must not end us before the status is
-    // told.
-    sys::signal_mask(passed_on | bit(SIGPIPE)).map_err(Trouble::Own)?;
+    // From now on every other signal is the command's. That nobody reads what we say, or a file may not grow, must not end us
+    // before the status is told.
+    sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(Trouble::Own)?;
     standard_descriptors().map_err(Trouble::Own)?;
     let socket = connect(path)?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));

@@ -39,6 +39,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let json = op.json.as_deref().map(report::create).transpose()?;
     let runtime = run::runtime(run::IDLE)?;
     let showing = Showing::ready()?;
+    runtime.block_on(run::have_a_thread())?;
     let result = runtime.block_on(async {
         tokio::select! {
             // What was started goes with the future.

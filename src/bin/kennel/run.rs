@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
-    process::ExitCode,
+    process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
@@ -133,9 +133,9 @@ pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
         .map_err(|source| Error::Io { what: "start the runtime", source })
 }
 
-/// Changes are committed on a thread that may block. It is had before the command runs, or that ends it all: the runtime
-/// panics where it cannot start one.
-async fn have_a_thread() -> Result<(), Error> {
+/// Changes are committed, and programs loaded, on a thread that may block. It is had before anything runs: the runtime panics
+/// where it cannot start one.
+pub(crate) async fn have_a_thread() -> Result<(), Error> {
     let failed = |source| Error::Io { what: "start a thread", source };
     let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
     let _ = tokio::task::spawn_blocking(|| ()).await;
@@ -182,7 +182,8 @@ async fn on_descriptors(counted: Counted, command: &mut Command) -> Result<Outco
     let mut child = command.spawn().await?;
     let copying = outlets.copy(&mut child);
     let mut outcome = until_end(&mut child, &mut signals, None).await?;
-    copying.finish(&mut outcome, told_to_end(&mut signals)).await;
+    let hurry = told_to_end(outcome.status, &mut signals);
+    copying.finish(&mut outcome, hurry).await;
     Ok(outcome)
 }
 
@@ -191,8 +192,12 @@ fn own(stream: &impl AsFd) -> Result<OwnedFd, Error> {
     copied.map_err(|source| Error::Io { what: "copy a standard descriptor", source })
 }
 
-/// Waits for a signal that means to end us, when there is no command left to pass it on to.
-async fn told_to_end(signals: &mut Signals) {
+/// Waits for a signal that means to end us, when there is no command left to pass it on to; not where the command was ended by
+/// one.
+async fn told_to_end(status: ExitStatus, signals: &mut Signals) {
+    if signals.have_ended(status) {
+        return;
+    }
     loop {
         match signals.next().await {
             number if means_to_end(number) => return,

@@ -1,6 +1,6 @@
 //! Which signals are passed on to the command, which end us, and waiting for them.
 
-use std::{fs, future::poll_fn, io, task::Poll};
+use std::{fs, future::poll_fn, io, os::unix::process::ExitStatusExt, process::ExitStatus, task::Poll};
 
 use kennel::Error;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -49,6 +49,7 @@ fn ignored() -> u64 {
 /// Signals that this process takes itself, from the moment this exists.
 pub(crate) struct Signals {
     receivers: Vec<(i32, Signal)>,
+    last: Option<i32>,
 }
 
 impl Signals {
@@ -61,19 +62,26 @@ impl Signals {
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
         let receivers = numbers.map(listen).collect::<io::Result<_>>();
         let receivers = receivers.map_err(|source| Error::Io { what: "listen for signals", source })?;
-        Ok(Self { receivers })
+        Ok(Self { receivers, last: None })
     }
 
     /// The next signal's number.
     pub(crate) async fn next(&mut self) -> i32 {
-        poll_fn(|cx| {
+        let number = poll_fn(|cx| {
             let mut each = self.receivers.iter_mut();
             match each.find_map(|(number, receiver)| receiver.poll_recv(cx).is_ready().then_some(*number)) {
                 Some(number) => Poll::Ready(number),
                 None => Poll::Pending,
             }
         })
-        .await
+        .await;
+        self.last = Some(number);
+        number
+    }
+
+    /// Whether the signal that came last was to end us, and has ended the command.
+    pub(crate) fn have_ended(&self, status: ExitStatus) -> bool {
+        self.last.is_some_and(|number| means_to_end(number) && status.signal() == Some(number))
     }
 }
 

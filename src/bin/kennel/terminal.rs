@@ -1,7 +1,7 @@
 //! The user's own terminal while a command runs on another: raw, its size followed, put back at the end.
 
 use std::{
-    io,
+    io, mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -36,10 +36,14 @@ const PIECE: usize = 1024;
 /// What failed where our stdout does not take what is to be shown.
 pub(crate) const WRITING: &str = "write to stdout what the command wrote";
 
-/// How long the command's terminal may be silent after its end, where somebody still holds it.
-const SILENCE: Duration = Duration::from_secs(1);
+/// What the command wrote last is on its way for a moment after its end. Once that was waited for, who has more to say is
+/// another, who was given the terminal: what he says at once is shown, and no more than that many times.
+pub(crate) const LAST: Duration = Duration::from_millis(100);
+pub(crate) const MOMENT: Duration = Duration::from_millis(10);
+pub(crate) const MOST_LAST: u32 = 64;
 
-/// For how many times of that our terminal may take nothing.
+/// How long our terminal may take nothing after the command's end, and for how many times of that.
+const SILENCE: Duration = Duration::from_secs(1);
 const STALLS: u32 = 5;
 
 /// The user's terminal in raw mode; put back when this is dropped.
@@ -129,16 +133,10 @@ pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
 /// Our stdout, written by a thread of its own: a write to a terminal that nobody reads does not return.
 pub(crate) struct Screen {
     bytes: Sender<Vec<u8>>,
-    counts: Arc<Counts>,
+    /// How many bytes were shown.
+    shown: Arc<AtomicU64>,
     /// What came of it, when the thread has ended.
     end: oneshot::Receiver<io::Result<()>>,
-}
-
-/// Bytes on their way to our stdout.
-#[derive(Default)]
-struct Counts {
-    taken: AtomicU64,
-    shown: AtomicU64,
 }
 
 impl Screen {
@@ -149,21 +147,21 @@ impl Screen {
     pub(crate) fn open() -> Result<Self, Error> {
         let (bytes, receiver) = channel::<Vec<u8>>(4);
         let (ended, end) = oneshot::channel();
-        let counts = Arc::new(Counts::default());
-        let counted = Arc::clone(&counts);
+        let shown = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&shown);
         let writes = move || {
-            let _ = ended.send(write_from(receiver, &counted));
+            let _ = ended.send(write_from(receiver, &count));
         };
         thread::Builder::new().spawn(writes).map_err(no_thread)?;
-        Ok(Self { bytes, counts, end })
+        Ok(Self { bytes, shown, end })
     }
 }
 
-fn write_from(mut receiver: Receiver<Vec<u8>>, counts: &Counts) -> io::Result<()> {
+fn write_from(mut receiver: Receiver<Vec<u8>>, shown: &AtomicU64) -> io::Result<()> {
     while let Some(bytes) = receiver.blocking_recv() {
         for piece in bytes.chunks(PIECE) {
             write_all(io::stdout(), piece)?;
-            counts.shown.fetch_add(piece.len() as u64, Relaxed);
+            shown.fetch_add(piece.len() as u64, Relaxed);
         }
     }
     Ok(())
@@ -172,45 +170,58 @@ fn write_from(mut receiver: Receiver<Vec<u8>>, counts: &Counts) -> io::Result<()
 /// What the command writes, on its way to our stdout.
 pub(crate) struct Showing {
     copying: JoinHandle<io::Result<()>>,
-    counts: Arc<Counts>,
+    shown: Arc<AtomicU64>,
+    ended: oneshot::Sender<()>,
 }
 
 impl Showing {
     pub(crate) fn start(from: Terminal, to: Screen) -> Self {
-        let counts = Arc::clone(&to.counts);
-        Self { copying: tokio::spawn(show(from, to)), counts }
+        let shown = Arc::clone(&to.shown);
+        let (ended, end) = oneshot::channel();
+        Self { copying: tokio::spawn(show(from, to, end)), shown, ended }
     }
 
     /// Once the command has ended: waits until all is shown that it wrote, or nobody reads it.
     ///
     /// # Errors
     /// Our stdout did not take all of it. That nobody reads it is none.
-    pub(crate) async fn finish(mut self) -> io::Result<()> {
+    pub(crate) async fn finish(self) -> io::Result<()> {
+        let Self { mut copying, shown, ended } = self;
+        let _ = ended.send(());
         let mut stalls = 0;
         while stalls < STALLS {
-            let before = self.counts.shown.load(Relaxed);
-            if let Ok(copied) = timeout(SILENCE, &mut self.copying).await {
+            let before = shown.load(Relaxed);
+            if let Ok(copied) = timeout(SILENCE, &mut copying).await {
                 return match copied {
                     Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
                     _ => Ok(()),
                 };
             }
-            let shown = self.counts.shown.load(Relaxed);
-            stalls = if shown == before { stalls + 1 } else { 0 };
-            // Somebody holds the command's terminal, and says nothing.
-            if stalls > 0 && shown == self.counts.taken.load(Relaxed) {
-                break;
-            }
+            stalls = if shown.load(Relaxed) == before { stalls + 1 } else { 0 };
         }
         Ok(())
     }
 }
 
-async fn show(mut from: Terminal, to: Screen) -> io::Result<()> {
+async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) -> io::Result<()> {
     let mut buffer = [0u8; 8192];
-    while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        to.counts.taken.fetch_add(count as u64, Relaxed);
+    loop {
+        let read = tokio::select! {
+            biased;
+            _ = &mut end => break,
+            read = from.read(&mut buffer) => read,
+        };
+        let Ok(count @ 1..) = read else { break };
         // What is written no more is read all the same, or the command would wait for that.
+        let _ = to.bytes.send(buffer[..count].to_vec()).await;
+    }
+    let mut waits = true;
+    for _ in 0..MOST_LAST {
+        let read = match timeout(MOMENT, from.read(&mut buffer)).await {
+            Err(_) if mem::take(&mut waits) => timeout(LAST, from.read(&mut buffer)).await,
+            read => read,
+        };
+        let Ok(Ok(count @ 1..)) = read else { break };
         let _ = to.bytes.send(buffer[..count].to_vec()).await;
     }
     drop(to.bytes);

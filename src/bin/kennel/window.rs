@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, ErrorKind, Read, Write},
+    mem,
     os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
@@ -12,11 +13,8 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::{
     descriptor::{unblocked, wait, write_patiently},
-    terminal::Raw,
+    terminal::{LAST, MOMENT, MOST_LAST, Raw},
 };
-
-/// How long to wait for what the command wrote last.
-const LAST: Duration = Duration::from_millis(100);
 
 /// How long our terminal may take nothing of that.
 const STALL: Duration = Duration::from_secs(5);
@@ -143,10 +141,15 @@ impl Window {
     /// # Errors
     /// Our stdout did not take all of it. That nobody reads it is none.
     pub(crate) fn close(mut self) -> io::Result<()> {
-        while self.failed.is_none() {
-            self.failed = write_patiently(&self.screen, &self.unseen, STALL).err();
+        let mut waits = true;
+        for _ in 0..MOST_LAST {
+            if let Err(error) = write_patiently(&self.screen, &self.unseen, STALL) {
+                self.failed = Some(error);
+            }
             self.unseen.clear();
-            if self.is_over || !wait(&self.master, PollFlags::POLLIN, Some(LAST)) {
+            let has_more = |time| wait(&self.master, PollFlags::POLLIN, Some(time));
+            let is_there = has_more(MOMENT) || mem::take(&mut waits) && has_more(LAST);
+            if self.is_over || self.failed.is_some() || !is_there {
                 break;
             }
             self.show();

@@ -19,7 +19,10 @@ use serde_json::Value;
 
 use crate::{
     listen::{Hosted, runtime, signal},
-    support::{by_env, ends, full_pipe, has, kennel, kennel_path, quiet, require, stderr, until, workspace},
+    support::{
+        by_env, ends, full_pipe, has, kennel, kennel_path, patient, patient_flag, payload_path, quiet,
+        require, stderr, stdout, until, workspace,
+    },
 };
 
 fn full() -> File {
@@ -112,6 +115,29 @@ fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
     }
 }
 
+#[test]
+fn a_signal_that_ended_the_command_is_not_needed_twice() {
+    let session = Hosted::start(&[]);
+    let dir = workspace();
+    let file = dir.path().join("report.json");
+    let json = file.to_str().unwrap();
+    let shell = ["sh", "-c", "touch ran; exec yes"];
+    let exec = session.kennel(&[&["exec", "s", "--json", json, "--"][..], &shell].concat());
+    for (place, mut command) in
+        [(dir.path(), kennel(dir.path(), &["--json", json], &shell)), (session.workspace.path(), exec)]
+    {
+        let (_reader, writer) = io::pipe().unwrap();
+        let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        until("the command runs", || place.join("ran").exists());
+        // So that the pipe is full.
+        thread::sleep(patient(Duration::from_millis(500)));
+        signal(&child, Signal::SIGTERM);
+        assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
+        let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        assert_eq!((&report["signal"], &report["truncated"]), (&15.into(), &true.into()), "{report}");
+    }
+}
+
 /// What a command of its own terminal comes to, whose output goes elsewhere.
 fn shown_on(stdout: impl Into<Stdio>, mut kennel: Command) -> Output {
     let pty = openpty(None, None).unwrap();
@@ -148,6 +174,30 @@ fn a_terminal_whose_reader_is_gone_is_read_on() {
         drop(reader);
         let output = shown_on(writer, command);
         assert_eq!(output.status.code(), Some(3), "{output:?}");
+    }
+}
+
+#[test]
+fn a_command_that_gave_its_terminal_to_another_ends_by_itself() {
+    let dir = workspace();
+    let grant = format!("{}:/payload", payload_path().display());
+    let session = Hosted::start(&["--ro", &grant]);
+    let place = session.workspace.path();
+    let longest = patient_flag(Duration::from_secs(30));
+    let uses = ["/payload", "use-stdout", "socket"];
+    let gives = "/payload give-stdout socket; echo last";
+    let run = kennel(dir.path(), &["--ro", &grant, "--timeout", &longest], &uses);
+    let exec = session.kennel(&[&["exec", "s", "--timeout", &longest, "--"][..], &uses].concat());
+    let [_, gives_exec] = on_terminals(dir.path(), &session, gives);
+    let mut gives_run = Command::new(kennel_path());
+    let shell = ["--ro", &grant, "--", "sh", "-c", gives];
+    gives_run.current_dir(dir.path()).args(["run", "--tty"]).args(quiet()).args(shell);
+    for (place, mut uses, gives) in [(dir.path(), run, gives_run), (place, exec, gives_exec)] {
+        let mut user = uses.stdout(Stdio::null()).spawn().unwrap();
+        let output = shown_on(Stdio::piped(), gives);
+        fs::write(place.join("socket.end"), "").unwrap();
+        assert!(output.status.success() && stdout(&output).contains("last"), "{output:?}");
+        assert_eq!(user.wait().unwrap().code(), Some(0), "it used it all the time");
     }
 }
 
