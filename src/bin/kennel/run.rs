@@ -219,9 +219,22 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
     let raw = Raw::enter().map_err(failed)?;
-    let typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
+    let mut typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
     let showing = Showing::start(terminal.clone(), screen);
-    let outcome = until_end(&mut child, &mut signals, Some(&terminal)).await;
+    let ended = tokio::select! {
+        outcome = until_end(&mut child, &mut signals, Some(&terminal)) => Some(outcome),
+        _ = &mut typing => None,
+    };
+    let outcome = match ended {
+        Some(outcome) => outcome,
+        None => {
+            // Ours is gone: the command is hung up when nobody holds its master any more.
+            showing.abort();
+            child.terminal = None;
+            drop(terminal);
+            until_end(&mut child, &mut signals, None).await
+        }
+    };
     typing.abort();
     // What the command wrote last is still on its way.
     let shown = showing.finish().await;
@@ -256,8 +269,8 @@ fn pass_on(child: &Child, number: i32, terminal: Option<&Terminal>) -> io::Resul
             child.signal(libc::SIGCONT)
         }
         (libc::SIGWINCH, Some(terminal)) => {
-            let (rows, columns) = Terminal::size(io::stdin())?;
-            terminal.resize(rows, columns)
+            // Ours may be gone.
+            Terminal::size(io::stdin()).map_or(Ok(()), |(rows, columns)| terminal.resize(rows, columns))
         }
         _ => child.signal(number),
     }

@@ -121,12 +121,11 @@ fn read_into(sender: &Sender<Vec<u8>>) {
     }
 }
 
-/// Copies what is typed to the command, until either side ends.
+/// Copies what is typed to the command. Ends when our terminal is gone: in raw mode no key ends what is typed.
 pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
     while let Some(bytes) = typed.recv().await {
-        if to.write_all(&bytes).await.is_err() {
-            return;
-        }
+        // Where nobody has the command's terminal open now, somebody may open it again.
+        let _ = to.write_all(&bytes).await;
     }
 }
 
@@ -179,6 +178,11 @@ impl Showing {
         let shown = Arc::clone(&to.shown);
         let (ended, end) = oneshot::channel();
         Self { copying: tokio::spawn(show(from, to, end)), shown, ended }
+    }
+
+    /// Shows no more, and lets go of the command's terminal.
+    pub(crate) fn abort(&self) {
+        self.copying.abort();
     }
 
     /// Once the command has ended: waits until all is shown that it wrote, or nobody reads it.

@@ -24,7 +24,8 @@ const AHEAD: usize = 64 << 10;
 
 /// Both terminals: ours raw, the command's by its master side, which never blocks.
 pub(crate) struct Window {
-    master: File,
+    /// None once no process holds the command's side any more, or ours is gone: to let go of it hangs the command up.
+    master: Option<File>,
     /// Our stdout, which does not block: nobody may read it, and signals are passed on all the same.
     screen: File,
     /// Why it takes no more.
@@ -33,10 +34,6 @@ pub(crate) struct Window {
     typed: Vec<u8>,
     /// What the command wrote and is not shown yet.
     unseen: Vec<u8>,
-    /// Nobody types any more.
-    is_closed: bool,
-    /// No process holds the command's side any more.
-    is_over: bool,
     _raw: Raw,
 }
 
@@ -46,13 +43,11 @@ impl Window {
         let screen = unblocked(io::stdout(), "/proc/self/fd/1");
         let screen = screen.map_or_else(|| stdout.as_fd().try_clone_to_owned().map(File::from), Ok)?;
         Ok(Self {
-            master: master.into(),
+            master: Some(master.into()),
             screen,
             failed: None,
             typed: Vec::new(),
             unseen: Vec::new(),
-            is_closed: false,
-            is_over: false,
             _raw: Raw::enter()?,
         })
     }
@@ -62,25 +57,26 @@ impl Window {
         let when = |wanted: bool, flags| if wanted { flags } else { PollFlags::empty() };
         let stdin = when(self.takes_more(), PollFlags::POLLIN);
         let typed = when(!self.typed.is_empty(), PollFlags::POLLOUT);
-        let master = when(!self.is_over, when(self.unseen.is_empty(), PollFlags::POLLIN) | typed);
+        let master = when(self.unseen.is_empty(), PollFlags::POLLIN) | typed;
         let screen = when(!self.unseen.is_empty(), PollFlags::POLLOUT);
-        let all = [(typing.as_fd(), stdin), (self.master.as_fd(), master), (self.screen.as_fd(), screen)];
+        let ours = [(typing.as_fd(), stdin), (self.screen.as_fd(), screen)];
         // An end of a terminal that is gone would wake us also for nothing that we wait for.
-        all.into_iter()
+        ours.into_iter()
+            .chain(self.master.iter().map(|file| (file.as_fd(), master)))
             .filter(|(_, flags)| !flags.is_empty())
             .map(|(fd, flags)| PollFd::new(fd, flags))
             .collect()
     }
 
     fn takes_more(&self) -> bool {
-        !self.is_closed && !self.is_over && self.typed.len() < AHEAD
+        self.master.is_some() && self.typed.len() < AHEAD
     }
 
     /// Carries what can be carried, after a wait. `happened` is about what was watched, in that order.
     pub(crate) fn carry(&mut self, happened: &[bool]) {
         let is_typed = self.takes_more() && happened.first().copied().unwrap_or(false);
         self.paint();
-        if self.unseen.is_empty() && !self.is_over {
+        if self.unseen.is_empty() {
             self.show();
         }
         self.type_in();
@@ -88,7 +84,8 @@ impl Window {
             let mut bytes = [0; 4096];
             match io::stdin().read(&mut bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => self.is_closed = true,
+                // In raw mode that is no key: our terminal is gone.
+                Ok(0) | Err(_) => self.master = None,
                 Ok(count) => self.typed.extend_from_slice(bytes.get(..count).unwrap_or_default()),
             }
             self.type_in();
@@ -98,9 +95,10 @@ impl Window {
     /// Shows what there is, as far as our terminal takes it.
     fn show(&mut self) {
         let mut bytes = [0; 8192];
-        match self.master.read(&mut bytes) {
+        let Some(master) = &mut self.master else { return };
+        match master.read(&mut bytes) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => self.is_over = true,
+            Ok(0) | Err(_) => self.master = None,
             Ok(count) => self.unseen.extend_from_slice(bytes.get(..count).unwrap_or_default()),
         }
         self.paint();
@@ -120,8 +118,9 @@ impl Window {
     }
 
     fn type_in(&mut self) {
+        let Some(master) = &mut self.master else { return };
         while !self.typed.is_empty() {
-            match self.master.write(&self.typed) {
+            match master.write(&self.typed) {
                 Ok(count) => drop(self.typed.drain(..count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // The command is gone; so is who could have read it.
@@ -132,8 +131,11 @@ impl Window {
 
     /// Makes the command's terminal as large as ours.
     pub(crate) fn resize(&self) -> io::Result<()> {
-        let (rows, columns) = Terminal::size(io::stdin())?;
-        Terminal::set_size(&self.master, rows, columns)
+        match (&self.master, Terminal::size(io::stdin())) {
+            (Some(master), Ok((rows, columns))) => Terminal::set_size(master, rows, columns),
+            // One of them is gone.
+            _ => Ok(()),
+        }
     }
 
     /// Shows what the command wrote last, and gives the user's terminal back.
@@ -147,9 +149,10 @@ impl Window {
                 self.failed = Some(error);
             }
             self.unseen.clear();
-            let has_more = |time| wait(&self.master, PollFlags::POLLIN, Some(time));
+            let Some(master) = &self.master else { break };
+            let has_more = |time| wait(master, PollFlags::POLLIN, Some(time));
             let is_there = has_more(MOMENT) || mem::take(&mut waits) && has_more(LAST);
-            if self.is_over || self.failed.is_some() || !is_there {
+            if self.failed.is_some() || !is_there {
                 break;
             }
             self.show();

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io::{self, PipeWriter},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
     thread,
@@ -12,7 +12,7 @@ use std::{
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    pty::openpty,
+    pty::{openpty, posix_openpt, ptsname_r, unlockpt},
     sys::signal::Signal,
 };
 use serde_json::Value;
@@ -198,6 +198,29 @@ fn a_command_that_gave_its_terminal_to_another_ends_by_itself() {
         fs::write(place.join("socket.end"), "").unwrap();
         assert!(output.status.success() && stdout(&output).contains("last"), "{output:?}");
         assert_eq!(user.wait().unwrap().code(), Some(0), "it used it all the time");
+    }
+}
+
+#[test]
+fn a_terminal_that_is_gone_is_gone_for_the_command() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let script = "trap '' HUP; touch ran; cat; touch over";
+    let places = [dir.path(), session.workspace.path()];
+    for (place, mut command) in places.into_iter().zip(on_terminals(dir.path(), &session, script)) {
+        // No other child may have it.
+        let master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
+        unlockpt(&master).unwrap();
+        let peer = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOCTTY)
+            .open(ptsname_r(&master).unwrap());
+        let end = || peer.as_ref().unwrap().try_clone().unwrap();
+        let mut child = command.stdin(end()).stdout(end()).stderr(Stdio::null()).spawn().unwrap();
+        until("the command runs", || place.join("ran").exists());
+        drop((master, command));
+        let status = ends("its terminal is gone", &mut child);
+        assert!(place.join("over").exists(), "it read an end, and went on: {status}");
     }
 }
 
