@@ -125,7 +125,8 @@ descriptor). It reaches the environment of the program and nothing else. The pro
 its output comes when it has ended.
 
 Exit status: the program's own; 128+N when signal N ended it; 124 when its time was up; 125 when the manifest
-does not allow it, Kennel failed, or stdout took not all of the output; 126 and 127 when it cannot be executed or is not found.";
+does not allow it, Kennel failed, or stdout took not all of the output; 126 and 127 when it cannot be executed
+or is not found.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Op {
