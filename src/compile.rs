@@ -29,6 +29,7 @@ pub(crate) mod seccomp;
 mod secrets;
 mod section;
 mod source;
+mod spelling;
 mod system;
 mod toolchains;
 pub(crate) mod view;
@@ -224,6 +225,7 @@ fn finish_for(
     let files = order::file_steps(&parts, &view);
     let (walls, rooms) = order::wall_steps(&parts, &view, &mut enforcement)?;
     report_protected(&parts, &protected, &mut enforcement)?;
+    spelling::report(&parts, &view, &on_host, &mut enforcement)?;
     let payload = order::payload_steps(&parts, &mut enforcement)?;
     let view = Arc::new(view);
     Ok(Compiled {

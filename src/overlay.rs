@@ -12,6 +12,7 @@ mod ledger;
 mod never;
 mod place;
 mod scan;
+mod taking;
 mod tree;
 
 use std::{fmt, path::PathBuf, sync::Arc};

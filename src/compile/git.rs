@@ -42,8 +42,9 @@ const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 /// The same in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Directories below `modules` that are looked at; a repository with more has all of them read-only.
-const MOST_MODULES: usize = 2000;
+/// Directories below `modules`, and below `worktrees`, that are looked at; a repository with more has all of those
+/// read-only.
+const MOST_DIRECTORIES: usize = 2000;
 
 /// Paths below the directory `base` that git outside obeys: in `.git`, and in `base` itself where that looks like a
 /// repository, which anybody who may write there can arrange.
@@ -57,11 +58,19 @@ pub(super) fn obeyed(base: &Path) -> Vec<PathBuf> {
 
 fn of_repository(base: &Path, repository: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
-    let worktrees = repository.join("worktrees");
-    for entry in fs::read_dir(base.join(&worktrees)).into_iter().flatten().flatten() {
+    paths.extend(of_worktrees(base, repository.join("worktrees")));
+    paths.extend(of_modules(base, repository.join("modules")));
+    paths
+}
+
+fn of_worktrees(base: &Path, worktrees: PathBuf) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for (seen, entry) in fs::read_dir(base.join(&worktrees)).into_iter().flatten().flatten().enumerate() {
+        if seen == MOST_DIRECTORIES {
+            return vec![worktrees];
+        }
         paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| worktrees.join(entry.file_name()).join(name)));
     }
-    paths.extend(of_modules(base, repository.join("modules")));
     paths
 }
 
@@ -74,7 +83,7 @@ fn of_modules(base: &Path, modules: PathBuf) -> Vec<PathBuf> {
         for entry in fs::read_dir(base.join(&directory)).into_iter().flatten().flatten() {
             let below = directory.join(entry.file_name());
             seen += 1;
-            if seen > MOST_MODULES {
+            if seen > MOST_DIRECTORIES {
                 return vec![modules];
             }
             if is_repository(&base.join(&below)) {
@@ -176,5 +185,25 @@ mod tests {
         fs::write(own.join("commondir"), format!("{}\n", dir.path().join("main").display())).expect("a file");
         fs::write(own.join("gitdir"), format!("{}\n", evil.join(".git").display())).expect("a file");
         assert_eq!(repository_of(&evil), None, "the repository must hold the worktree's directory");
+    }
+
+    #[test]
+    fn too_many_directories_are_protected_as_one() {
+        for (below, deepest) in [("worktrees", "commondir"), ("modules", "config")] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let at = dir.path().join(".git").join(below);
+            for name in ["0/objects", "0/refs"] {
+                fs::create_dir_all(at.join(name)).expect("a directory");
+            }
+            fs::write(at.join("0/HEAD"), "").expect("a file");
+            let is_obeyed = |path: &Path| {
+                obeyed(dir.path()).iter().any(|one| one.strip_prefix(".git").is_ok_and(|one| one == path))
+            };
+            assert!(is_obeyed(&Path::new(below).join("0").join(deepest)) && !is_obeyed(Path::new(below)));
+            for number in 1..=MOST_DIRECTORIES {
+                fs::write(at.join(number.to_string()), "").expect("an entry");
+            }
+            assert!(is_obeyed(Path::new(below)) && !is_obeyed(&Path::new(below).join("0").join(deepest)));
+        }
     }
 }

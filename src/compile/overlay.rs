@@ -20,6 +20,7 @@ use super::{
     rooms::Room,
     section::Section,
     source::Source,
+    spelling::ignores_case,
     view::{Access, Node, Origin, View},
 };
 use crate::{
@@ -187,6 +188,14 @@ fn check_workspace(workspace: &Source) -> Result<(), Error> {
         let reason =
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
         let error = io::Error::new(io::ErrorKind::InvalidInput, reason);
+        return Err(refused("workspace", path, error, remedy));
+    }
+    // XFS made so is overlaid all the same. What is protected and what was changed would have names that nobody compares.
+    if ignores_case(path).map_err(|error| refused("workspace", path, error, remedy))? {
+        let error = io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "lies on a file system that ignores the case of names",
+        );
         return Err(refused("workspace", path, error, remedy));
     }
     let mounted = mounted_below(path).map_err(|error| refused("workspace", path, error, "mount /proc"))?;

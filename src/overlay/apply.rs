@@ -211,13 +211,10 @@ impl Commit<'_> {
         })
     }
 
-    /// Gives the directories their modes that are done with before `next`. One that was there and is closed by that waits for the
-    /// end: something may be deleted in it.
+    /// Gives the directories their modes that are done with before `next`, so that no more are held than lie in each
+    /// other. In one that is closed by that something may be deleted later: it is opened up again then.
     fn leave(&mut self, next: &Path, state: &mut State) {
-        while let Some(opened) = self.modes.pop_if(|opened| {
-            let may_be = opened.last.contains(Mode::S_IRWXU) || self.made.contains_key(&opened.path);
-            may_be && !next.starts_with(&opened.path)
-        }) {
+        while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
             opened.close(state);
         }
     }

@@ -3,7 +3,6 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs::File,
     io,
@@ -21,6 +20,7 @@ use nix::{
 use super::{
     Refusal,
     ledger::{State, modified},
+    taking::Taking,
     tree::{self, Tree},
 };
 use crate::{
@@ -151,7 +151,7 @@ impl Temporary {
         name: &OsStr,
         path: &Path,
         lower: Option<&FileStat>,
-        state: &State,
+        state: &mut State,
     ) -> Result<(), Refusal> {
         let Some(lower) = lower else {
             without_replacing(&self.parent, &self.name, name).map_err(conflict_if(Errno::EEXIST))?;
@@ -230,21 +230,14 @@ impl Temporary {
 
     /// Removes what lies here and was judged. Somebody may put more into it meanwhile: so every name in it is looked at
     /// again.
-    fn remove(&self, judged: &Own, path: &Path, state: &State) -> Result<(), Refusal> {
-        // To take one name of a file is a change to the others.
-        let taken = RefCell::new(BTreeSet::new());
+    fn remove(&self, judged: &Own, path: &Path, state: &mut State) -> Result<(), Refusal> {
+        let taking = RefCell::new(Taking::new(state));
         let check = |parent: BorrowedFd<'_>, name: &OsStr, way: &Path| {
-            let Some(stat) = tree::stat(parent, name)? else { return Ok(()) };
-            let identity = (stat.st_dev, stat.st_ino);
-            if state.is_newer(&path.join(way), &stat) && !taken.borrow().contains(&identity) {
-                return Err(Errno::ESTALE.into());
-            }
-            if stat.st_nlink > 1 && kind(&stat) != FileKind::Directory {
-                taken.borrow_mut().insert(identity);
-            }
-            Ok(())
+            taking.borrow_mut().next((parent, name), &path.join(way))
         };
-        judged.remove(&self.parent, &self.name, &check).map_err(|error| match error.raw_os_error() {
+        let removed = judged.remove(&self.parent, &self.name, &check);
+        taking.into_inner().took();
+        removed.map_err(|error| match error.raw_os_error() {
             Some(libc::ESTALE) => Refusal::Conflict,
             _ => error.into(),
         })
@@ -268,7 +261,7 @@ pub(super) fn remove(
     name: &OsStr,
     path: &Path,
     lower: &FileStat,
-    state: &State,
+    state: &mut State,
 ) -> Result<(), Refusal> {
     let away = Temporary::of(parent, name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::Conflict,

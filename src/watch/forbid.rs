@@ -10,8 +10,8 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, openat},
-    sys::stat::{Mode, fstat},
+    fcntl::{AtFlags, OFlag, openat},
+    sys::stat::{Mode, fstat, fstatat},
 };
 
 use super::{Expected, Watch, parts_from};
@@ -31,16 +31,17 @@ const DEEPEST: usize = 4096;
 
 /// Whether `name` in `parent` is a watched path, or lies in one, or would lead the way to one elsewhere.
 ///
-/// What is compared are directories, not paths: under whatever name one is reached, it is the same. Where somebody
-/// moves directories meanwhile, the answer is about now.
+/// What is compared are directories, not paths: under whatever name one is reached, it is the same. So it is with what
+/// is there: where a file system ignores the case of names, a watched path is made under another spelling too, which is
+/// seen when it was made. Where somebody moves directories meanwhile, the answer is about now.
 pub(crate) fn forbids(
     watches: &[Watch],
     parent: BorrowedFd<'_>,
     name: &OsStr,
     making: Making,
 ) -> io::Result<bool> {
-    let here = identity(parent)?;
-    if watches.iter().any(|watch| watch.is_met(here, name, making)) {
+    let place = Name { parent, here: identity(parent)?, name, there: there(parent, name) };
+    if watches.iter().any(|watch| watch.is_met(&place, making)) {
         return Ok(true);
     }
     let inside: Vec<Identity> = watches.iter().filter_map(Watch::directory_there).collect();
@@ -54,11 +55,40 @@ fn identity(of: impl AsFd) -> io::Result<Identity> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
+/// A name in a directory.
+struct Name<'n> {
+    parent: BorrowedFd<'n>,
+    /// Which directory that is.
+    here: Identity,
+    name: &'n OsStr,
+    /// What has the name, if anything.
+    there: Option<Identity>,
+}
+
+impl Name<'_> {
+    /// Whether it is `watched`, or leads to what lies there. Some file systems number what they have by its name: for
+    /// these a name of the same letters is enough, where both are there.
+    fn is(&self, watched: &OsStr) -> bool {
+        let leads_there = || {
+            let found = there(self.parent, watched);
+            found.is_some() && (found == self.there || self.name.eq_ignore_ascii_case(watched))
+        };
+        self.name == watched || self.there.is_some() && leads_there()
+    }
+}
+
+/// What has a name in a directory.
+fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
+    let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
 impl Watch {
-    fn is_met(&self, parent: Identity, name: &OsStr, making: Making) -> bool {
+    fn is_met(&self, place: &Name<'_>, making: Making) -> bool {
         let is_here = |part: &&Path| {
             let above = self.base.join(part.parent().unwrap_or(Path::new("")));
-            part.file_name() == Some(name) && directory(&above).is_some_and(|found| found == parent)
+            let is_it = part.file_name().is_some_and(|name| place.is(name));
+            is_it && directory(&above).is_some_and(|found| found == place.here)
         };
         let parts = match self.expected {
             Expected::Link(_) => vec![&*self.path],
@@ -108,4 +138,35 @@ fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
 
 fn up(from: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
     openat(from, name, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// As on a file system that has more names for a file than it lists, which is had here by a second link.
+    #[test]
+    fn another_name_of_what_lies_at_a_watched_path_is_met() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(".git").join(name);
+        fs::create_dir(at("")).expect("a directory");
+        let path = Path::new(".git/commondir");
+        let watches = [Watch::new(dir.path(), path, path, Expected::Absent)];
+        let parent = fs::File::open(at("")).expect("open");
+        let forbidden = |name: &str| {
+            forbids(&watches, parent.as_fd(), OsStr::new(name), Making::DirectoryOrNothing).expect("known")
+        };
+        assert!(forbidden("commondir"));
+        for name in ["COMMON~1", "COMMONDIR", "other"] {
+            fs::write(at(name), "").expect("a file");
+            assert!(!forbidden(name), "{name} is a name like any other");
+        }
+        fs::remove_file(at("COMMON~1")).expect("removed");
+        fs::write(at("commondir"), "").expect("a file");
+        assert!(!forbidden("COMMON~1"), "nothing is there");
+        fs::hard_link(at("commondir"), at("COMMON~1")).expect("a link");
+        assert!(forbidden("COMMON~1") && forbidden("COMMONDIR") && !forbidden("other"));
+    }
 }

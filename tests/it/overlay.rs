@@ -5,6 +5,7 @@
 //! | `basics` | commands see what they change, the workspace stays as it is until somebody commits; then it has all of it |
 //! | `random` | any sequence of changes, committed, is what it would have been without an overlay |
 //! | `conflict` | what others changed meanwhile is not overwritten, whatever it is |
+//! | `links` | files of several names are committed, and only what others did to them is a conflict |
 //! | `meanwhile` | nor is what they put into a directory while that is being deleted |
 //! | `mounts` | what others mounted in the workspace meanwhile is not changed |
 //! | `protected` | protected paths, covers and grants in the workspace stay what they are |
@@ -22,6 +23,7 @@ mod cli;
 mod conflict;
 mod disk;
 mod hostile;
+mod links;
 mod meanwhile;
 mod mounts;
 mod protected;

@@ -86,7 +86,7 @@ impl Commit<'_> {
         found: &Found,
         upper: &FileStat,
         parent: OwnedFd,
-        state: &State,
+        state: &mut State,
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
 };
@@ -128,6 +129,37 @@ fn without_threads_nothing_runs_rather_than_be_lost() {
         let ran = dir.path().join("ran").exists();
         assert_eq!((output.status.code(), ran), (Some(125), false), "{room}: {output:?}");
     }
+}
+
+/// As a Go module cache has thousands of them.
+#[test]
+fn directories_that_are_closed_again_take_no_descriptors() {
+    if !available() {
+        return super::refused::is_refused_in_memory();
+    }
+    require!(has("prlimit"), "prlimit of util-linux");
+    let dir = workspace();
+    let at = |number: u32| dir.path().join(format!("d{number}"));
+    let close = |mode: u32| {
+        (0..300).for_each(|number| fs::set_permissions(at(number), PermissionsExt::from_mode(mode)).unwrap());
+    };
+    for number in 0..300 {
+        fs::create_dir(at(number)).unwrap();
+        ["edited", "gone"].iter().for_each(|name| fs::write(at(number).join(name), "old").unwrap());
+    }
+    close(0o555);
+    let script = "chmod 755 d*; for d in d*; do echo new > $d/edited; done; rm d*/gone; chmod 555 d*";
+    let mut command = Command::new("prlimit");
+    command.arg("--nofile=256:256").arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
+    let output = command.args(flags(&["--commit"])).args(["--", "sh", "-c", script]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+    let is_done = |number: u32| {
+        let mode = fs::metadata(at(number)).unwrap().permissions().mode();
+        let edited = fs::read(at(number).join("edited")).unwrap();
+        mode & 0o777 == 0o555 && edited == b"new\n" && !at(number).join("gone").exists()
+    };
+    assert!((0..300).all(is_done));
+    close(0o755);
 }
 
 #[test]

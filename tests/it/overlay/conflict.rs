@@ -329,20 +329,6 @@ async fn a_directory_that_others_closed_meanwhile_stays_closed() {
 }
 
 #[tokio::test]
-async fn every_name_of_a_file_is_committed() {
-    require_overlay!();
-    let dir = with_files(&["a", "gone/x"]);
-    for name in ["b", "c", "gone/y"] {
-        fs::hard_link(dir.path().join("a"), dir.path().join(name)).unwrap();
-    }
-    let session = session(dir.path()).await;
-    shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
-    assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
-    assert_eq!((read(dir.path(), "a"), read(dir.path(), "b")), ("a\n".into(), "b\n".into()));
-    assert!(!dir.path().join("c").exists() && !dir.path().join("gone").exists());
-}
-
-#[tokio::test]
 async fn the_access_list_of_a_directory_opens_no_file() {
     require_overlay!();
     let dir = with_files(&["d/f"]);

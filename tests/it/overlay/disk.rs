@@ -60,7 +60,12 @@ fn what_is_random_is_the_same_without_an_overlay() {
 
 #[test]
 fn what_others_changed_is_not_overwritten() {
-    pass("conflict", 13);
+    pass("conflict", 12);
+}
+
+#[test]
+fn files_of_several_names_are_committed() {
+    pass("links", 3);
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Files of several names: what a command does to one of them is a change of the others, and nobody else's.
+
+use std::{fs, path::Path};
+
+use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
+
+/// A workspace with a file for the first of each names, of which the others are links.
+fn with_links(files: &[&[&str]]) -> tempfile::TempDir {
+    let dir = workspace();
+    let at = |name: &str| dir.path().join(name);
+    for names in files {
+        names.iter().for_each(|name| fs::create_dir_all(at(name).parent().unwrap()).unwrap());
+        fs::write(at(names[0]), "before").unwrap();
+        names[1..].iter().for_each(|name| fs::hard_link(at(names[0]), at(name)).unwrap());
+    }
+    dir
+}
+
+fn exists(dir: &Path, name: &str) -> bool {
+    fs::symlink_metadata(dir.join(name)).is_ok()
+}
+
+#[tokio::test]
+async fn every_name_of_a_file_is_committed() {
+    require_overlay!();
+    let dir = with_links(&[&["a", "b", "c", "gone/y"]]);
+    fs::write(dir.path().join("gone/x"), "x").unwrap();
+    let session = session(dir.path()).await;
+    shell(&session, "for f in a b; do echo $f > t; cat t > $f; done; rm -r t c gone").await;
+    assert_eq!(commit(&session).await, ["M a", "M b", "D c", "D gone/"]);
+    let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
+    assert_eq!((read("a"), read("b")), ("a\n".into(), "b\n".into()));
+    assert!(!exists(dir.path(), "c") && !exists(dir.path(), "gone"));
+}
+
+#[tokio::test]
+async fn a_name_that_went_with_its_directory_is_no_change_of_the_others() {
+    require_overlay!();
+    for (script, expected) in [
+        ("rm -r d x", &["D d/", "D x"][..]),
+        ("rm -r d e", &["D d/", "D e/"]),
+        ("rm -r d e x", &["D d/", "D e/", "D x"]),
+        ("rm -r d x; echo > d", &["M d", "D x"]),
+        ("rm -r d x; mkdir d; echo > d/new", &["D d/a", "D d/b", "A d/new", "D x"]),
+        ("rm -r d; echo new > x", &["D d/", "M x"]),
+    ] {
+        let dir = with_links(&[&["d/a", "d/b", "e/deep/a", "x", "stays"]]);
+        let session = session(dir.path()).await;
+        shell(&session, script).await;
+        assert_eq!(commit(&session).await, expected, "{script}");
+        shell(&session, "rm stays").await;
+        assert_eq!(commit(&session).await, ["D stays"], "nor later, after {script}");
+    }
+}
+
+#[tokio::test]
+async fn what_others_did_to_a_file_of_several_names_is_kept() {
+    require_overlay!();
+    let dir = with_links(&[&["d/a", "x"], &["e/a", "y"]]);
+    let session = session(dir.path()).await;
+    shell(&session, "rm -r d x e y").await;
+    fs::write(dir.path().join("x"), "theirs").unwrap();
+    let refused = ["D d/", "D x"].map(|change| format!("{change}: {CONFLICT}"));
+    assert_eq!(refusals(&session).await, refused);
+    assert_eq!(fs::read_to_string(dir.path().join("d/a")).unwrap(), "theirs");
+    assert!(!exists(dir.path(), "e") && !exists(dir.path(), "y") && is_without_temporaries(dir.path()));
+}
+
+/// More of them than may be held open.
+#[tokio::test]
+async fn a_directory_may_have_as_many_links_as_it_likes() {
+    require_overlay!();
+    let dir = workspace();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    for number in 0..2000 {
+        let names = ["d/", ""].map(|above| dir.path().join(format!("{above}{number}")));
+        fs::write(&names[0], "").unwrap();
+        fs::hard_link(&names[0], &names[1]).unwrap();
+    }
+    let session = session(dir.path()).await;
+    shell(&session, "rm -r d 1*").await;
+    assert_eq!(commit(&session).await.len(), 1112);
+}
