@@ -6,16 +6,17 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
+    sync::Arc,
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat, renameat2},
+    fcntl::{AtFlags, RenameFlags, readlinkat, renameat, renameat2},
     sys::stat::{FileStat, SFlag, fstatat},
 };
 
-use super::{Expected, Moment, Watch, remove};
-use crate::{files::random, harmless::harmless, host::open_without_links};
+use super::{Expected, Held, Moment, Watch, remove};
+use crate::{files::random, harmless::harmless};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -24,26 +25,29 @@ const REMOVED: &str = "it was removed";
 
 /// A name in a directory that is held open.
 pub(super) struct Place {
-    parent: OwnedFd,
+    parent: Arc<OwnedFd>,
     name: OsString,
     /// Nothing is removed that was there before.
     since: Moment,
 }
 
 impl Place {
-    /// The directory that `path` lies in, on the way to what is watched, reached without following any link; `None` where
-    /// there is no such directory.
+    /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
+    /// any link; `None` where there is no such directory.
     ///
     /// # Errors
     /// Something was mounted on the way meanwhile: what is there is nobody's command's.
-    pub(super) fn of(watch: &Watch, path: &Path, since: Moment) -> io::Result<Option<Self>> {
-        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut parent = open_without_links(&watch.base, OFlag::O_DIRECTORY)?;
-        for part in path.parent().into_iter().flat_map(Path::iter) {
-            match remove::step_into(parent.as_fd(), part, watch.is_over_mounts) {
+    pub(super) fn of(held: &Held, path: &Path, since: Moment) -> io::Result<Option<Self>> {
+        let below = held.below(path)?;
+        let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut parent = held.directory();
+        for part in way {
+            match remove::step_into(parent.as_fd(), part) {
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
                 Err(Errno::EXDEV) => return Err(io::Error::other("something was mounted on the way to it")),
-                next => parent = next?,
+                next => parent = Arc::new(next?),
             }
         }
         Ok(Some(Self { parent, name: name.to_owned(), since }))

@@ -22,7 +22,6 @@ use crate::{
         names::{self, names},
         rights, temporary_name,
     },
-    host::open_without_links,
     sys::{self, Times},
 };
 
@@ -228,27 +227,20 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
 
 /// openat2(2), `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV`. That a bind mount is one shows in nothing that
 /// stat(2) tells. Linux 5.6.
-fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
+pub(super) fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
     let resolve =
         ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
     openat2(parent, name, OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
-/// Whether something is mounted on the `way` from `base` on.
-pub(super) fn is_over_mounts(base: &Path, way: &Path) -> io::Result<bool> {
-    if way.as_os_str().is_empty() {
-        return Ok(false);
-    }
-    let base = open_without_links(base, OFlag::O_DIRECTORY)?;
-    Ok(step(base.as_fd(), way.as_os_str(), OFlag::O_PATH).err() == Some(Errno::EXDEV))
+/// What is mounted on it instead.
+pub(super) fn step_over(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+    openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())
 }
 
-/// Opens a directory in another, to go on from there; `over` a mount too, where there was one.
-pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr, over: bool) -> nix::Result<OwnedFd> {
-    with_rights(parent, || match over {
-        true => openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty()),
-        false => step(parent, name, OFlag::O_PATH),
-    })
+/// Opens a directory in another, to go on from there.
+pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+    with_rights(parent, || step(parent, name, OFlag::O_PATH))
 }
 
 /// Tries `action`; where rights on `directory` are lacking, takes them and tries again.
