@@ -5,6 +5,7 @@
 //! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
 //! with the rights of a command, and nothing is removed that was there before it.
 
+mod allowance;
 mod forbid;
 mod held;
 mod moment;
@@ -20,7 +21,7 @@ use std::{
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use self::{held::Held, place::Place};
+use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
     files::rights,
     harmless::harmless,
@@ -112,9 +113,9 @@ pub(crate) struct Undone {
 
 /// Looks at every watched path, undoes what was done to it since, and says so.
 pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
-    let mut all = Undone::default();
+    let (mut all, allowance) = (Undone::default(), Allowance::of(since));
     for watch in watches {
-        match undone(watch, since) {
+        match undone(watch, &allowance) {
             Ok(None) => {}
             Ok(Some((path, what))) => all.denials.push(watch.denial(path, &what)),
             Err(error) => {
@@ -144,10 +145,10 @@ pub(crate) fn log(undone: &Undone) {
 }
 
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
+fn undone<'w>(watch: &'w Watch, allowance: &Allowance) -> io::Result<Option<(&'w Path, String)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(held, &watch.path, since)? else { return Ok(None) };
+        let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
@@ -155,7 +156,7 @@ fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(held, part, since)? else { return Ok(None) };
+        let Some(place) = Place::of(held, part, allowance)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));

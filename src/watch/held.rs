@@ -101,3 +101,19 @@ pub(crate) fn hold<'w>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{host::identity, watch::Expected};
+
+    #[test]
+    fn another_directory_is_not_held() {
+        let (grant, other) = (tempfile::tempdir().expect("a grant"), tempfile::tempdir().expect("another"));
+        let mut watch = Watch::new(grant.path(), Path::new("x"), Path::new("x"), Expected::Absent);
+        let identity = identity(&fs::metadata(other.path()).expect("a directory"));
+        let error = hold([&mut watch].into_iter(), grant.path(), identity).expect_err("it is another");
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+        assert!(watch.held.is_none());
+    }
+}

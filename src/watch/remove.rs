@@ -16,7 +16,7 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::Moment;
+use super::Allowance;
 use crate::{
     files::{
         names::{self, names},
@@ -44,11 +44,12 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag
 /// began. An error ends the removing.
 pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
 
-/// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
-pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
-    check(parent, name, since, 0, &mut ROOM.clone())?;
+/// Removes `name` in `parent`, whatever it is, where all of it is allowed.
+pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, allowance: &Allowance) -> io::Result<()> {
+    allowance.twice(|| check(parent, name, allowance, 0, &mut ROOM.clone()))?;
     // Somebody may put into it what is old meanwhile: so every name is looked at again.
-    let again = |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| since.check(&times(parent, name)?).map(drop);
+    let again =
+        |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| allowance.check(&times(parent, name)?).map(drop);
     Removing { check: &again, too_deep: &mut |_, _| Err(Errno::EISDIR.into()) }.entry(
         parent,
         name,
@@ -57,23 +58,28 @@ pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::
     )
 }
 
-/// Removes all in a directory that can be and was not there before. What stays is told by who asked.
-pub(super) fn what_can_be(directory: &OwnedFd, since: Moment) {
+/// Removes what can be of a directory, and is allowed. What stays is told by who asked.
+pub(super) fn what_can_be(directory: &OwnedFd, allowance: &Allowance) {
     let Ok(mut listing) = names::listing(directory) else { return };
     for name in listing.iter().flatten().filter_map(|found| names::name(&found)) {
-        let _ = entry(directory.as_fd(), &name, since);
+        if allowance.look().is_err() {
+            return;
+        }
+        let _ = entry(directory.as_fd(), &name, allowance);
     }
 }
 
 /// Removes those in a directory whose names are `wanted`, and says how many there were.
 ///
 /// # Errors
-/// One of them was there before, or cannot be removed.
+/// One of them is not allowed, or cannot be removed; there are too many of others.
 pub(super) fn those(
     directory: &OwnedFd,
-    since: Moment,
+    allowance: &Allowance,
     wanted: impl Fn(&OsStr) -> bool,
 ) -> io::Result<usize> {
+    // When it is used up, the first that comes ends the search.
+    let wanted = |name: &OsStr| allowance.look().is_err() || wanted(name);
     let mut count = 0;
     for _ in 0..MOST_BATCHES {
         let batch = names::some(directory, BATCH, &wanted)?;
@@ -81,7 +87,7 @@ pub(super) fn those(
             return Ok(count);
         }
         for name in batch {
-            entry(directory.as_fd(), &name, since)?;
+            entry(directory.as_fd(), &name, allowance)?;
             count += 1;
         }
     }
@@ -89,33 +95,37 @@ pub(super) fn those(
 }
 
 /// # Errors
-/// Something in it was there before, or it is too deep, or has more directories than `room` is left for.
+/// Something in it is not allowed, or it is too deep, or has more directories than `room` is left for.
 fn check(
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    since: Moment,
+    allowance: &Allowance,
     depth: u32,
     room: &mut usize,
 ) -> io::Result<()> {
-    if !since.check(&times(parent, name)?)?.is_directory {
+    if !allowance.check(&times(parent, name)?)?.is_directory {
         return Ok(());
     }
     if depth >= DEEPEST {
         return Err(Errno::EISDIR.into());
     }
     let directory = open_directory(parent, name)?;
-    let (inside, bytes) = check_entries(&directory, since, room)?;
-    inside.iter().try_for_each(|name| check(directory.as_fd(), name, since, depth + 1, room))?;
+    let (inside, bytes) = check_entries(&directory, allowance, room)?;
+    inside.iter().try_for_each(|name| check(directory.as_fd(), name, allowance, depth + 1, room))?;
     *room += bytes;
     Ok(())
 }
 
 /// Checks what is in a directory but directories, of which the names are answered, and the room that these take.
-fn check_entries(directory: &OwnedFd, since: Moment, room: &mut usize) -> io::Result<(Vec<OsString>, usize)> {
+fn check_entries(
+    directory: &OwnedFd,
+    allowance: &Allowance,
+    room: &mut usize,
+) -> io::Result<(Vec<OsString>, usize)> {
     let (mut inside, mut bytes) = (Vec::new(), 0);
     for found in names::listing(directory)?.iter() {
         let Some(name) = names::name(&found?) else { continue };
-        if since.check(&times(directory.as_fd(), &name)?)?.is_directory {
+        if allowance.check(&times(directory.as_fd(), &name)?)?.is_directory {
             let needed = names::bytes(&name);
             *room = room.checked_sub(needed).ok_or(Errno::E2BIG)?;
             bytes += needed;

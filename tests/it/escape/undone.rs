@@ -96,7 +96,33 @@ fn more_names_than_there_is_memory_for_are_undone() {
         let output = kennel.output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert!(!is_there(&ws.path().join(".git/hooks/pre-commit")), "{output:?}");
-        assert_eq!(fs::read_dir(ws.path().join(".git")).unwrap().count(), usize::from(!git), "{output:?}");
+        // Nothing but what they were renamed to.
+        assert!(stderr(&output).contains("it was renamed"), "{output:?}");
+        assert_eq!(fs::read_dir(ws.path().join(".git")).unwrap().count(), 1, "{output:?}");
+    }
+}
+
+/// What undoes is the thread that all of a session waits for.
+#[test]
+fn what_takes_long_to_remove_is_renamed_as_it_is() {
+    let fill = "mkdir -p $at; i=0; while [ $i -lt 4500 ]; do : >$at/$i$end; i=$((i+1)); done";
+    // The second in a repository made inside, whose samples stay.
+    for (at, end, around) in [("a/b/c", "", "a/b"), (".git/hooks", ".sample", "")] {
+        let ws = workspace();
+        fs::create_dir_all(ws.path().join(around)).unwrap();
+        let script = format!("at={at}; end={end}; {fill}; echo x >$at/pre-commit");
+        let told = denials(ws.path(), &["--protect", "a/b/c"], &script);
+        let aside = ws.path().join(format!("{at}.refused-by-kennel.0"));
+        assert!(told.contains("it was renamed") && !is_there(&ws.path().join(at)), "{told}");
+        assert!(fs::read_dir(&aside).unwrap().count() >= 4500, "{told}");
+    }
+    // What one command left counts together: each path is cleared all the same.
+    let ws = bare();
+    let others = "mkdir y .git/hooks; echo x >z; echo x >.git/commondir";
+    let script = format!("end=; at=x; {fill}; {others}");
+    let told = denials(ws.path(), &["--protect", "x", "--protect", "y", "--protect", "z"], &script);
+    for name in ["x", "y", "z", ".git/commondir", ".git/hooks"] {
+        assert!(!is_there(&ws.path().join(name)), "{name}: {told}");
     }
 }
 
