@@ -82,7 +82,7 @@ pub(super) fn those(
     let wanted = |name: &OsStr| allowance.look().is_err() || wanted(name);
     let mut count = 0;
     for _ in 0..MOST_BATCHES {
-        let batch = names::some(directory, BATCH, &wanted)?;
+        let batch = names::some(directory, BATCH, wanted)?;
         if batch.is_empty() {
             return Ok(count);
         }
