@@ -134,9 +134,11 @@ impl Inside {
         Ok((control, self.pidfd.take().ok_or(io::ErrorKind::NotFound)?))
     }
 
-    /// It has a command of a session from now on. It may have waited long for it.
-    pub(crate) fn hold(&mut self, hold: Hold) {
-        (self.hold, self.since) = (Some(hold), Moment::now());
+    /// It has a command of a session from now on. It may have waited long for it: what was done to `watches` meanwhile
+    /// is nobody's command's.
+    pub(crate) fn hold(&mut self, hold: Hold, watches: &Arc<[Watch]>) {
+        self.hold = Some(hold);
+        self.watch(watches);
     }
 
     /// Its PID 1.

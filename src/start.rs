@@ -170,13 +170,8 @@ fn first_steps(inside: &Inside, role: &Role<'_>, descriptor: Option<BorrowedFd<'
 }
 
 /// Hands over the plan; `narrow` are the steps of a one-shot alone.
-pub(crate) fn hand_over(
-    inside: &mut Inside,
-    prepared: &Prepared,
-    narrow: Option<&Bytes>,
-) -> Result<(), Error> {
+pub(crate) fn hand_over(inside: &Inside, prepared: &Prepared, narrow: Option<&Bytes>) -> Result<(), Error> {
     let plan = prepared.plan().map_err(Error::io("hand over the plan"))?;
-    inside.watch(&prepared.compiled.watches);
     hand_over_plan(inside, plan, narrow)
 }
 
@@ -209,7 +204,8 @@ pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result
         }
     };
     inside.stands_on(prepared.compiled.footing.now());
-    hand_over(&mut inside, prepared, narrow)?;
+    inside.watch(&prepared.compiled.watches);
+    hand_over(&inside, prepared, narrow)?;
     Ok(inside)
 }
 

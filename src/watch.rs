@@ -5,7 +5,9 @@
 //! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
 //! with the rights of a command, and nothing is removed that was there before it.
 
+mod allowance;
 mod forbid;
+mod held;
 mod moment;
 mod place;
 mod remove;
@@ -19,7 +21,7 @@ use std::{
 
 use nix::sys::stat::{FileStat, SFlag};
 
-use self::place::Place;
+use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
     files::rights,
     harmless::harmless,
@@ -29,20 +31,21 @@ use crate::{
 
 pub(crate) use self::{
     forbid::{Making, forbids},
+    held::hold,
     moment::Moment,
     remove::Check,
 };
 
 /// A path to look at after the command, in a granted directory of the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Watch {
     base: PathBuf,
     path: PathBuf,
     /// The first part of the path that was not there, or the path itself.
     first: PathBuf,
     expected: Expected,
-    /// Whether something was mounted on the way to it already.
-    is_over_mounts: bool,
+    /// What looking begins at.
+    held: Option<Held>,
 }
 
 /// What was there when the sandbox was prepared.
@@ -57,16 +60,11 @@ pub(crate) enum Expected {
 }
 
 impl Watch {
-    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on.
+    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on. To be held,
+    /// see [`hold`].
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, is_over_mounts: false }
-    }
-
-    /// Looks for mounts on the way to it: later ones are not entered.
-    pub(crate) fn look_for_mounts(&mut self) {
-        let way = self.first.parent().unwrap_or(Path::new(""));
-        self.is_over_mounts = remove::is_over_mounts(&self.base, way).unwrap_or(false);
+        Self { base: base.to_owned(), path, first, expected, held: None }
     }
 
     /// The path on the host whose state it is about: the link, or the first part that is missing.
@@ -88,6 +86,21 @@ impl Watch {
     fn on_host(&self) -> PathBuf {
         self.base.join(&self.path)
     }
+
+    /// Tells what became of `path`, by the name that it had when the command began.
+    fn denial(&self, path: &Path, what: &str) -> Denial {
+        let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
+        denial(&self.base.join(path), &format!("{what}{}", moved.unwrap_or_default()))
+    }
+}
+
+/// Two are equal that are about the same; what they hold says nothing of that.
+#[cfg(test)]
+impl PartialEq for Watch {
+    fn eq(&self, other: &Self) -> bool {
+        let about = |watch: &Self| (watch.base.clone(), watch.path.clone(), watch.first.clone());
+        about(self) == about(other) && self.expected == other.expected
+    }
 }
 
 /// What came of undoing.
@@ -100,13 +113,13 @@ pub(crate) struct Undone {
 
 /// Looks at every watched path, undoes what was done to it since, and says so.
 pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
-    let mut all = Undone::default();
+    let (mut all, allowance) = (Undone::default(), Allowance::of(since));
     for watch in watches {
-        match undone(watch, since) {
+        match undone(watch, &allowance) {
             Ok(None) => {}
-            Ok(Some((path, what))) => all.denials.push(denial(&watch.base.join(path), &what)),
+            Ok(Some((path, what))) => all.denials.push(watch.denial(path, &what)),
             Err(error) => {
-                all.denials.push(denial(&watch.on_host(), &format!("it could not be undone: {error}")));
+                all.denials.push(watch.denial(&watch.path, &format!("it could not be undone: {error}")));
                 all.is_left = true;
             }
         }
@@ -132,9 +145,10 @@ pub(crate) fn log(undone: &Undone) {
 }
 
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
+fn undone<'w>(watch: &'w Watch, allowance: &Allowance) -> io::Result<Option<(&'w Path, String)>> {
+    let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(watch, &watch.path, since)? else { return Ok(None) };
+        let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
@@ -142,7 +156,7 @@ fn undone(watch: &Watch, since: Moment) -> io::Result<Option<(&Path, String)>> {
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(watch, part, since)? else { return Ok(None) };
+        let Some(place) = Place::of(held, part, allowance)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
@@ -182,6 +196,7 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
+    use crate::host::identity;
 
     /// A directory to watch, and one that nothing may touch.
     fn directories() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -193,7 +208,10 @@ mod tests {
 
     fn watch(base: &Path, path: &str, expected: Expected) -> Watch {
         let first = path.split('/').next().unwrap_or_default();
-        Watch::new(base, Path::new(path), Path::new(first), expected)
+        let mut watch = Watch::new(base, Path::new(path), Path::new(first), expected);
+        let identity = identity(&fs::metadata(base).expect("a directory"));
+        hold([&mut watch].into_iter(), base, identity).expect("held");
+        watch
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
@@ -18,8 +18,9 @@ use super::{
 };
 use crate::{
     Error,
+    host::remedy::of_call,
     policy::Protection,
-    watch::{Expected, Watch},
+    watch::{self, Expected, Watch},
 };
 
 /// What came of protecting.
@@ -35,6 +36,8 @@ pub(super) struct Protected {
 struct Grant {
     target: PathBuf,
     base: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
 }
 
 impl Grant {
@@ -65,16 +68,30 @@ pub(super) fn protect(
             paths.extend(parts.policy.protect.iter().map(|path| grant.below(path).to_owned()));
         }
         let walks = paths.iter().map(|path| Walk::new(&grant.base, &grant.base, path, 0)).collect();
+        let others = protected.watches.len();
         protect_below(view, &grant, walks, &mut protected)?;
+        let of_grant = protected.watches.iter_mut().skip(others);
+        watch::hold(of_grant, &grant.base, grant.identity).map_err(|error| not_held(&grant, error))?;
     }
     close_pins(view);
-    protected.watches.iter_mut().for_each(Watch::look_for_mounts);
     Ok(protected)
 }
 
+fn not_held(grant: &Grant, source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        Some(libc::ESTALE) => Some("run again: it was being exchanged while the sandbox was prepared"),
+        _ => of_call(&source),
+    };
+    let (path, remedy) = (grant.base.clone(), remedy.map(str::to_owned));
+    Error::Grant { what: "writable grant", path, source, remedy }
+}
+
 fn writable_directories(view: &View) -> Vec<Grant> {
-    let grant =
-        |(target, source): (&Path, &Source)| Grant { target: target.to_owned(), base: source.path.clone() };
+    let grant = |(target, source): (&Path, &Source)| Grant {
+        target: target.to_owned(),
+        base: source.path.clone(),
+        identity: source.identity,
+    };
     view.writable_directories().map(grant).collect()
 }
 

@@ -183,6 +183,11 @@ impl Ground {
         }
     }
 
+    /// Whether somebody may have a command running, or one that is not undone yet.
+    pub(super) fn is_held(&self) -> bool {
+        self.holds.load(SeqCst) > 0
+    }
+
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         Arc::clone(&self.lock().watches)
     }

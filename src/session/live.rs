@@ -88,7 +88,7 @@ impl Live {
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
-        let mut zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
+        let zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let upper = compiled.merged.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
@@ -98,7 +98,7 @@ impl Live {
         if let Some(ask) = ask {
             prepared.ask(ask);
         }
-        start::hand_over(&mut zygote, &prepared, None)?;
+        start::hand_over(&zygote, &prepared, None)?;
         let mut live = Self {
             enforcement: prepared.compiled.enforcement.clone(),
             prepared: Arc::new(prepared),
@@ -236,7 +236,8 @@ impl Live {
         }
     }
 
-    /// Waits until everything inside is gone, and looks at watched paths then: somebody may use the files next.
+    /// Waits until everything inside is gone, and undoes what commands did that nobody has looked after yet: somebody
+    /// may use the files next.
     pub(crate) async fn gone(&self) {
         self.zygote.gone().await;
         if let Some(groups) = &self.groups {
@@ -245,7 +246,10 @@ impl Live {
         if let Some(serving) = &self.serving {
             serving.gone().await;
         }
-        watch::log(&watch::undo(&self.ground.watches(), self.ground.since()));
+        // Where nobody may have a command any more, it was looked after; what is there now is the user's.
+        if self.ground.is_held() {
+            watch::log(&watch::undo(&self.ground.watches(), self.ground.since()));
+        }
     }
 
     /// Whether it was ended from this side.
@@ -316,8 +320,8 @@ impl Live {
         self.background.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of what has ended in the background.
-    fn let_go_of_ended(&self) {
+    /// Lets go of what has ended in the background. Until then all that appears is taken for its doing.
+    pub(super) fn let_go_of_ended(&self) {
         self.background().retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
     }
 }

@@ -68,6 +68,7 @@ impl Live {
         if self.is_gone() {
             return Err(Error::SessionEnded);
         }
+        self.let_go_of_ended();
         let mut tries = 0;
         loop {
             let entered = self.ground().enter()?;

@@ -17,6 +17,7 @@ use crate::{
     prepared::Prepared,
     proxy::Serving,
     start,
+    watch::Watch,
 };
 
 /// A worker for a command.
@@ -57,6 +58,8 @@ impl Taken {
 pub(super) struct Worker {
     inside: Inside,
     own: Option<Arc<Own>>,
+    /// To be looked at after its command, and not where it never gets one.
+    watches: Arc<[Watch]>,
     generation: u64,
     is_born: bool,
     is_ready: bool,
@@ -79,6 +82,7 @@ impl Worker {
         Self {
             inside,
             own: making.own,
+            watches: making.watches,
             generation: making.generation,
             is_born: false,
             is_ready: false,
@@ -104,7 +108,7 @@ impl Worker {
     /// For a command, whose hold goes where the hold on its sandbox goes.
     pub(super) fn taken(self, hold: Hold) -> Taken {
         let mut inside = self.inside;
-        inside.hold(hold);
+        inside.hold(hold, &self.watches);
         Taken { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
     }
 
@@ -131,8 +135,6 @@ impl Worker {
         prepared: &Prepared,
         counts: &Counts,
     ) -> Result<(OwnedFd, OwnedFd), Error> {
-        // It runs no command, so it leaves nothing to undo.
-        self.inside.watch(&Arc::default());
         loop {
             if let Some(root) = self.root.take_if(|_| self.mounts.is_some())
                 && let Some(mounts) = self.mounts.take()

@@ -6,16 +6,17 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
+    sync::Arc,
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, RenameFlags, readlinkat, renameat, renameat2},
+    fcntl::{AtFlags, RenameFlags, readlinkat, renameat, renameat2},
     sys::stat::{FileStat, SFlag, fstatat},
 };
 
-use super::{Expected, Moment, Watch, remove};
-use crate::{files::random, harmless::harmless, host::open_without_links};
+use super::{Allowance, Expected, Held, Watch, remove};
+use crate::{files::random, harmless::harmless};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -23,30 +24,32 @@ const MOST_NAMES: u32 = 16;
 const REMOVED: &str = "it was removed";
 
 /// A name in a directory that is held open.
-pub(super) struct Place {
-    parent: OwnedFd,
+pub(super) struct Place<'a> {
+    parent: Arc<OwnedFd>,
     name: OsString,
-    /// Nothing is removed that was there before.
-    since: Moment,
+    allowance: &'a Allowance,
 }
 
-impl Place {
-    /// The directory that `path` lies in, on the way to what is watched, reached without following any link; `None` where
-    /// there is no such directory.
+impl<'a> Place<'a> {
+    /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
+    /// any link; `None` where there is no such directory.
     ///
     /// # Errors
     /// Something was mounted on the way meanwhile: what is there is nobody's command's.
-    pub(super) fn of(watch: &Watch, path: &Path, since: Moment) -> io::Result<Option<Self>> {
-        let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let mut parent = open_without_links(&watch.base, OFlag::O_DIRECTORY)?;
-        for part in path.parent().into_iter().flat_map(Path::iter) {
-            match remove::step_into(parent.as_fd(), part, watch.is_over_mounts) {
+    pub(super) fn of(held: &Held, path: &Path, allowance: &'a Allowance) -> io::Result<Option<Self>> {
+        let below = held.below(path)?;
+        let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut parent = held.directory();
+        for part in way {
+            match remove::step_into(parent.as_fd(), part) {
                 Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
                 Err(Errno::EXDEV) => return Err(io::Error::other("something was mounted on the way to it")),
-                next => parent = next?,
+                next => parent = Arc::new(next?),
             }
         }
-        Ok(Some(Self { parent, name: name.to_owned(), since }))
+        Ok(Some(Self { parent, name: name.to_owned(), allowance }))
     }
 
     /// What is there; `None` where nothing is.
@@ -112,11 +115,11 @@ impl Place {
     fn take_away(&self) -> io::Result<String> {
         // To be renamed is a change to most file systems: so its times are read before.
         let times = remove::times(self.parent.as_fd(), &self.name)?;
-        let is_new = self.since.check(&times).is_ok();
+        let is_new = self.allowance.is_new(&times);
         if is_new && !times.is_directory && self.remove_entry(&self.name).is_ok() {
             return Ok(REMOVED.to_owned());
         }
-        // One call disarms all of it; to remove it may take long, and may fail.
+        // One call disarms all of it; to remove it may be too much, or fail.
         match self.move_aside() {
             Ok(aside) if is_new && self.remove_entry(&aside.name).is_ok() => Ok(REMOVED.to_owned()),
             Ok(aside) => Ok(aside.how),
@@ -125,7 +128,7 @@ impl Place {
     }
 
     fn remove_entry(&self, name: &OsStr) -> io::Result<()> {
-        remove::entry(self.parent.as_fd(), name, self.since)
+        remove::entry(self.parent.as_fd(), name, self.allowance)
     }
 
     /// Gives it a name that nothing obeys.
@@ -176,7 +179,7 @@ impl Place {
             return Ok(REMOVED.to_owned());
         }
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
-        remove::what_can_be(&directory, self.since);
+        remove::what_can_be(&directory, &self.allowance.again());
         // That may have made room.
         match self.move_aside() {
             Ok(aside) => Ok(aside.how),
@@ -194,7 +197,7 @@ impl Place {
         }
         let live = |name: &OsStr| !name.as_encoded_bytes().ends_with(b".sample");
         let hooks = remove::open_directory(self.parent.as_fd(), &self.name);
-        match hooks.and_then(|hooks| remove::those(&hooks, self.since, live)) {
+        match hooks.and_then(|hooks| remove::those(&hooks, self.allowance, live)) {
             Ok(0) => Ok(None),
             Ok(_) => Ok(Some("its hooks were removed".to_owned())),
             Err(_) => self.remove().map(Some),

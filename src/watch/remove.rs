@@ -16,13 +16,12 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::Moment;
+use super::Allowance;
 use crate::{
     files::{
         names::{self, names},
         rights, temporary_name,
     },
-    host::open_without_links,
     sys::{self, Times},
 };
 
@@ -45,11 +44,12 @@ const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag
 /// began. An error ends the removing.
 pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
 
-/// Removes `name` in `parent`, whatever it is, where nothing in it was there before that moment.
-pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::Result<()> {
-    check(parent, name, since, 0, &mut ROOM.clone())?;
+/// Removes `name` in `parent`, whatever it is, where all of it is allowed.
+pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, allowance: &Allowance) -> io::Result<()> {
+    allowance.twice(|| check(parent, name, allowance, 0, &mut ROOM.clone()))?;
     // Somebody may put into it what is old meanwhile: so every name is looked at again.
-    let again = |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| since.check(&times(parent, name)?).map(drop);
+    let again =
+        |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| allowance.check(&times(parent, name)?).map(drop);
     Removing { check: &again, too_deep: &mut |_, _| Err(Errno::EISDIR.into()) }.entry(
         parent,
         name,
@@ -58,31 +58,36 @@ pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, since: Moment) -> io::
     )
 }
 
-/// Removes all in a directory that can be and was not there before. What stays is told by who asked.
-pub(super) fn what_can_be(directory: &OwnedFd, since: Moment) {
+/// Removes what can be of a directory, and is allowed. What stays is told by who asked.
+pub(super) fn what_can_be(directory: &OwnedFd, allowance: &Allowance) {
     let Ok(mut listing) = names::listing(directory) else { return };
     for name in listing.iter().flatten().filter_map(|found| names::name(&found)) {
-        let _ = entry(directory.as_fd(), &name, since);
+        if allowance.look().is_err() {
+            return;
+        }
+        let _ = entry(directory.as_fd(), &name, allowance);
     }
 }
 
 /// Removes those in a directory whose names are `wanted`, and says how many there were.
 ///
 /// # Errors
-/// One of them was there before, or cannot be removed.
+/// One of them is not allowed, or cannot be removed; there are too many of others.
 pub(super) fn those(
     directory: &OwnedFd,
-    since: Moment,
+    allowance: &Allowance,
     wanted: impl Fn(&OsStr) -> bool,
 ) -> io::Result<usize> {
+    // When it is used up, the first that comes ends the search.
+    let wanted = |name: &OsStr| allowance.look().is_err() || wanted(name);
     let mut count = 0;
     for _ in 0..MOST_BATCHES {
-        let batch = names::some(directory, BATCH, &wanted)?;
+        let batch = names::some(directory, BATCH, wanted)?;
         if batch.is_empty() {
             return Ok(count);
         }
         for name in batch {
-            entry(directory.as_fd(), &name, since)?;
+            entry(directory.as_fd(), &name, allowance)?;
             count += 1;
         }
     }
@@ -90,33 +95,37 @@ pub(super) fn those(
 }
 
 /// # Errors
-/// Something in it was there before, or it is too deep, or has more directories than `room` is left for.
+/// Something in it is not allowed, or it is too deep, or has more directories than `room` is left for.
 fn check(
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    since: Moment,
+    allowance: &Allowance,
     depth: u32,
     room: &mut usize,
 ) -> io::Result<()> {
-    if !since.check(&times(parent, name)?)?.is_directory {
+    if !allowance.check(&times(parent, name)?)?.is_directory {
         return Ok(());
     }
     if depth >= DEEPEST {
         return Err(Errno::EISDIR.into());
     }
     let directory = open_directory(parent, name)?;
-    let (inside, bytes) = check_entries(&directory, since, room)?;
-    inside.iter().try_for_each(|name| check(directory.as_fd(), name, since, depth + 1, room))?;
+    let (inside, bytes) = check_entries(&directory, allowance, room)?;
+    inside.iter().try_for_each(|name| check(directory.as_fd(), name, allowance, depth + 1, room))?;
     *room += bytes;
     Ok(())
 }
 
 /// Checks what is in a directory but directories, of which the names are answered, and the room that these take.
-fn check_entries(directory: &OwnedFd, since: Moment, room: &mut usize) -> io::Result<(Vec<OsString>, usize)> {
+fn check_entries(
+    directory: &OwnedFd,
+    allowance: &Allowance,
+    room: &mut usize,
+) -> io::Result<(Vec<OsString>, usize)> {
     let (mut inside, mut bytes) = (Vec::new(), 0);
     for found in names::listing(directory)?.iter() {
         let Some(name) = names::name(&found?) else { continue };
-        if since.check(&times(directory.as_fd(), &name)?)?.is_directory {
+        if allowance.check(&times(directory.as_fd(), &name)?)?.is_directory {
             let needed = names::bytes(&name);
             *room = room.checked_sub(needed).ok_or(Errno::E2BIG)?;
             bytes += needed;
@@ -228,27 +237,20 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
 
 /// openat2(2), `RESOLVE_NO_XDEV`: the directory itself, or `EXDEV`. That a bind mount is one shows in nothing that
 /// stat(2) tells. Linux 5.6.
-fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
+pub(super) fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
     let resolve =
         ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
     openat2(parent, name, OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
-/// Whether something is mounted on the `way` from `base` on.
-pub(super) fn is_over_mounts(base: &Path, way: &Path) -> io::Result<bool> {
-    if way.as_os_str().is_empty() {
-        return Ok(false);
-    }
-    let base = open_without_links(base, OFlag::O_DIRECTORY)?;
-    Ok(step(base.as_fd(), way.as_os_str(), OFlag::O_PATH).err() == Some(Errno::EXDEV))
+/// What is mounted on it instead.
+pub(super) fn step_over(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+    openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty())
 }
 
-/// Opens a directory in another, to go on from there; `over` a mount too, where there was one.
-pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr, over: bool) -> nix::Result<OwnedFd> {
-    with_rights(parent, || match over {
-        true => openat(parent, name, OFlag::O_PATH | DIRECTORY, Mode::empty()),
-        false => step(parent, name, OFlag::O_PATH),
-    })
+/// Opens a directory in another, to go on from there.
+pub(super) fn step_into(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+    with_rights(parent, || step(parent, name, OFlag::O_PATH))
 }
 
 /// Tries `action`; where rights on `directory` are lacking, takes them and tries again.

@@ -9,6 +9,7 @@
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
 //! | `undone` | keeping what is undone afterwards from being undone |
+//! | `moved` | leading what undoes to what is somebody else's |
 //! | `secrets` | what is masked |
 //! | `mounts` | mount calls old and new, chroot, namespaces |
 //! | `root` | what only real root could do outside |
@@ -29,6 +30,7 @@ mod grants;
 mod helper;
 mod kernel;
 mod mounts;
+mod moved;
 mod network;
 mod nodes;
 mod paths;

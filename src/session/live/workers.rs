@@ -24,6 +24,7 @@ impl Live {
     /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
     /// steps of it alone.
     pub(crate) async fn worker(&self, narrow: Option<&Section>, fail_fast: bool) -> Result<Taken, Error> {
+        self.let_go_of_ended();
         let mut tries = 0;
         let mut entered = self.ground.enter()?;
         loop {
@@ -92,7 +93,6 @@ impl Live {
         self.zygote.send(&message, descriptors)?;
         let mut worker = Inside::worker(ours);
         worker.lies_in(leaf);
-        worker.watch(&making.watches);
         Ok(Worker::ordered(worker, making))
     }
 

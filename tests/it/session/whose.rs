@@ -1,10 +1,14 @@
 //! Whose is what appears in the place of a protected path: the user's only when no command can have made it.
 
-use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
 
 use kennel::{Error, Session};
+use nix::sys::signal::Signal::SIGKILL;
 
-use super::{in_time, policy, session, shell};
+use super::{
+    alone, eventually, in_time, policy, session, shell,
+    tree::{children, signal, workers, zygote},
+};
 use crate::support::{has, require, workspace};
 
 const MAKE: &str = "echo x > .git/commondir; until [ -e stop ]; do sleep 0.01; done";
@@ -178,4 +182,108 @@ async fn a_wall_that_was_taken_away_by_a_second_name_is_put_up_again() {
     fs::remove_file(&link).unwrap();
     refused(&shell(&session, "(echo y > .git/commondir) 2>&1 || true").await);
     assert_eq!(fs::read_to_string(&made).unwrap(), "..\n");
+}
+
+/// A workspace with a protected link and no repository.
+fn linked() -> tempfile::TempDir {
+    let dir = workspace();
+    symlink("one", dir.path().join("link")).unwrap();
+    dir
+}
+
+/// What `git init`, `git sparse-checkout` and a user make.
+fn make_as_the_user(dir: &Path) {
+    fs::create_dir_all(dir.join(".git/hooks")).unwrap();
+    fs::write(dir.join(".git/config"), "[core]\n").unwrap();
+    fs::write(dir.join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    fs::write(dir.join(".git/config.worktree"), "[core]\n").unwrap();
+    fs::remove_file(dir.join("link")).unwrap();
+    symlink("two", dir.join("link")).unwrap();
+}
+
+fn is_as_the_user_made_it(dir: &Path) -> bool {
+    let is_there = |name: &str| dir.join(name).exists();
+    is_there(".git/hooks/pre-commit")
+        && is_there(".git/config.worktree")
+        && fs::read_link(dir.join("link")).is_ok_and(|to| to == *"two")
+}
+
+/// Before it, and after it, a command may have run; the end may be ordered or not.
+#[test]
+fn what_the_user_made_while_no_command_ran_outlives_the_session() {
+    alone("whose::what_the_user_made_while_no_command_ran_outlives_the_session", async || {
+        for (before, after, ordered) in
+            [(false, false, true), (true, false, true), (true, true, true), (true, true, false)]
+        {
+            let dir = linked();
+            let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+            if before {
+                shell(&session, "true").await;
+            }
+            make_as_the_user(dir.path());
+            if after {
+                shell(&session, "true").await;
+            }
+            if ordered {
+                in_time(session.shutdown()).await;
+            }
+            drop(session);
+            eventually("it is gone", || children(std::process::id()).is_empty()).await;
+            assert!(is_as_the_user_made_it(dir.path()), "{before} {after} {ordered}");
+        }
+    });
+}
+
+/// The next command finds that it has ended.
+#[test]
+fn what_the_user_made_after_a_background_command_outlives_the_session() {
+    alone("whose::what_the_user_made_after_a_background_command_outlives_the_session", async || {
+        let dir = linked();
+        let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+        in_time(session.command("true").background(true).status()).await.unwrap();
+        eventually("its init is gone", || workers().len() == 2).await;
+        shell(&session, "true").await;
+        make_as_the_user(dir.path());
+        in_time(session.shutdown()).await;
+        assert!(is_as_the_user_made_it(dir.path()));
+    });
+}
+
+#[tokio::test]
+async fn workers_that_are_out_of_date_take_nothing_of_the_user_s_with_them() {
+    let dir = linked();
+    let session = Session::prepare(&policy(dir.path()).protect("link")).await.unwrap();
+    shell(&session, "true").await;
+    // They are heard of, so that there is a hold on them.
+    eventually("they wait", || session.stats().ready == 2).await;
+    make_as_the_user(dir.path());
+    let refused = "(echo x >>.git/hooks/pre-commit) 2>&1 || true";
+    assert!(shell(&session, refused).await.contains("Read-only file system"));
+    assert!(is_as_the_user_made_it(dir.path()));
+}
+
+/// However it ends. When that is told, the files may be used.
+#[test]
+fn what_a_command_made_that_still_runs_does_not_outlive_the_session() {
+    alone("whose::what_a_command_made_that_still_runs_does_not_outlive_the_session", async || {
+        for end in ["shutdown", "drop", "kill"] {
+            eventually("nothing is left", || children(std::process::id()).is_empty()).await;
+            let dir = repository();
+            let session = session(dir.path()).await;
+            let made = dir.path().join(".git/commondir");
+            let mut command = session.command("sh");
+            let mut child = in_time(command.args(["-c", MAKE]).spawn()).await.unwrap();
+            eventually("it is made", || made.exists()).await;
+            match end {
+                "shutdown" => {
+                    in_time(session.shutdown()).await;
+                    assert!(!made.exists(), "{end}");
+                }
+                "drop" => drop(session),
+                _ => signal(zygote(), SIGKILL),
+            }
+            in_time(child.wait()).await.unwrap_err();
+            assert!(!made.exists(), "{end}");
+        }
+    });
 }

@@ -1,0 +1,129 @@
+//! What is undone is where the command was, whatever has its path by then.
+
+use std::{fs, path::Path, process::Command};
+
+use super::{
+    protected::denials,
+    undone::{bare, is_there, meanwhile, meanwhile_with},
+};
+use crate::support::{has, is_alone, only_as_root, require, stderr, workspace};
+
+/// What a command does last, and how it ends.
+fn at_last(script: &str, status: i32) -> String {
+    format!("trap '{script}; exit {status}' EXIT")
+}
+
+const EVIL: &str = "mkdir -p .git/hooks; echo evil >.git/hooks/pre-commit; echo ../evil >.git/commondir";
+
+#[test]
+fn a_workspace_that_was_moved_is_undone_where_it_is() {
+    let place = workspace();
+    let (ws, moved) = (place.path().join("w"), place.path().join("old"));
+    for status in [0, 3] {
+        fs::create_dir(&ws).unwrap();
+        let output = meanwhile(&ws, &at_last(EVIL, status), || {
+            fs::rename(&ws, &moved).unwrap();
+            fs::create_dir_all(ws.join(".git/hooks")).unwrap();
+            fs::write(ws.join(".git/hooks/pre-push"), "").unwrap();
+            fs::write(ws.join(".git/commondir"), "").unwrap();
+            fs::write(moved.join("done"), "").unwrap();
+        });
+        let left = |name: &str| is_there(&moved.join(name));
+        assert!(!left(".git/hooks/pre-commit") && !left(".git/commondir"), "{output:?}");
+        assert!(is_there(&ws.join(".git/hooks/pre-push")), "it is somebody else's: {output:?}");
+        assert!(is_there(&ws.join(".git/commondir")), "it is somebody else's: {output:?}");
+        let said = format!("it was removed; {} was moved to {} meanwhile", ws.display(), moved.display());
+        assert!(stderr(&output).contains(&said), "{output:?}");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        fs::remove_dir_all(&ws).unwrap();
+        fs::remove_dir_all(&moved).unwrap();
+    }
+}
+
+fn mount(arguments: &[&str], at: &Path) {
+    assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
+}
+
+fn unmount(at: &Path) {
+    assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
+}
+
+/// Makes mounts that are gone with the test: it runs again in a mount namespace of its own. Whether this is there.
+fn may_mount(test: &str) -> bool {
+    is_alone(&format!("escape::moved::{test}"), "exec unshare -m \"$@\"")
+}
+
+#[test]
+fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    if !may_mount("what_is_mounted_on_the_way_to_a_protected_path_is_kept") {
+        return;
+    }
+    let (ws, other) = (bare(), workspace());
+    fs::create_dir(other.path().join("hooks")).unwrap();
+    let output = meanwhile(ws.path(), "echo ../evil >.git/commondir", || {
+        fs::write(other.path().join("hooks/pre-commit"), "theirs").unwrap();
+        mount(&["--bind", other.path().to_str().unwrap()], &ws.path().join(".git"));
+        fs::write(ws.path().join("done"), "").unwrap();
+    });
+    assert!(other.path().join("hooks/pre-commit").exists(), "{output:?}");
+    assert_eq!(output.status.code(), Some(125), "what lies under it is left: {output:?}");
+    assert!(stderr(&output).contains("something was mounted on the way to it"), "{output:?}");
+    // What is mounted from the start is part of the workspace.
+    fs::remove_file(ws.path().join("done")).unwrap();
+    let told = denials(ws.path(), &[], "echo ../evil >.git/commondir");
+    assert!(told.contains("it was removed") && !is_there(&other.path().join("commondir")), "{told}");
+}
+
+#[test]
+fn what_is_mounted_on_what_was_mounted_is_kept() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    if !may_mount("what_is_mounted_on_what_was_mounted_is_kept") {
+        return;
+    }
+    let (ws, other) = (workspace(), workspace());
+    let (outer, inner) = (ws.path().join("outer"), ws.path().join("outer/x"));
+    fs::create_dir(&outer).unwrap();
+    fs::create_dir(other.path().join("x")).unwrap();
+    mount(&["--bind", other.path().to_str().unwrap()], &outer);
+    for (at, status) in [(&inner, 125), (&outer, 0)] {
+        let flags = ["--protect", "outer/x/y"];
+        let output = meanwhile_with(ws.path(), &flags, "echo evil >outer/x/y", || {
+            mount(&["-t", "tmpfs", "none"], at);
+            fs::create_dir_all(&inner).unwrap();
+            fs::write(inner.join("y"), "the user's").unwrap();
+            fs::write(ws.path().join("done"), "").unwrap();
+        });
+        assert!(is_there(&inner.join("y")), "{output:?}");
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        unmount(at);
+        let is_left = is_there(&inner.join("y"));
+        assert_eq!(is_left, status != 0, "on the mount itself nothing lies on the way: {output:?}");
+        let _ = fs::remove_file(inner.join("y"));
+        fs::remove_file(ws.path().join("done")).unwrap();
+        fs::remove_file(ws.path().join("runs")).unwrap();
+    }
+}
+
+#[test]
+fn what_is_mounted_over_the_workspace_is_kept() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    if !may_mount("what_is_mounted_over_the_workspace_is_kept") {
+        return;
+    }
+    let (ws, same) = (bare(), workspace());
+    mount(&["--bind", ws.path().to_str().unwrap()], same.path());
+    let output = meanwhile(ws.path(), &at_last(EVIL, 0), || {
+        mount(&["-t", "tmpfs", "none"], ws.path());
+        fs::create_dir(ws.path().join(".git")).unwrap();
+        fs::write(ws.path().join(".git/commondir"), "the user's").unwrap();
+        fs::write(same.path().join("done"), "").unwrap();
+    });
+    assert!(is_there(&ws.path().join(".git/commondir")), "{output:?}");
+    unmount(ws.path());
+    let left: Vec<_> = fs::read_dir(ws.path().join(".git")).unwrap().collect();
+    assert!(left.is_empty() && stderr(&output).contains("it was removed"), "{left:?} {output:?}");
+}
