@@ -6,6 +6,7 @@
 
 mod apply;
 mod claim;
+mod clock;
 mod compare;
 mod error;
 mod ledger;
@@ -209,7 +210,11 @@ impl Session {
             rights::of_a_command(|| {
                 let (mut state, changed) = (ledger.state(), Changed::of(ledger.upper()));
                 let found = scan::scan(&ledger, &state, &changed)?;
-                Ok(apply::commit(&ledger, &mut state, &changed, found))
+                let committed = apply::commit(&ledger, &mut state, &changed, found);
+                if !committed.applied.is_empty() {
+                    clock::wait_for_tick();
+                }
+                Ok(committed)
             })
         });
         Ok(committed.await.map_err(OverlayError::list)?)

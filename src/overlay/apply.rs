@@ -26,7 +26,8 @@ use self::{
 };
 use super::{
     Committed, Refusal, Refused,
-    ledger::{Ledger, State, changed},
+    clock::changed,
+    ledger::{Ledger, State},
     never::Becomes,
     place,
     scan::Found,

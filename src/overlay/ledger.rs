@@ -7,39 +7,22 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use nix::{
-    fcntl::{OFlag, openat},
-    sys::{
-        stat::{FileStat, Mode, fstat},
-        statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs},
-    },
-    time::{ClockId, clock_gettime},
-};
+use nix::{fcntl::OFlag, sys::stat::FileStat};
 
-use super::{OverlayError, claim::Claim, never::Never, tree::Tree};
+use super::{
+    OverlayError,
+    claim::Claim,
+    clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files},
+    never::Never,
+    tree::Tree,
+};
 use crate::{
     compile::overlay::Merged,
+    files::{FileKind, kind},
     host::{identity, open_without_links},
 };
-
-/// A time as files have it: seconds and nanoseconds.
-type Stamp = (i64, i64);
-
-/// How long the clock of files is waited for. It ticks a hundred times a second, or more often.
-const TICK: Duration = Duration::from_millis(1);
-const MOST_TICKS: u32 = 50;
-
-/// File systems that keep nanoseconds.
-const FINE: [FsType; 3] = [TMPFS_MAGIC, BTRFS_SUPER_MAGIC, XFS_SUPER_MAGIC];
-
-/// How many directories above tell what times a file system keeps.
-const MOST_ABOVE: usize = 16;
-
-/// What times of files are rounded to at most, in seconds.
-const COARSEST: i64 = 2;
 
 /// What an overlay was mounted with.
 #[derive(Debug)]
@@ -69,6 +52,9 @@ pub(super) struct State {
 struct Applied {
     identity: (u64, u64),
     changed: Stamp,
+    /// Size, mode and modification time of what is no directory: who changes it in the tick that we put it there in gives it
+    /// no other change time.
+    contents: Option<(i64, u32, Stamp)>,
     /// Whether it is a directory that was not there.
     made: bool,
     /// What of the changes it was made from, and when that was changed.
@@ -129,45 +115,6 @@ impl Ledger {
     }
 }
 
-/// Whether the file system of a directory keeps no more than seconds, as far as can be seen: its change time tells, which
-/// nobody sets as he likes. By chance that is a whole second too; then the kind of file system tells, and those of the
-/// directories above.
-fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
-    if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
-        return Ok(false);
-    }
-    let mut directory = directory.try_clone()?;
-    for _ in 0..MOST_ABOVE {
-        let stat = fstat(&directory)?;
-        if stat.st_ctime_nsec != 0 {
-            return Ok(false);
-        }
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let Ok(above) = openat(&directory, "..", flags, Mode::empty()) else { break };
-        let next = fstat(&above)?;
-        if next.st_dev != stat.st_dev || next.st_ino == stat.st_ino {
-            break;
-        }
-        directory = above;
-    }
-    Ok(true)
-}
-
-/// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an
-/// earlier one.
-async fn now_of_files() -> Stamp {
-    let read = |clock| clock_gettime(clock).map(|time| (time.tv_sec(), time.tv_nsec())).unwrap_or_default();
-    let begun = read(ClockId::CLOCK_REALTIME);
-    for _ in 0..MOST_TICKS {
-        let now = read(ClockId::CLOCK_REALTIME_COARSE);
-        if now > begun {
-            return now;
-        }
-        tokio::time::sleep(TICK).await;
-    }
-    begun
-}
-
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
     pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
@@ -192,7 +139,9 @@ impl State {
 
     fn is_ours(&self, path: &Path, stat: &FileStat) -> bool {
         let is_it = |applied: &Applied| {
-            applied.identity == (stat.st_dev, stat.st_ino) && applied.changed == changed(stat)
+            applied.identity == (stat.st_dev, stat.st_ino)
+                && applied.changed == changed(stat)
+                && applied.contents == contents(stat)
         };
         self.applied.get(path).is_some_and(is_it) || self.is_unlinked(stat)
     }
@@ -230,7 +179,8 @@ impl State {
                 let from = upper.map(|upper| (upper.st_ino, changed(upper)));
                 let from = from.or(before.and_then(|before| before.from));
                 let identity = (stat.st_dev, stat.st_ino);
-                let applied = Applied { identity, changed: changed(&stat), made, from };
+                let (changed, contents) = (changed(&stat), contents(&stat));
+                let applied = Applied { identity, changed, contents, made, from };
                 self.applied.insert(path.to_owned(), applied);
             }
             None => {
@@ -240,42 +190,6 @@ impl State {
     }
 }
 
-/// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
-/// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many. On others a whole
-/// second is one; where the clock goes in ticks of 4 ms and nothing finer, every 250th change is at one.
-fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
-    if is_coarse && nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
-}
-
-pub(super) fn changed(stat: &FileStat) -> Stamp {
-    (stat.st_ctime, stat.st_ctime_nsec)
-}
-
-pub(super) fn modified(stat: &FileStat) -> Stamp {
-    (stat.st_mtime, stat.st_mtime_nsec)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_that_were_rounded_are_rather_a_conflict() {
-        let since = (100, 500);
-        for (changed, expected) in [
-            ((100, 499), false),
-            ((100, 500), true),
-            ((101, 1), true),
-            ((99, 999_999_999), false),
-            // 100.9 in whole seconds, and in every other one.
-            ((100, 0), true),
-            ((98, 0), true),
-            ((97, 0), false),
-        ] {
-            assert_eq!(is_since(since, changed, true), expected, "{changed:?}");
-        }
-        for (changed, expected) in [((100, 0), false), ((101, 0), true), ((100, 500), true)] {
-            assert_eq!(is_since(since, changed, false), expected, "{changed:?}");
-        }
-    }
+fn contents(stat: &FileStat) -> Option<(i64, u32, Stamp)> {
+    (kind(stat) != FileKind::Directory).then(|| (stat.st_size, stat.st_mode, modified(stat)))
 }

@@ -19,7 +19,8 @@ use nix::{
 
 use super::{
     Refusal,
-    ledger::{State, modified},
+    clock::modified,
+    ledger::State,
     taking::Taking,
     tree::{self, Tree},
 };

@@ -17,8 +17,8 @@ use nix::{
 use xattr::FileExt;
 
 use crate::overlay::{
+    clock::modified,
     compare::{self, ordinary},
-    ledger::modified,
     place::Temporary,
 };
 
