@@ -103,7 +103,7 @@ impl Drop for Hosted {
 
 /// A directory that only we can enter.
 pub fn runtime() -> TempDir {
-    let dir = tempfile::Builder::new().prefix("kennel-run-").tempdir_in("/tmp").unwrap();
+    let dir = tempfile::Builder::new().prefix("kennel-test-run-").tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     dir
 }

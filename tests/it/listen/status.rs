@@ -236,7 +236,7 @@ fn directory_outside_of_the_view_is_an_error() {
         session.exec(&["sh", "-c", "echo ran"]).current_dir(session.runtime.path()).output().unwrap();
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""));
     assert!(
-        stderr(&output).contains("working directory") && stderr(&output).contains("kennel-run-"),
+        stderr(&output).contains("working directory") && stderr(&output).contains("kennel-test-run-"),
         "{output:?}"
     );
 }
