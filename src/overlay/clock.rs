@@ -51,6 +51,12 @@ pub(super) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
     Ok(true)
 }
 
+/// What the clock of files says, once that is later than `begun`.
+fn later_than(begun: Stamp) -> Option<Stamp> {
+    let now = read(ClockId::CLOCK_REALTIME_COARSE);
+    (now > begun).then_some(now)
+}
+
 fn read(clock: ClockId) -> Stamp {
     clock_gettime(clock).map(|time| (time.tv_sec(), time.tv_nsec())).unwrap_or_default()
 }
@@ -60,8 +66,7 @@ fn read(clock: ClockId) -> Stamp {
 pub(super) async fn now_of_files() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MOST_TICKS {
-        let now = read(ClockId::CLOCK_REALTIME_COARSE);
-        if now > begun {
+        if let Some(now) = later_than(begun) {
             return now;
         }
         tokio::time::sleep(TICK).await;
@@ -73,7 +78,7 @@ pub(super) async fn now_of_files() -> Stamp {
 pub(super) fn wait_for_tick() {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MOST_TICKS {
-        if read(ClockId::CLOCK_REALTIME_COARSE) > begun {
+        if later_than(begun).is_some() {
             return;
         }
         thread::sleep(TICK);

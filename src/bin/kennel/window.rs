@@ -39,9 +39,9 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn open(master: OwnedFd) -> io::Result<Self> {
-        let stdout = io::stdout();
         let screen = unblocked(io::stdout(), "/proc/self/fd/1");
-        let screen = screen.map_or_else(|| stdout.as_fd().try_clone_to_owned().map(File::from), Ok)?;
+        let blocking = || io::stdout().as_fd().try_clone_to_owned().map(File::from);
+        let screen = screen.map_or_else(blocking, Ok)?;
         Ok(Self {
             master: Some(master.into()),
             screen,

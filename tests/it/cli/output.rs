@@ -22,18 +22,18 @@ use crate::{
 };
 
 /// Both ways through Kennel: `kennel run`, and `kennel exec` in a session.
-enum Way {
+pub(super) enum Way {
     Run,
     Exec(Box<Hosted>),
 }
 
 impl Way {
-    fn both() -> [Self; 2] {
+    pub(super) fn both() -> [Self; 2] {
         [Self::Run, Self::Exec(Box::new(Hosted::start(&[])))]
     }
 
     /// The command, not yet started, and where it runs.
-    fn command(&self, dir: &Path, json: &str, script: &str) -> (PathBuf, Command) {
+    pub(super) fn command(&self, dir: &Path, json: &str, script: &str) -> (PathBuf, Command) {
         let shell = ["sh", "-c", script];
         match self {
             Self::Run => (dir.to_owned(), kennel(dir, &["--json", json], &shell)),
@@ -57,8 +57,17 @@ impl Way {
     }
 }
 
-fn full() -> File {
+pub(super) fn full() -> File {
     File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// Sends signals until it has ended: the first may still reach the command, whose last word it was.
+pub(super) fn is_ended_by_signals(child: &mut Child) {
+    until("it ends when it is told to", || {
+        signal(child, Signal::SIGTERM);
+        thread::sleep(Duration::from_millis(200));
+        child.try_wait().unwrap().is_some()
+    });
 }
 
 /// Puts something in a protected place, which is undone and told.
@@ -103,12 +112,7 @@ fn a_signal_ends_the_wait_for_who_does_not_read() {
         let (_reader, writer) = io::pipe().unwrap();
         let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         until("the command is at its end", || place.join("done").exists());
-        // The first may still reach the command, whose last word it was.
-        until("kennel is at its end", || {
-            signal(&child, Signal::SIGTERM);
-            thread::sleep(Duration::from_millis(200));
-            child.try_wait().unwrap().is_some()
-        });
+        is_ended_by_signals(&mut child);
         let output = child.wait_with_output().unwrap();
         let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         if report["signal"].is_null() {

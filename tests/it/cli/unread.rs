@@ -17,6 +17,7 @@ use nix::{
 };
 use serde_json::Value;
 
+use super::output::{Way, full, is_ended_by_signals};
 use crate::{
     listen::{Hosted, runtime, signal},
     support::{
@@ -25,11 +26,7 @@ use crate::{
     },
 };
 
-fn full() -> File {
-    File::options().write(true).open("/dev/full").unwrap()
-}
-
-/// More than one pipe takes, less than two; then a file that says so.
+/// More than one pipe takes, less than two.
 const WRITES: &str = "head -c 100000 /dev/zero";
 
 /// A pipe that takes nothing more, and makes its writer wait.
@@ -39,27 +36,13 @@ fn full_blocking_pipe() -> (io::PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Sends signals until it has ended: the first may still reach the command, whose last word it was.
-fn is_ended_by_signals(child: &mut Child) {
-    until("it ends when it is told to", || {
-        signal(child, Signal::SIGTERM);
-        thread::sleep(Duration::from_millis(200));
-        child.try_wait().unwrap().is_some()
-    });
-}
-
 #[test]
 fn a_signal_ends_the_wait_also_where_nobody_reads_what_is_said() {
-    let session = Hosted::start(&[]);
-    let dir = workspace();
-    let file = dir.path().join("report.json");
-    let json = file.to_str().unwrap();
-    let script = format!("{WRITES}; touch done");
-    let shell = ["sh", "-c", script.as_str()];
-    let exec = session.kennel(&[&["exec", "s", "--json", json, "--"][..], &shell].concat());
-    for (place, mut command) in
-        [(dir.path(), kennel(dir.path(), &["--json", json], &shell)), (session.workspace.path(), exec)]
-    {
+    for way in Way::both() {
+        let dir = workspace();
+        let file = dir.path().join("report.json");
+        let script = format!("{WRITES}; touch done");
+        let (place, mut command) = way.command(dir.path(), file.to_str().unwrap(), &script);
         let (_reader, writer) = io::pipe().unwrap();
         let mut child = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
         until("the command is at its end", || place.join("done").exists());
@@ -117,15 +100,10 @@ fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
 
 #[test]
 fn a_signal_that_ended_the_command_is_not_needed_twice() {
-    let session = Hosted::start(&[]);
-    let dir = workspace();
-    let file = dir.path().join("report.json");
-    let json = file.to_str().unwrap();
-    let shell = ["sh", "-c", "touch ran; exec yes"];
-    let exec = session.kennel(&[&["exec", "s", "--json", json, "--"][..], &shell].concat());
-    for (place, mut command) in
-        [(dir.path(), kennel(dir.path(), &["--json", json], &shell)), (session.workspace.path(), exec)]
-    {
+    for way in Way::both() {
+        let dir = workspace();
+        let file = dir.path().join("report.json");
+        let (place, mut command) = way.command(dir.path(), file.to_str().unwrap(), "touch ran; exec yes");
         let (_reader, writer) = io::pipe().unwrap();
         let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         until("the command runs", || place.join("ran").exists());
