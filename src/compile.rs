@@ -20,6 +20,7 @@ pub(crate) mod narrow;
 pub(crate) mod network;
 mod order;
 pub(crate) mod overlay;
+mod parts;
 mod pin;
 mod protect;
 mod renew;
@@ -41,87 +42,21 @@ pub(crate) use self::{
     compiled::{Compiled, Variables},
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
+    parts::{OwnProgram, Shape, Subject, users},
     secrets::{secrets_below, sockets_out_of_reach},
     section::Section,
+    system::is_of_system,
     toolchains::deciding,
+    walk::on_the_way,
 };
 
-use self::{explain::Terms, footing::Footing, narrow::Grants, protect::Protected, view::View};
+use self::{explain::Terms, footing::Footing, narrow::Grants, parts::Parts, protect::Protected, view::View};
 use crate::{
     Enforcement, Error,
     caller::Caller,
-    enforcement::State,
-    harmless::harmless,
     host::{Host, OLDEST},
-    policy::{Audit, Policy, Profile, Protection, Requirement, TmpLife},
-    sys::Users,
+    policy::{Audit, Policy, Protection, TmpLife},
 };
-
-/// What the plan is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// One command: PID 1 is the zygote and its only worker.
-    OneShot,
-    /// Many commands, each in a worker of its own; that many are kept ready.
-    Session { ready: usize },
-}
-
-impl Shape {
-    fn is_session(self) -> bool {
-        matches!(self, Self::Session { .. })
-    }
-}
-
-/// What one compilation looks at.
-#[derive(Clone, Copy)]
-struct Parts<'p> {
-    policy: &'p Policy,
-    host: &'p Host,
-    caller: &'p Caller,
-    names: &'p home::Names,
-    shape: Shape,
-    subject: Subject<'p>,
-    groups: &'p cgroup::Groups,
-}
-
-pub(crate) use self::{system::is_of_system, walk::on_the_way};
-
-/// What a sandbox is about.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Subject<'s> {
-    /// The policy's workspace.
-    Workspace,
-    /// A program that the spawn broker checked: there is no workspace, whatever the policy says.
-    Program(Option<&'s OwnProgram>),
-}
-
-/// A program of which the sandbox has a copy of its own.
-#[derive(Debug)]
-pub(crate) struct OwnProgram {
-    /// Where it lies inside, outside of everything of the host's.
-    pub(crate) at: PathBuf,
-    pub(crate) contents: Vec<u8>,
-}
-
-/// Whose users a sandbox has: a user namespace is gone without only where the policy may, by root.
-pub(crate) fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
-    let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
-    if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
-}
-
-impl Parts<'_> {
-    fn users(&self) -> Users {
-        users(self.policy, self.host, self.caller)
-    }
-
-    /// HOME inside: the caller's, except where nothing of it may be known.
-    fn home(&self) -> PathBuf {
-        match self.policy.profile {
-            Profile::CiOnly => "/home/ci".into(),
-            _ => self.caller.home.clone(),
-        }
-    }
-}
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
 pub(crate) struct Begun {
@@ -224,7 +159,7 @@ fn finish_for(
     let worker = order::worker_steps(&parts, &view, &mut enforcement);
     let files = order::file_steps(&parts, &view);
     let (walls, rooms) = order::wall_steps(&parts, &view, &mut enforcement)?;
-    report_protected(&parts, &protected, &mut enforcement)?;
+    protected.report(&parts, &mut enforcement)?;
     spelling::report(&parts, &view, &on_host, &mut enforcement)?;
     let payload = order::payload_steps(&parts, &mut enforcement)?;
     let view = Arc::new(view);
@@ -285,32 +220,6 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
         pin::in_shared_places(&mut view);
     }
     Ok((view, protected))
-}
-
-/// Says what protects the protected paths; a file with a second name is not protected in full.
-fn report_protected(
-    parts: &Parts<'_>,
-    protected: &Protected,
-    enforcement: &mut Enforcement,
-) -> Result<(), Error> {
-    if let Some(path) = protected.linked.first() {
-        let path = harmless(&path.to_string_lossy());
-        let reason = format!("{path} has other hard links, by which it can be written");
-        if parts.policy.profile == Profile::CiOnly {
-            let remedy = Some("remove the other links".to_owned());
-            return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
-        }
-        enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
-        return Ok(());
-    }
-    let detail = match protected.watches.len() {
-        0 => "read-only".to_owned(),
-        absent => {
-            format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
-        }
-    };
-    enforcement.set(Protection::ProtectedPaths, State::Enforced, detail);
-    Ok(())
 }
 
 /// Where commands start: as the policy says, resolved like a path in a shell; else the workspace.

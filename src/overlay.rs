@@ -11,6 +11,7 @@ mod compare;
 mod error;
 mod ledger;
 mod never;
+mod own;
 mod place;
 mod scan;
 mod taking;

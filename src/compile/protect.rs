@@ -17,7 +17,9 @@ use super::{
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
-    Error,
+    Enforcement, Error, Profile,
+    enforcement::State,
+    harmless::harmless,
     host::remedy::of_call,
     policy::Protection,
     watch::{self, Expected, Watch},
@@ -30,6 +32,33 @@ pub(super) struct Protected {
     pub(super) watches: Vec<Watch>,
     /// Protected files that have other names, by which they can be written.
     pub(super) linked: Vec<PathBuf>,
+}
+
+impl Protected {
+    /// Says what protects the paths; a file with a second name is not protected in full.
+    ///
+    /// # Errors
+    /// There is such a file, with profile `ci-only`.
+    pub(super) fn report(&self, parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+        if let Some(path) = self.linked.first() {
+            let path = harmless(&path.to_string_lossy());
+            let reason = format!("{path} has other hard links, by which it can be written");
+            if parts.policy.profile == Profile::CiOnly {
+                let remedy = Some("remove the other links".to_owned());
+                return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
+            }
+            enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
+            return Ok(());
+        }
+        let detail = match self.watches.len() {
+            0 => "read-only".to_owned(),
+            absent => {
+                format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
+            }
+        };
+        enforcement.set(Protection::ProtectedPaths, State::Enforced, detail);
+        Ok(())
+    }
 }
 
 /// A writable grant: its place in the sandbox, and the directory of the host.
@@ -229,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        Policy, Profile,
+        Policy,
         caller::Caller,
         compile::{Shape, home::Names},
     };

@@ -14,20 +14,18 @@ use nix::{
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat, renameat, renameat2},
     sys::stat::{FileStat, Mode, fstat, mkdirat},
-    unistd::{UnlinkatFlags, symlinkat, unlinkat},
+    unistd::symlinkat,
 };
 
 use super::{
     Refusal,
     clock::modified,
     ledger::State,
+    own::{Own, Removal},
     taking::Taking,
     tree::{self, Tree},
 };
-use crate::{
-    files::{FileKind, kind, names, temporary_name},
-    watch,
-};
+use crate::files::{FileKind, kind, names, temporary_name};
 
 /// How many names are tried.
 const MOST_NAMES: u32 = 64;
@@ -45,54 +43,6 @@ pub(super) struct Temporary {
     name: OsString,
     /// What is removed; `None` where nothing is.
     own: Option<Own>,
-}
-
-/// Something that may be removed, by what it is.
-struct Own {
-    identity: (u64, u64),
-    how: Removal,
-}
-
-enum Removal {
-    Entry,
-    /// A directory, if it is empty.
-    Empty,
-    /// A directory with all that is in it.
-    Tree(OwnedFd),
-}
-
-impl Own {
-    fn of(stat: &FileStat, how: Removal) -> Self {
-        Self { identity: (stat.st_dev, stat.st_ino), how }
-    }
-
-    fn is(&self, stat: &FileStat) -> bool {
-        self.identity == (stat.st_dev, stat.st_ino)
-    }
-
-    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it. What another
-    /// gave the name to stays.
-    ///
-    /// # Errors
-    /// It is there still, under that name, or what is left of it is.
-    fn remove(&self, parent: &OwnedFd, name: &OsStr, check: watch::Check<'_>) -> io::Result<()> {
-        if let Removal::Tree(directory) = &self.how {
-            watch::empty(directory, check)?;
-        }
-        match tree::stat(parent.as_fd(), name)? {
-            Some(stat) if self.is(&stat) => {}
-            Some(_) => {
-                tracing::warn!(name = %name.display(), "another has got the name of a temporary file");
-                return Ok(());
-            }
-            None => return Ok(()),
-        }
-        let flag = match self.how {
-            Removal::Entry => UnlinkatFlags::NoRemoveDir,
-            Removal::Empty | Removal::Tree(_) => UnlinkatFlags::RemoveDir,
-        };
-        Ok(unlinkat(parent, name, flag)?)
-    }
 }
 
 impl Temporary {

@@ -1,0 +1,166 @@
+//! What a workspace can be overlaid with, and where its changes can be kept.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use nix::sys::statfs::{self, FsType};
+
+use super::{
+    super::{Parts, source::Source, spelling::ignores_case, view::View},
+    OTHERS,
+};
+use crate::{
+    Error, Version,
+    host::mounts::mounts,
+    policy::{Overlay, Protection},
+};
+
+/// First kernel that mounts an overlay in a user namespace.
+const OLDEST: Version = Version(5, 11);
+
+/// First kernel with user extended attributes on tmpfs, without which a directory cannot take the place of another.
+const OLDEST_IN_MEMORY: Version = Version(6, 6);
+
+/// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
+/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2; of linux/magic.h. And Lustre, GFS2, OrangeFS.
+const REMOTE: [i64; 14] = [
+    0x6969,
+    0x517b,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+    0x7375_7245,
+    0x6573_5546,
+    0x786f_4256,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x0116_1970,
+    0x2003_0528,
+];
+
+/// Whether this kernel has such an overlay.
+pub(super) fn kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
+    let kernel = parts.host.kernel;
+    let lacking = |reason: String, remedy: &str| Error::Unavailable {
+        protection: Protection::Root,
+        reason,
+        remedy: Some(remedy.to_owned()),
+    };
+    if kernel < OLDEST {
+        let reason = format!("Linux {kernel} mounts no overlay in a user namespace");
+        return Err(lacking(reason, "use Linux 5.11 or later, or go without --overlay"));
+    }
+    if wanted.upper.is_none() && kernel < OLDEST_IN_MEMORY {
+        let reason = format!("Linux {kernel} cannot keep the changes of an overlay in memory");
+        let remedy =
+            "name an empty directory on ext4, XFS or btrfs with --overlay-upper, or use Linux 6.6 or later";
+        return Err(lacking(reason, remedy));
+    }
+    Ok(())
+}
+
+/// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
+pub(super) fn upper(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -> Result<Source, Error> {
+    const REMEDY: &str =
+        "name an empty directory of your own, outside of the workspace and of what is granted writable";
+    let path = parts.caller.absolute(given);
+    let refused = |error: io::Error| refused("overlay directory", given, error, REMEDY);
+    let source = Source::resolve(&path).map_err(refused)?;
+    if !source.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
+    }
+    let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    let metadata = fs::metadata(&source.path).map_err(refused)?;
+    if metadata.uid() != parts.caller.uid {
+        return Err(invalid("belongs to another user"));
+    }
+    if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
+        return Err(invalid("lies in the workspace, or around it"));
+    }
+    let reachable = |(_, grant): (&Path, &Source)| {
+        source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
+    };
+    if view.writable().any(reachable) {
+        return Err(invalid("lies in what is granted writable, or around it"));
+    }
+    let kind = file_system(&source.path).map_err(refused)?;
+    if kind == statfs::OVERLAYFS_SUPER_MAGIC {
+        return Err(invalid("lies on an overlay itself"));
+    }
+    // Whose it is and who can reach it would be what another machine says, or another user's program.
+    if is_remote(kind) {
+        return Err(invalid("lies on a network or FUSE file system"));
+    }
+    if metadata.mode() & OTHERS != 0 {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "others can reach it");
+        let remedy = "chmod 700 it, or name another directory";
+        return Err(self::refused("overlay directory", given, error, remedy));
+    }
+    Ok(source)
+}
+
+/// Whether an overlay shows all of a workspace, and it can be known what others change in it.
+pub(super) fn workspace(workspace: &Source) -> Result<(), Error> {
+    const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
+    let path = &workspace.path;
+    let refused = |error: io::Error, remedy| refused("workspace", path, error, remedy);
+    let invalid = |reason: &str, remedy| refused(io::Error::new(io::ErrorKind::InvalidInput, reason), remedy);
+    if is_remote(file_system(path).map_err(|error| refused(error, REMEDY))?) {
+        let reason =
+            "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
+        return Err(invalid(reason, REMEDY));
+    }
+    // XFS made so is overlaid all the same. What is protected and what was changed would have names that nobody compares.
+    if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
+        return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
+    }
+    match mounted_below(path).map_err(|error| refused(error, "mount /proc"))? {
+        None => Ok(()),
+        Some(mount) => {
+            let reason = format!("{} is mounted in it, which an overlay would not show", mount.display());
+            Err(invalid(&reason, "unmount it, choose another workspace, or go without --overlay"))
+        }
+    }
+}
+
+fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut points = mounts()?.into_iter().map(|mount| mount.mount_point);
+    Ok(points.find(|point| point != path && point.starts_with(path)))
+}
+
+/// Whether no writable grant shows the workspace too: what is written by another name would not be kept apart.
+pub(super) fn grants(view: &View, workspace: &Source) -> Result<(), Error> {
+    let shows = |(target, source): &(&Path, &Source)| {
+        let is_workspace = *target == workspace.path && source.path == workspace.path;
+        let overlaps = source.path.starts_with(&workspace.path)
+            || workspace.path.starts_with(&source.path)
+            || source.identity == workspace.identity;
+        overlaps && !is_workspace
+    };
+    match view.writable().find(shows) {
+        None => Ok(()),
+        Some((target, _)) => Err(Error::View {
+            what: "read-write grant",
+            path: target.to_owned(),
+            reason: "it shows the workspace, or a part of it, past the overlay".to_owned(),
+            remedy: Some("grant it read-only, or go without --overlay".to_owned()),
+        }),
+    }
+}
+
+fn file_system(path: &Path) -> io::Result<FsType> {
+    Ok(statfs::statfs(path)?.filesystem_type())
+}
+
+fn is_remote(kind: FsType) -> bool {
+    REMOTE.contains(&(kind.0 & 0xffff_ffff))
+}
+
+pub(super) fn refused(what: &'static str, path: &Path, source: io::Error, remedy: &str) -> Error {
+    Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+}
