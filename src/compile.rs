@@ -213,6 +213,7 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     grants::show_identity(&mut view, parts);
     toolchains::show(&mut view, parts);
     network::show_resolver(&mut view, parts);
+    grants::show_masks(&mut view, parts)?;
     secrets::mask(&mut view, parts)?;
     network::show_certificates(&mut view, parts);
     let protected = protect::protect(&mut view, parts, workspace)?;

@@ -278,7 +278,8 @@ impl Drop for Inside {
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
-        if self.watches.is_empty() && !self.is_child {
+        // A hold is let go when nothing of it runs any more: what it wrote may be committed then.
+        if self.watches.is_empty() && self.hold.is_none() && !self.is_child {
             return;
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));

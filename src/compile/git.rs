@@ -42,8 +42,10 @@ const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 /// The same in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Directories below `modules`, and below `worktrees`, that are looked at; a repository with more has all of those
-/// read-only.
+/// Parts of a repository in which there are other directories of git.
+const PARTS: [(&str, Holds); 2] = [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
+
+/// Directories below each of these that are looked at; of a repository with more all of it is read-only.
 const MOST_DIRECTORIES: usize = 2000;
 
 /// Paths below the directory `base` that git outside obeys: in `.git`, and in `base` itself where that looks like a
@@ -56,41 +58,48 @@ pub(super) fn obeyed(base: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn of_repository(base: &Path, repository: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
-    paths.extend(of_worktrees(base, repository.join("worktrees")));
-    paths.extend(of_modules(base, repository.join("modules")));
-    paths
+/// Directories of git's own in a repository, by what lies in them.
+#[derive(Clone, Copy)]
+enum Holds {
+    /// What a linked worktree has for itself: `worktrees`.
+    Worktrees,
+    /// Repositories of submodules: `modules`. Their names may have slashes.
+    Submodules,
 }
 
-fn of_worktrees(base: &Path, worktrees: PathBuf) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
-    for (seen, entry) in fs::read_dir(base.join(&worktrees)).into_iter().flatten().flatten().enumerate() {
-        if seen == MOST_DIRECTORIES {
-            return vec![worktrees];
-        }
-        paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| worktrees.join(entry.file_name()).join(name)));
+fn of_repository(base: &Path, repository: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
+    for (name, holds) in PARTS {
+        paths.extend(of_part(base, repository.join(name), holds));
     }
     paths
 }
 
-/// Submodules: their names may have slashes, and they may have submodules.
-fn of_modules(base: &Path, modules: PathBuf) -> Vec<PathBuf> {
+/// Submodules have worktrees and submodules too, and worktrees have submodules of their own.
+fn of_part(base: &Path, part: PathBuf, holds: Holds) -> Vec<PathBuf> {
     let mut paths = Vec::new();
-    let mut directories = vec![modules.clone()];
+    let mut directories = vec![(part.clone(), holds)];
     let mut seen = 0;
-    while let Some(directory) = directories.pop() {
+    while let Some((directory, holds)) = directories.pop() {
         for entry in fs::read_dir(base.join(&directory)).into_iter().flatten().flatten() {
-            let below = directory.join(entry.file_name());
             seen += 1;
             if seen > MOST_DIRECTORIES {
-                return vec![modules];
+                return vec![part];
             }
-            if is_repository(&base.join(&below)) {
-                paths.extend(OBEYED.iter().map(|name| below.join(name)));
-                directories.push(below.join("modules"));
-            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                directories.push(below);
+            let below = directory.join(entry.file_name());
+            match holds {
+                Holds::Worktrees => {
+                    paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| below.join(name)));
+                    directories.push((below.join("modules"), Holds::Submodules));
+                }
+                Holds::Submodules if is_repository(&base.join(&below)) => {
+                    paths.extend(OBEYED.iter().map(|name| below.join(name)));
+                    directories.extend(PARTS.map(|(name, holds)| (below.join(name), holds)));
+                }
+                Holds::Submodules if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+                    directories.push((below, holds));
+                }
+                Holds::Submodules => {}
             }
         }
     }

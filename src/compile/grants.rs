@@ -82,14 +82,18 @@ fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical
     }
 }
 
-/// Puts the policy's own mounts into the view; masks last, because they cover what the others show.
+/// Puts the policy's own mounts into the view. Masks come when all is there that they cover.
 pub(super) fn show_mounts(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    let is_mask = |mount: &&Mount| matches!(mount, Mount::Mask { .. });
-    for mount in parts.policy.mounts.iter().filter(|mount| !is_mask(mount)) {
-        show_mount(view, parts, mount)?;
-    }
-    pin_nested(view)?;
-    parts.policy.mounts.iter().filter(is_mask).try_for_each(|mask| show_mount(view, parts, mask))
+    parts.policy.mounts.iter().try_for_each(|mount| show_mount(view, parts, mount))?;
+    pin_nested(view)
+}
+
+/// Puts up the policy's masks.
+pub(super) fn show_masks(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
+    parts.policy.mounts.iter().try_for_each(|mount| match mount {
+        Mount::Mask { path } => mask(view, path),
+        _ => Ok(()),
+    })
 }
 
 /// A grant that lies in a writable one stays where it is: else the directory around it could be renamed, and another
@@ -114,7 +118,7 @@ fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), E
             let room = Room::of_policy(parts, *size);
             view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
-        Mount::Mask { path } => mask(view, path),
+        Mount::Mask { .. } => Ok(()),
         Mount::File { target, contents, executable } => {
             let mode = if *executable { 0o755 } else { 0o644 };
             let contents = contents.clone().into_bytes();
@@ -162,19 +166,19 @@ fn bind(
     view.grant(what, place, Node::Bind { source, access })
 }
 
-/// Covers a path that the view shows. A mask over nothing is an error: it would be believed to protect something.
+/// Covers a path that the view shows, or below which the profile shows something. A mask over nothing is an error: it
+/// would be believed to protect something.
 fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let path = clean(path);
     let on_host = view.host_path(&path);
     let shown = on_host.as_deref().map(std::fs::symlink_metadata);
-    let node = match shown {
-        Some(Ok(metadata)) => {
-            Some(secrets::cover_node(if metadata.is_dir() { Kind::Directory } else { Kind::File }))
-        }
-        _ if view.get(&path).is_some() => Some(secrets::cover_node(Kind::Directory)),
-        _ => None,
+    let kind = match (shown, view.get(&path).map(|place| &place.node)) {
+        (Some(Ok(metadata)), _) => Some(if metadata.is_dir() { Kind::Directory } else { Kind::File }),
+        (_, Some(Node::File { .. })) => Some(Kind::File),
+        (_, node) => node.map(|_| Kind::Directory),
     };
-    let Some(node) = node else {
+    let has_shown = view.retract_below(&path);
+    let Some(kind) = kind.or(has_shown.then_some(Kind::Directory)) else {
         return Err(Error::View {
             what: "mask",
             path,
@@ -193,7 +197,7 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
         });
     }
     pin::way_to(view, &path)?;
-    view.grant("mask", path, node)
+    view.grant("mask", path, secrets::cover_node(kind))
 }
 
 /// A target without `.` and doubled slashes, so that one place has one name.

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::walk::{MOST_LINKS, Met, Walk};
+use super::walk::{Met, Walk};
 use super::{
     Parts, git, pin,
     source::Source,
@@ -25,26 +25,61 @@ use crate::{
     watch::{self, Expected, Watch},
 };
 
+/// Links that are followed of those that lie in one directory: each is a mount of every command.
+const MOST_FOLLOWED: usize = 256;
+
 /// What came of protecting.
 #[derive(Debug, Default)]
 pub(super) struct Protected {
     /// To be looked at after the command, because it cannot be bound.
     pub(super) watches: Vec<Watch>,
-    /// Protected files that have other names, by which they can be written.
-    pub(super) linked: Vec<PathBuf>,
+    /// What is not protected in full.
+    gaps: Vec<Gap>,
+}
+
+/// Something that commands can write all the same, or that leads to it.
+#[derive(Debug)]
+struct Gap {
+    path: PathBuf,
+    why: Why,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// A file has other names, by which it can be written.
+    Linked,
+    /// There are more links in a directory than are followed.
+    TooMany,
+}
+
+impl Why {
+    fn reason(self) -> String {
+        match self {
+            Self::Linked => "has other hard links, by which it can be written".to_owned(),
+            Self::TooMany => format!(
+                "has more than {MOST_FOLLOWED} symbolic links in it: what the others lead to is not protected"
+            ),
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Linked => "remove the other links",
+            Self::TooMany => "have fewer links there, and protect what they lead to by its name",
+        }
+    }
 }
 
 impl Protected {
-    /// Says what protects the paths; a file with a second name is not protected in full.
+    /// Says what protects the paths, or that not all of them are protected in full.
     ///
     /// # Errors
-    /// There is such a file, with profile `ci-only`.
+    /// With profile `ci-only`, where they are not.
     pub(super) fn report(&self, parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
-        if let Some(path) = self.linked.first() {
-            let path = harmless(&path.to_string_lossy());
-            let reason = format!("{path} has other hard links, by which it can be written");
+        if let Some(Gap { path, why }) = self.gaps.first() {
+            let reason = format!("{} {}", harmless(&path.to_string_lossy()), why.reason());
             if parts.policy.profile == Profile::CiOnly {
-                let remedy = Some("remove the other links".to_owned());
+                let remedy = Some(why.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
             enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
@@ -136,7 +171,11 @@ fn protect_below<'g>(
     while let Some(mut walk) = walks.pop_front() {
         let Some(thing) = protect_one(view, grant, &mut walk, protected)? else { continue };
         if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
-            walks.extend(links_in(grant, &thing, walk.links()));
+            let links = links_in(grant, &thing, walk.links());
+            if links.len() > MOST_FOLLOWED {
+                protected.gaps.push(Gap { path: thing.clone(), why: Why::TooMany });
+            }
+            walks.extend(links.into_iter().take(MOST_FOLLOWED));
             fewest.insert(thing, walk.links());
         }
     }
@@ -164,7 +203,8 @@ fn protect_one(
                 return Ok(None);
             }
             Met::Thing { at, metadata } => {
-                protected.linked.extend(other_names(&at, &metadata));
+                let linked = other_names(&at, &metadata).map(|path| Gap { path, why: Why::Linked });
+                protected.gaps.extend(linked);
                 bind_everywhere(view, &at)?;
                 return Ok(Some(at));
             }
@@ -181,7 +221,8 @@ fn watch_absent(grant: &Grant, path: &Path, first: &Path) -> Watch {
     Watch::new(&grant.base, path, first, expected)
 }
 
-/// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too.
+/// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
+/// most one more than are followed.
 fn links_in<'g>(grant: &'g Grant, directory: &Path, links: u32) -> Vec<Walk<'g>> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -189,7 +230,7 @@ fn links_in<'g>(grant: &'g Grant, directory: &Path, links: u32) -> Vec<Walk<'g>>
         let to = fs::read_link(entry.path()).unwrap_or_default();
         Walk::new(&grant.base, directory, &to, links + 1)
     };
-    entries.filter(is_link).take(MOST_LINKS as usize).map(walk).collect()
+    entries.filter(is_link).take(MOST_FOLLOWED + 1).map(walk).collect()
 }
 
 fn is_cover(node: &Node) -> bool {
@@ -282,6 +323,7 @@ mod tests {
         read_only: Vec<String>,
         pinned: Vec<String>,
         watches: Vec<Watch>,
+        gaps: Vec<Gap>,
     }
 
     impl Walls {
@@ -345,7 +387,7 @@ mod tests {
             view.iter().filter_map(below).collect()
         };
         let (read_only, pinned) = (bound(Access::Read), bound(Access::Write));
-        Walls { base, read_only, pinned, watches: protected.watches }
+        Walls { base, read_only, pinned, watches: protected.watches, gaps: protected.gaps }
     }
 
     #[test]
@@ -421,6 +463,20 @@ mod tests {
         let dir = workspace(&["d", "y"], &links);
         assert_eq!(walls(&dir, &["l0"]).read_only, ["d"], "the hook would be one link too many");
         assert_eq!(walls(&dir, &["l0", "d"]).read_only, ["d", "y"]);
+    }
+
+    #[test]
+    fn of_many_links_in_a_directory_it_is_told_that_not_all_are_followed() {
+        for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![Why::TooMany])] {
+            let names: Vec<String> = (0..count).map(|number| format!("y{number}")).collect();
+            let directories: Vec<&str> = names.iter().map(String::as_str).chain(["p"]).collect();
+            let links: Vec<(String, String)> =
+                names.iter().map(|name| (format!("p/{name}"), format!("../{name}"))).collect();
+            let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, &**to)).collect();
+            let walls = walls(&workspace(&directories, &links), &["p"]);
+            assert_eq!(walls.read_only.len(), 1 + MOST_FOLLOWED);
+            assert_eq!(walls.gaps.iter().map(|gap| gap.why).collect::<Vec<_>>(), gaps);
+        }
     }
 
     #[test]

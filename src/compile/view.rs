@@ -133,6 +133,21 @@ impl View {
         }
     }
 
+    /// Takes away what the profile shows below `target`, devices aside; answers whether there was anything.
+    pub(super) fn retract_below(&mut self, target: &Path) -> bool {
+        let before = self.places.len();
+        self.places.retain(|at, place| {
+            let is_below = Path::new(at).strip_prefix(target).is_ok_and(|rest| !rest.as_os_str().is_empty());
+            let is_shown = match place.node {
+                Node::Bind { access, .. } => access != Access::Device,
+                Node::File { .. } | Node::Symlink { .. } => true,
+                _ => false,
+            };
+            !(is_below && is_shown && place.origin == Origin::Profile)
+        });
+        self.places.len() < before
+    }
+
     pub(crate) fn get(&self, target: &Path) -> Option<&Place> {
         self.places.get(target.as_os_str())
     }

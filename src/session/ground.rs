@@ -136,16 +136,17 @@ impl Ground {
             Change::Some => {
                 tracing::info!("something that walls stand on was replaced outside: workers are made anew");
                 let generation = now.generation + 1;
-                if is_idle {
-                    let (policy, host, caller, shape) = &self.question;
-                    *now = Now::of(&compile::compile(policy, host, caller, *shape)?, generation);
-                } else {
-                    now.footing.settle_mounts();
-                }
+                let next = is_idle.then(|| self.compiled_anew(generation)).transpose()?;
+                let again = next.as_ref().map_or(&now.again, |next| &next.again);
                 // Where nothing is mounted there are no steps, and an empty memfd cannot be mapped.
-                let own = (!now.again.bytes.is_empty()).then(|| Own::of(now.again.clone())).transpose();
-                now.own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
-                now.generation = generation;
+                let own = (!again.bytes.is_empty()).then(|| Own::of(again.clone())).transpose();
+                let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
+                // From here on nothing fails: what is settled by half would be taken for whole by the next command.
+                match next {
+                    Some(next) => *now = next,
+                    None => now.footing.settle_mounts(),
+                }
+                (now.own, now.generation) = (own, generation);
             }
         }
         if is_idle {
@@ -153,6 +154,12 @@ impl Ground {
         }
         self.holds.fetch_add(1, SeqCst);
         Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
+    }
+
+    /// The walls that fit what is there now.
+    fn compiled_anew(&self, generation: u64) -> Result<Now, Error> {
+        let (policy, host, caller, shape) = &self.question;
+        Ok(Now::of(&compile::compile(policy, host, caller, *shape)?, generation))
     }
 
     /// Keeps commands away, where none runs.

@@ -251,21 +251,32 @@ fn a_workspace_that_looks_like_a_repository_keeps_its_protection() {
 #[test]
 fn submodules_are_protected_whatever_their_names() {
     let ws = repository();
-    for module in ["vendor/lib", "plain", "plain/modules/nested"] {
-        let module = ws.path().join(".git/modules").join(module);
+    let modules = [
+        "modules/vendor/lib",
+        "modules/plain",
+        "modules/plain/modules/nested",
+        "modules/plain/worktrees/tree/modules/nested",
+        "worktrees/tree/modules/plain",
+    ];
+    for module in modules {
+        let module = ws.path().join(".git").join(module);
         for directory in ["objects", "refs", "hooks"] {
             fs::create_dir_all(module.join(directory)).unwrap();
         }
         fs::write(module.join("HEAD"), "ref: refs/heads/x\n").unwrap();
         fs::write(module.join("config"), "[core]\n").unwrap();
     }
-    for module in ["vendor/lib", "plain", "plain/modules/nested"] {
-        let open = format!("open s:.git/modules/{module}/config 1");
-        let hook = format!("creat s:.git/modules/{module}/hooks/x 0x1ed");
-        let object = format!("creat s:.git/modules/{module}/objects/x 0x1a4");
+    for module in modules {
+        let open = format!("open s:.git/{module}/config 1");
+        let hook = format!("creat s:.git/{module}/hooks/x 0x1ed");
+        let object = format!("creat s:.git/{module}/objects/x 0x1a4");
         check(ws.path(), &[], &[(&open, "EROFS"), (&hook, "EROFS"), (&object, "ok")]);
-        let told = denials(ws.path(), &[], &format!("echo ../evil > .git/modules/{module}/commondir"));
+        let told = denials(ws.path(), &[], &format!("echo ../evil > .git/{module}/commondir"));
         assert!(told.contains("commondir") && told.contains("it was removed"), "{told}");
+    }
+    for tree in ["worktrees/tree", "modules/plain/worktrees/tree"] {
+        let told = denials(ws.path(), &[], &format!("echo x > .git/{tree}/config.worktree"));
+        assert!(told.contains("config.worktree") && told.contains("it was removed"), "{told}");
     }
 }
 

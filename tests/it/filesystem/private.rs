@@ -119,6 +119,14 @@ fn mask_of_the_system_hides_it() {
 }
 
 #[test]
+fn mask_of_a_file_that_the_sandbox_has_a_copy_of_is_a_file() {
+    let dir = workspace();
+    let script = "test -f /etc/passwd -o -c /etc/passwd && wc -c </etc/passwd";
+    assert_ne!(succeeds(dir.path(), &[], script), "0");
+    assert_eq!(succeeds(dir.path(), &["--mask", "/etc/passwd"], script), "0");
+}
+
+#[test]
 fn mask_over_nothing_is_refused() {
     let dir = workspace();
     for path in ["absent", "/nowhere", "/srv"] {

@@ -167,7 +167,7 @@ fn toolchains_of_home_are_visible_read_only_without_credentials() {
         fs::set_permissions(path(place).join(name), executable).unwrap();
     }
     fs::write(path(".cargo/credentials.toml"), "token").unwrap();
-    fs::create_dir_all(path(".cargo/registry")).unwrap();
+    fs::create_dir_all(path(".cargo/registry/cache")).unwrap();
     let run = |flags: &[&str], script: &str| {
         kennel(dir.path(), flags, &["sh", "-c", script])
             .env("HOME", home.path())
@@ -180,6 +180,12 @@ fn toolchains_of_home_are_visible_read_only_without_credentials() {
     assert_eq!(stdout(&output), "ran\nran\n2\nversions\nbin\nregistry", "{output:?}");
     let output = run(&[], "touch ~/.cargo/bin/x");
     assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    let registry = path(".cargo/registry");
+    let output = run(&["--mask", registry.to_str().unwrap()], "ls -A ~/.cargo; ls -A ~/.cargo/registry");
+    assert!(output.status.success() && stdout(&output) == "bin\nregistry", "{output:?}");
+    let output = run(&["--mask", path(".cargo").to_str().unwrap()], "mine; ls -A ~/.cargo; ~/.cargo/bin/tool");
+    assert_eq!(stdout(&output), "ran", "{output:?}");
+    assert!(stderr(&output).contains("tool: not found"), "{output:?}");
     let output = run(&["--toolchains", "none"], "mine; ls -A ~");
     assert!(stderr(&output).contains("mine: not found") && stdout(&output).is_empty(), "{output:?}");
 }
