@@ -34,7 +34,8 @@
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
-//! changed, but for its cgroup, where limits are held by one and it is alone in that: see [`Cgroup::Auto`]. Linux on x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
+//! changed, but for its cgroup, where limits are held by one and it is alone in that: see [`Cgroup::Auto`]. Linux on
+//! x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -38,8 +38,8 @@ pub enum Limit {
     /// [`Limits::timeout`](crate::Limits::timeout): Kennel ended it.
     WallTime,
     /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: SIGXCPU ended the command, or SIGKILL a
-    /// second after so much was used, which comes to who does not heed the other. The status by which a shell tells that of a child
-    /// (152, 137) counts as well.
+    /// second after so much was used, which comes to who does not heed the other. The status by which a shell tells that
+    /// of a child (152, 137) counts as well.
     CpuTime,
     /// [`Limits::output`](crate::Limits::output): Kennel ended it, because of
     /// [`output_ends`](crate::Limits::output_ends). Otherwise output that is too much is cut, and ends nothing.

@@ -81,8 +81,8 @@ pub struct Policy {
     pub toolchains: Toolchains,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
-    /// Paths inside the workspace that stay read-only, besides `.git/hooks` and `.git/config`. Relative to
-    /// the workspace, or absolute and below it.
+    /// Paths inside the workspace that stay read-only, besides what git obeys (`.git/hooks`, `.git/config` and the like).
+    /// Relative to the workspace, or absolute and below it.
     pub protect: Vec<PathBuf>,
     /// Which protections may be missing.
     pub require: Requirements,

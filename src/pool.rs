@@ -5,10 +5,8 @@
 
 use std::{
     collections::VecDeque,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use crate::{Error, Policy, Session};
@@ -40,9 +38,14 @@ struct Stock {
     policy: Policy,
     /// How many sessions shall be ready.
     wanted: usize,
-    ready: Mutex<VecDeque<Session>>,
+    shelf: Mutex<Shelf>,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    ready: VecDeque<Session>,
     /// How many are being prepared.
-    coming: AtomicUsize,
+    coming: usize,
 }
 
 impl Pool {
@@ -54,16 +57,11 @@ impl Pool {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn fill(policy: &Policy, ready: usize) -> Result<Self, Error> {
-        let stock = Stock {
-            policy: policy.clone(),
-            wanted: ready,
-            ready: Mutex::default(),
-            coming: AtomicUsize::new(0),
-        };
+        let mut shelf = Shelf::default();
         for _ in 0..ready {
-            let session = Session::prepare(policy).await?;
-            stock.lock().push_back(session);
+            shelf.ready.push_back(Session::prepare(policy).await?);
         }
+        let stock = Stock { policy: policy.clone(), wanted: ready, shelf: Mutex::new(shelf) };
         Ok(Self { stock: Arc::new(stock) })
     }
 
@@ -83,29 +81,29 @@ impl Pool {
         }
     }
 
-    /// How many sessions are in stock.
+    /// How many sessions are in stock. One that somebody has killed is none.
     #[must_use]
     pub fn ready(&self) -> usize {
-        self.stock.lock().len()
+        self.stock.lock().ready.iter().filter(|session| !session.has_ended()).count()
     }
 }
 
 impl Stock {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Session>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The oldest one that still lives.
     fn take(&self) -> Option<Session> {
-        let mut ready = self.lock();
-        std::iter::from_fn(|| ready.pop_front()).find(|session| !session.has_ended())
+        let mut shelf = self.lock();
+        std::iter::from_fn(|| shelf.ready.pop_front()).find(|session| !session.has_ended())
     }
 
     /// Starts to prepare as many as are missing.
     fn fill_up(stock: &Arc<Self>) {
-        let there = stock.lock().len() + stock.coming.load(Relaxed);
-        for _ in there..stock.wanted {
-            let coming = Coming::one(stock);
+        let missing = stock.lock().order(stock.wanted);
+        let coming: Vec<Coming> = (0..missing).map(|_| Coming::to(stock)).collect();
+        for coming in coming {
             tokio::spawn(async move {
                 match Session::prepare(&coming.policy).await {
                     Ok(session) => coming.arrived(session),
@@ -117,21 +115,32 @@ impl Stock {
     }
 }
 
-/// A session that is being prepared, counted until it is there or given up. Does not keep the pool alive.
+impl Shelf {
+    /// How many are missing of so many: from now on these count as coming.
+    fn order(&mut self, wanted: usize) -> usize {
+        self.ready.retain(|session| !session.has_ended());
+        let missing = wanted.saturating_sub(self.ready.len() + self.coming);
+        self.coming += missing;
+        missing
+    }
+}
+
+/// A session that was ordered, counted until it is there or given up. Does not keep the pool alive.
 struct Coming {
     stock: Weak<Stock>,
     policy: Policy,
 }
 
 impl Coming {
-    fn one(stock: &Arc<Stock>) -> Self {
-        stock.coming.fetch_add(1, Relaxed);
+    fn to(stock: &Arc<Stock>) -> Self {
         Self { stock: Arc::downgrade(stock), policy: stock.policy.clone() }
     }
 
-    fn arrived(&self, session: Session) {
-        if let Some(stock) = self.stock.upgrade() {
-            stock.lock().push_back(session);
+    fn arrived(mut self, session: Session) {
+        if let Some(stock) = mem::take(&mut self.stock).upgrade() {
+            let mut shelf = stock.lock();
+            shelf.coming -= 1;
+            shelf.ready.push_back(session);
         }
     }
 }
@@ -139,7 +148,7 @@ impl Coming {
 impl Drop for Coming {
     fn drop(&mut self) {
         if let Some(stock) = self.stock.upgrade() {
-            stock.coming.fetch_sub(1, Relaxed);
+            stock.lock().coming -= 1;
         }
     }
 }

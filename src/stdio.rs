@@ -134,7 +134,8 @@ const LARGEST_PIPE: u64 = 1 << 20;
 /// The reading end of a command's stdout or stderr.
 ///
 /// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed, or is
-/// ended where [`Limits::output_ends`](crate::Limits::output_ends) says so; at the end of the stream the line `[kennel: output truncated, N bytes dropped]` follows what was kept.
+/// ended where [`Limits::output_ends`](crate::Limits::output_ends) says so; at the end of the stream the line
+/// `[kennel: output truncated, N bytes dropped]` follows what was kept.
 #[derive(Debug)]
 pub struct ChildOutput {
     pipe: pipe::Receiver,

@@ -177,7 +177,8 @@ enum Report {
     },
     /// A worker's init has begun; its pidfd comes with this message.
     6 = Born {},
-    /// The zygote takes orders, the worker takes a command, or the bridge takes connections: everything before was done, in that many microseconds.
+    /// The zygote takes orders, the worker takes a command, or the bridge takes connections: everything before was done, in
+    /// that many microseconds.
     7 = Ready { took_us: u64 },
     /// The socket of a [`Step::Listen`](crate::plan::Step::Listen) comes with this message.
     8 = Listening { kind: u32, port: u32 },

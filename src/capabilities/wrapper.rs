@@ -44,11 +44,11 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 /// spawns it and however.
 ///
 /// A session is prepared for the first command with the same capabilities, directory and runtime, and used for the
-/// others, which share a loopback where they have no network. It is served by the runtime in which it was made, and gone with it. At most 16 are kept in which nothing
-/// runs: of more, those go that were not used for the longest time. A command whose session has gone before it was spawned
-/// ends with status 125 and says so; it never runs unconfined. All sessions end with the wrapper, and with the process,
-/// even if that is killed; the sockets that a killed process leaves in its runtime directory are removed by the next one
-/// that looks there.
+/// others, which share a loopback where they have no network. It is served by the runtime in which it was made, and gone
+/// with it. At most 16 are kept in which nothing runs: of more, those go that were not used for the longest time. A
+/// command whose session has gone before it was spawned ends with status 125 and says so; it never runs unconfined. All
+/// sessions end with the wrapper, and with the process, even if that is killed; the sockets that a killed process leaves in
+/// its runtime directory are removed by the next one that looks there.
 ///
 /// ```
 /// use kennel::{Capabilities, Layer, Wrapper};
@@ -153,7 +153,8 @@ impl Wrapper {
     /// in its own process group; a layer of the operating system kills all.
     ///
     /// # Errors
-    /// Those of [`wrap`](Self::wrap), and everything that keeps the program from running.
+    /// Those of [`wrap`](Self::wrap), limits that a policy could not have ([`PolicyError`](crate::PolicyError)), and
+    /// everything that keeps the program from running.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -165,6 +166,7 @@ impl Wrapper {
         caps: &Capabilities,
         limits: &RunLimits,
     ) -> Result<(Output, Layer), Error> {
+        limits.limits().check()?;
         let wanted = Wanted::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
             let output = run::run(plain::command(&wanted), &wanted.program, limits).await?;

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeSet,
     ffi::{CStr, CString},
+    io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::{
     Error,
+    host::remedy::of_path,
     policy::{Protection, TmpLife},
 };
 
@@ -204,6 +206,12 @@ impl Emitter<'_> {
             Some((Ok(_), _)) => {
                 Err(refuse(target, place, "a directory is in its place on the host", "choose another target"))
             }
+            Some((Err(error), _)) if !is_missing(&error) => {
+                const OTHER: &str = "choose another target";
+                let reason = format!("its place in the granted directory cannot be looked at: {error}");
+                let remedy = of_path(&error, "run as a user who may reach it, or choose another target", OTHER);
+                Err(refuse(target, place, &reason, remedy))
+            }
             _ => Err(refuse(
                 target,
                 place,
@@ -308,6 +316,10 @@ pub(super) fn attributes(access: Access) -> u64 {
         // Read-only is about the node's own mode, owner and times: what it stands for is written all the same.
         Access::Device => RDONLY | NOSUID,
     }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn refuse(target: &Path, place: &Place, reason: &str, remedy: &str) -> Error {

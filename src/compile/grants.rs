@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error,
-    host::remedy::{is_shortage, of_call},
+    host::remedy::of_path,
     policy::{Mount, Profile, has_parent},
 };
 
@@ -27,6 +27,9 @@ const NOT_A_WORKSPACE: &[&str] = &[
 
 /// Resolves the workspace: a directory that the caller can list, wherever its links lead.
 pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
+    const NAME: &str = "name an existing directory with --workspace";
+    const REACH: &str = "run as a user who may reach the workspace";
+    const READ: &str = "run as a user who may read the workspace";
     let given = parts.caller.absolute(&parts.policy.workspace);
     let refused = |source: io::Error, remedy: &str| Error::Grant {
         what: "workspace",
@@ -34,20 +37,16 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         source,
         remedy: Some(remedy.to_owned()),
     };
-    let too_few = |source: io::Error| {
-        let remedy = of_call(&source).map(str::to_owned);
-        Error::Grant { what: "workspace", path: given.clone(), source, remedy }
+    let cannot = |error: io::Error, closed, otherwise| {
+        let remedy = of_path(&error, closed, otherwise);
+        refused(error, remedy)
     };
     let found = match given.is_absolute() {
         true => Source::resolve(&given),
         // The caller's own directory was removed. The kernel would still find it by `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
-    let source = found.map_err(|error| match error.raw_os_error() {
-        Some(errno) if is_shortage(errno) => too_few(error),
-        Some(libc::EACCES) => refused(error, "run as a user who may reach the workspace"),
-        _ => refused(error, "name an existing directory with --workspace"),
-    })?;
+    let source = found.map_err(|error| cannot(error, REACH, NAME))?;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
     }
@@ -56,10 +55,7 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
             io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
-    std::fs::read_dir(&source.path).map_err(|error| match error.raw_os_error() {
-        Some(errno) if is_shortage(errno) => too_few(error),
-        _ => refused(error, "run as a user who may read the workspace"),
-    })?;
+    std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
     Ok(source)
 }
 
@@ -145,7 +141,10 @@ fn bind(
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let source = Source::resolve(&path).map_err(|error| refused(error, Some("grant a path that exists")))?;
+    let source = Source::resolve(&path).map_err(|error| {
+        let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
+        refused(error, Some(remedy))
+    })?;
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
         let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";

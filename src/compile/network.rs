@@ -268,7 +268,7 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
 /// It lies in a writable grant, or a link on the way does.
 fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
     let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
-    if on_the_way(path)?.iter().any(|at| is_writable(at)) {
+    if on_the_way(what, path)?.iter().any(|at| is_writable(at)) {
         let reason = "commands could put another there: it is reached through a writable grant";
         return Err(in_reach(what, given, reason));
     }

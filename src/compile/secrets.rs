@@ -52,7 +52,8 @@ const OF_HOME: &[&str] = &[
     ".zsh_history",
 ];
 
-/// Of the system: what only root can read anyway, for when root asks.
+/// Of the system: what only root can read anyway, for when root asks. No link may be on the way: the view is asked for
+/// these very paths.
 const OF_SYSTEM: &[&str] = &[
     "/boot",
     "/etc/gshadow",
@@ -64,8 +65,12 @@ const OF_SYSTEM: &[&str] = &[
     "/etc/ssl/private",
     "/etc/sudoers",
     "/etc/sudoers.d",
+    "/run/containerd/containerd.sock",
+    "/run/docker.sock",
+    "/run/podman/podman.sock",
     "/var/lib/docker",
     "/var/lib/kubelet",
+    // Where that is no link to /run.
     "/var/run/docker.sock",
 ];
 
@@ -126,11 +131,12 @@ pub(crate) fn secrets_below<'p>(
 /// # Errors
 /// A writable grant shows it, or a link on the way to it.
 pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
-    if !on_the_way(directory)?.iter().any(|at| view.is_writable(at)) {
+    const WHAT: &str = "directory of sockets";
+    if !on_the_way(WHAT, directory)?.iter().any(|at| view.is_writable(at)) {
         return Ok(());
     }
     Err(Error::Grant {
-        what: "directory of sockets",
+        what: WHAT,
         path: directory.to_owned(),
         source: io::Error::other(
             "commands could put another program there: it is reached through a writable grant",

@@ -35,15 +35,18 @@ pub(super) struct Walk<'b> {
     /// The parts to come, the next one last.
     rest: Vec<OsString>,
     links: u32,
+    /// What it is that the path leads to, in messages.
+    what: &'static str,
 }
 
-/// Every place that decides where `path`, which is absolute, leads: links and `..` on the way, and its end.
+/// Every place that decides where `path`, which is absolute, leads: links and `..` on the way, and its end. Messages call
+/// it `what`.
 ///
 /// # Errors
 /// Where it is not allowed to look.
-pub(crate) fn on_the_way(path: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
     let root = Path::new("/");
-    let mut walk = Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0);
+    let mut walk = Walk { what, ..Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0) };
     let mut places = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
         match met {
@@ -58,9 +61,10 @@ pub(crate) fn on_the_way(path: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 impl<'b> Walk<'b> {
-    /// From the directory `from`, which has no link in it, along `path`, after `links` links on the way there.
+    /// To a protected path, from the directory `from`, which has no link in it, along `path`, after `links` links on the way
+    /// there.
     pub(super) fn new(base: &'b Path, from: &Path, path: &Path, links: u32) -> Self {
-        Self { base, here: from.to_owned(), rest: reversed(path), links }
+        Self { base, here: from.to_owned(), rest: reversed(path), links, what: "protected path" }
     }
 
     /// Links that were followed, those before the walk included.
@@ -112,7 +116,7 @@ impl<'b> Walk<'b> {
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
             Err(_) if !self.is_below_base() => Ok(None),
             Err(source) => Err(Error::Grant {
-                what: "protected path",
+                what: self.what,
                 path: self.here.clone(),
                 source,
                 remedy: Some("give yourself access to its directory".to_owned()),

@@ -37,6 +37,16 @@ pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     }
 }
 
+/// What can be done where a path of the host cannot be used: `closed` where its user may not go there, `otherwise` in
+/// most other cases.
+pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EACCES) => closed,
+        Some(errno) if is_shortage(errno) => shortage(errno).unwrap_or(otherwise),
+        _ => otherwise,
+    }
+}
+
 /// Whether there is not enough of something, which may be otherwise in a moment.
 pub(crate) fn is_shortage(errno: i32) -> bool {
     matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
@@ -123,6 +133,9 @@ impl Surroundings<'_> {
             ),
             (LandlockScope, _) => "use Linux 6.12 or later with landlock in the lsm= list, or set [require] \
                                    landlock_scope = \"if_available\""
+                .to_owned(),
+            (LandlockNetwork, _) => "use Linux 6.7 or later with landlock in the lsm= list, or set [require] \
+                                     landlock_network = \"if_available\""
                 .to_owned(),
             (Seccomp, _) => format!(
                 "use a kernel with CONFIG_SECCOMP_FILTER=y{}, or set [require] seccomp = \"if_available\"",
@@ -443,5 +456,6 @@ mod tests {
                 assert!(!on(&[], false, protection, errno).is_empty());
             }
         }
+        assert!(on(&[], false, Protection::LandlockNetwork, libc::ENOSYS).contains("6.7"));
     }
 }

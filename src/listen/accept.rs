@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -12,6 +13,7 @@ use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
+    time::timeout,
 };
 
 use super::{
@@ -19,7 +21,7 @@ use super::{
     connection::Connection,
     peer::Welcome,
     place::Place,
-    serve::{Wish, serve},
+    serve::{LAST, Wish, serve},
 };
 use crate::{Session, sys};
 
@@ -53,16 +55,25 @@ impl Door {
     pub(super) async fn keep(self) {
         let early = Arc::new(Semaphore::new(EARLY));
         let mut clients = JoinSet::new();
-        let last = loop {
-            tokio::select! {
-                Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
-                client = self.next(&early) => if let Some((connection, permit)) = client {
-                    clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
+        let last = {
+            let mut closed = pin!(self.session.live().closed());
+            loop {
+                tokio::select! {
+                    Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
+                    () = &mut closed => break None,
+                    client = self.next(&early) => if let Some((connection, permit)) = client {
+                        clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
+                    }
                 }
             }
         };
         let Self { listener, place, session, stopped, .. } = self;
         drop(listener);
+        if last.is_none() {
+            // Nothing runs any more. Those who wait for a command are told so.
+            let told = async { while clients.join_next().await.is_some() {} };
+            let _ = timeout(LAST, told).await;
+        }
         clients.shutdown().await;
         session.shutdown().await;
         drop(place);

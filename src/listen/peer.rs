@@ -1,7 +1,7 @@
 //! Who is at the other end of a connection: a process of our own user, in our own user namespace. What runs in a sandbox
 //! is in another one, however it came by the path of the socket. Root's sandboxes may have none of their own, so root's
-//! processes must be of our pid namespace as well, which no sandbox goes without. Sessions look at their clients, and clients at who
-//! listens: he is about to get descriptors and environment.
+//! processes must be of our pid namespace as well, which no sandbox goes without. Sessions look at their clients, and
+//! clients at who listens: he is about to get descriptors and environment.
 
 use std::{
     fmt, fs, io,

@@ -26,7 +26,7 @@ use crate::{Child, Command, Error, Outcome, Outlets, Session, Stdio, packet::Pac
 const FIRST: Duration = Duration::from_secs(5);
 
 /// How long a client may take to go away once it was told the end.
-const LAST: Duration = Duration::from_secs(2);
+pub(super) const LAST: Duration = Duration::from_secs(2);
 
 /// Whether a signal means to end whom it reaches.
 fn is_ending(number: i32) -> bool {

@@ -68,7 +68,8 @@ pub(crate) struct Live {
     span: tracing::Span,
 }
 
-/// Numbers only: a policy and the environment of whoever prepared it may hold secrets, and a plan is long.
+/// Numbers, and names of variables: a policy and the environment of whoever prepared it may hold secrets, and a plan is
+/// long.
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live")
@@ -261,6 +262,18 @@ impl Live {
     pub(crate) fn is_gone(&self) -> bool {
         let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent)
+    }
+
+    /// Waits until the zygote is gone, whoever ended it.
+    pub(crate) async fn closed(&self) {
+        loop {
+            match self.zygote.next().await {
+                Ok(Arrival::Closed) => return,
+                Ok(_) => {}
+                // For want of descriptors it cannot be watched now.
+                Err(_) => tokio::time::sleep(LAST_MOMENTS).await,
+            }
+        }
     }
 
     /// The error for a worker that is gone: with its session, or because somebody killed it.

@@ -29,7 +29,7 @@ impl Resolved {
     /// link on the way does. The root itself is in nobody's hands.
     pub(super) fn is_led_by<'p>(&self, mut roots: impl Iterator<Item = &'p Path>) -> bool {
         // Where one may not look, nobody can say.
-        let Ok(places) = on_the_way(&self.named) else { return true };
+        let Ok(places) = on_the_way("granted path", &self.named) else { return true };
         roots.any(|root| places.iter().any(|place| place != root && place.starts_with(root)))
     }
 }

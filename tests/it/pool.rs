@@ -3,9 +3,13 @@
 use std::time::{Duration, Instant};
 
 use kennel::{Error, Policy, Pool, Profile};
+use nix::sys::signal::Signal;
 use tokio::time::sleep;
 
-use crate::support::{patient, workspace};
+use crate::{
+    session::tree::{children, signal},
+    support::{is_alone, patient, workspace},
+};
 
 async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -52,12 +56,12 @@ async fn an_empty_pool_prepares_what_is_asked_for() {
     assert_eq!(pool.ready(), 0);
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_than_are_in_stock_can_be_had_at_once() {
     let dir = workspace();
     let pool = Pool::fill(&policy(dir.path()), 1).await.unwrap();
     let mut all = tokio::task::JoinSet::new();
-    for _ in 0..8 {
+    for _ in 0..16 {
         let pool = pool.clone();
         all.spawn(async move {
             let session = pool.checkout().await.unwrap();
@@ -67,7 +71,9 @@ async fn more_than_are_in_stock_can_be_had_at_once() {
     while let Some(said) = all.join_next().await {
         assert_eq!(said.unwrap(), "served\n");
     }
-    eventually("full again, and no more than that", || pool.ready() == 1).await;
+    eventually("full again", || pool.ready() == 1).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(pool.ready(), 1, "and no more than that");
 }
 
 #[tokio::test]
@@ -82,6 +88,19 @@ async fn a_session_that_died_in_stock_is_not_handed_out() {
         assert!(!session.has_ended());
         assert_eq!(said(&session, "echo served").await, "served\n");
     }
+}
+
+#[tokio::test]
+async fn a_session_that_was_killed_in_stock_is_replaced() {
+    if !is_alone("pool::a_session_that_was_killed_in_stock_is_replaced", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let pool = Pool::fill(&policy(dir.path()), 3).await.unwrap();
+    signal(children(std::process::id())[1], Signal::SIGKILL);
+    eventually("it is seen", || pool.ready() == 2).await;
+    drop(pool.checkout().await.unwrap());
+    eventually("full again", || pool.ready() == 3).await;
 }
 
 #[tokio::test]

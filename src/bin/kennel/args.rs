@@ -92,7 +92,7 @@ Examples:
   kennel session list
   kennel session stop a1
 
-The flags of `start` are those of `kennel run`. `stop` of a session that is not there is no error.";
+The flags of `start` are those of `kennel run` but --tty, --json and those of an overlay. `stop` of a session that is not there is no error.";
 
 const START_HELP: &str = "\
 Examples:
@@ -227,7 +227,7 @@ pub(crate) enum AuditAction {
     /// Check that no line of a log was changed, taken away or put in between.
     #[command(after_help = VERIFY_HELP)]
     Verify {
-        /// The hash of a line that must be in it: the last one of an earlier time.
+        /// The hash of a line that must be in the log, if it is one: the last one of an earlier time.
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.

@@ -12,6 +12,10 @@ const BROKEN: u8 = 1;
 /// Runs `kennel audit`.
 pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
     let AuditAction::Verify { head, files } = action;
+    if let (Some(head), [_, _, ..]) = (head, &files[..]) {
+        let reason = "a hash is that of a line in one log: name one FILE with it".to_owned();
+        return Err(Error::Command { what: "--head", value: head.clone(), reason });
+    }
     let mut code = ExitCode::SUCCESS;
     for file in files {
         let found = match verify_audit(file, head.as_deref()) {

@@ -18,9 +18,6 @@ use crate::{
     policy::{Overlay, Protection},
 };
 
-/// First kernel that mounts an overlay in a user namespace.
-const OLDEST: Version = Version(5, 11);
-
 /// First kernel with user extended attributes on tmpfs, without which a directory cannot take the place of another.
 const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
@@ -43,25 +40,20 @@ const REMOTE: [i64; 14] = [
     0x2003_0528,
 ];
 
-/// Whether this kernel has such an overlay.
+/// Whether this kernel has such an overlay. Every one that we run on mounts overlays in user namespaces.
 pub(super) fn kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
     let kernel = parts.host.kernel;
-    let lacking = |reason: String, remedy: &str| Error::Unavailable {
+    if wanted.upper.is_some() || kernel >= OLDEST_IN_MEMORY {
+        return Ok(());
+    }
+    Err(Error::Unavailable {
         protection: Protection::Root,
-        reason,
-        remedy: Some(remedy.to_owned()),
-    };
-    if kernel < OLDEST {
-        let reason = format!("Linux {kernel} mounts no overlay in a user namespace");
-        return Err(lacking(reason, "use Linux 5.11 or later, or go without --overlay"));
-    }
-    if wanted.upper.is_none() && kernel < OLDEST_IN_MEMORY {
-        let reason = format!("Linux {kernel} cannot keep the changes of an overlay in memory");
-        let remedy =
-            "name an empty directory on ext4, XFS or btrfs with --overlay-upper, or use Linux 6.6 or later";
-        return Err(lacking(reason, remedy));
-    }
-    Ok(())
+        reason: format!("Linux {kernel} cannot keep the changes of an overlay in memory"),
+        remedy: Some(
+            "name an empty directory on ext4, XFS or btrfs with --overlay-upper, or use Linux 6.6 or later"
+                .to_owned(),
+        ),
+    })
 }
 
 /// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.

@@ -50,6 +50,10 @@ fn what_was_changed_is_found() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(stderr(&output).contains(line) && stderr(&output).contains("to mend it"), "{output:?}");
     }
+    // A hash is that of one log.
+    let output = verify(&["--head", head, log.path().to_str().unwrap()], &log.path());
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("name one FILE"), "{output:?}");
     let output = verify(&[], Path::new("/nonexistent/log"));
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("/nonexistent/log: No such file"), "{output:?}");

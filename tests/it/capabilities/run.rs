@@ -66,6 +66,22 @@ async fn output_beyond_the_cap_is_dropped_and_counted() {
     }
 }
 
+/// Not a cap that nothing fits in, or a time that is up at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_that_no_policy_could_have_are_errors() {
+    let place = Place::new();
+    for caps in both() {
+        for limits in [
+            RunLimits { output: Some(0), ..RunLimits::default() },
+            RunLimits { timeout: Some(Duration::ZERO), ..RunLimits::default() },
+            RunLimits { timeout: Some(Duration::MAX), ..RunLimits::default() },
+        ] {
+            let result = place.wrapper.run("true", [""; 0], place.path(), &caps, &limits).await;
+            assert!(matches!(result, Err(Error::Policy(_))), "{limits:?}: {result:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_the_future_kills_it() {
     let place = Place::new();

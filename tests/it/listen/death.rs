@@ -104,12 +104,15 @@ async fn session_that_was_shut_down_tells_its_clients_and_stops_listening() {
     let (dir, runtime) = (workspace(), runtime());
     let session = Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path())).await.unwrap();
     let listening = session.listen_in(runtime.path().join("r"), "a").unwrap();
-    session.shutdown().await;
     let mut client = std::process::Command::new(listening.client());
-    client.current_dir(&dir).arg(listening.socket()).arg("true");
-    let output = tokio::task::spawn_blocking(move || client.output().unwrap()).await.unwrap();
-    assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("the session has ended"), "{output:?}");
+    client.current_dir(&dir).arg(listening.socket()).args(["sh", "-c", HEARTBEAT]).stderr(Stdio::piped());
+    let client = client.spawn().unwrap();
+    until("the heart beats", || beats(dir.path()) > 2);
+    session.shutdown().await;
+    // Also where no other client comes that could see it.
     tokio::time::timeout(patient(Duration::from_secs(5)), listening.stopped()).await.unwrap();
     assert!(!listening.socket().exists());
+    let output = tokio::task::spawn_blocking(move || client.wait_with_output().unwrap()).await.unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("the session has ended"), "{output:?}");
 }

@@ -5,9 +5,14 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
 };
 
-use kennel::{ChangeKind, Error, FileKind, OverlayError, Policy, Profile, Session};
+use kennel::{ChangeKind, Error, FileKind, OverlayError, Policy, Profile, Session, Stdio};
+use tokio::io::AsyncReadExt;
 
 use super::{changes, commit, is_without_temporaries, require_overlay, session, shell, workspace};
+use crate::{
+    session::tree::{descendants, lives},
+    support::is_alone,
+};
 
 #[tokio::test]
 async fn changes_are_seen_inside_and_not_outside_until_they_are_committed() {
@@ -189,7 +194,7 @@ async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile(
     let mut child = session
         .command("sh")
         .args(["-c", "echo x > x; cat"])
-        .stdin(kennel::Stdio::piped())
+        .stdin(Stdio::piped())
         .spawn()
         .await
         .unwrap();
@@ -199,6 +204,32 @@ async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile(
     child.wait().await.unwrap();
     assert_eq!(commit(&session).await, ["A x"]);
     shell(&session, "cat x").await;
+}
+
+/// A process with much memory takes its time to be gone.
+#[tokio::test]
+async fn a_commit_begins_when_all_that_was_killed_is_gone() {
+    require_overlay!();
+    let test = "overlay::basics::a_commit_begins_when_all_that_was_killed_is_gone";
+    if !is_alone(test, "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let script = "x=$(head -c 80000000 /dev/zero | tr '\\0' x); echo ready; read -r line";
+    let mut command = session.command("sh");
+    command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().await.unwrap();
+    let mut said = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).await.unwrap();
+    let resident = |pid: u32| fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = |pid| resident(pid).split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    let large: Vec<u32> =
+        descendants(std::process::id()).into_iter().filter(|&pid| pages(pid) > 15_000).collect();
+    assert!(!large.is_empty());
+    drop(child);
+    assert!(commit(&session).await.is_empty());
+    assert!(!large.into_iter().any(lives), "it is there still");
 }
 
 #[tokio::test]

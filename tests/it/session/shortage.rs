@@ -6,7 +6,7 @@ use kennel::{Error, Session};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::{
-    alone, eventually, in_time, policy, session, shell,
+    alone, eventually, in_time, policy, ready, session, shell,
     tree::{children, zygote},
 };
 use crate::support::{has, only_as_user, require, workspace};
@@ -157,6 +157,32 @@ fn many_commands_beyond_the_descriptors_are_errors_and_not_hangs() {
             shell(&session, "true").await;
         }
         assert_eq!(session.stats().running, 0);
+    });
+}
+
+/// A wall that has to be put up again is not forgotten because there was no room for it once.
+#[test]
+fn walls_that_were_replaced_without_descriptors_are_put_up_later() {
+    alone("shortage::walls_that_were_replaced_without_descriptors_are_put_up_later", async || {
+        let dir = workspace();
+        let config = dir.path().join(".git/config");
+        fs::create_dir(dir.path().join(".git")).unwrap();
+        fs::write(&config, "[core]\n").unwrap();
+        let session = session(dir.path()).await;
+        let running = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
+        fs::write(dir.path().join("new"), "[user]\n").unwrap();
+        fs::rename(dir.path().join("new"), &config).unwrap();
+        eventually("ready workers", || session.stats().ready == 2).await;
+        let before = room_for(0);
+        assert!(!worked(in_time(session.command("true").output()).await, libc::EMFILE));
+        restore(before);
+        for _ in 0..6 {
+            let script = "echo x >> .git/config";
+            let output = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
+            assert!(!output.status.success());
+        }
+        drop(running);
+        assert_eq!(fs::read_to_string(&config).unwrap(), "[user]\n");
     });
 }
 
