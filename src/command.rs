@@ -165,7 +165,7 @@ impl Command {
     }
 
     /// Whether dropping the [`Child`] ends the sandbox. Default: true. With false it lives on in the background of
-    /// the runtime, and ends with it.
+    /// the runtime, and ends with it; dropped outside of a runtime, it ends at once.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Self {
         self.kill_on_drop = kill;
         self

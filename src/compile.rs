@@ -23,6 +23,7 @@ pub(crate) mod overlay;
 mod parts;
 mod pin;
 mod protect;
+mod reach;
 mod renew;
 pub(crate) mod request;
 mod rooms;
@@ -43,7 +44,8 @@ pub(crate) use self::{
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
     parts::{OwnProgram, Shape, Subject, users},
-    secrets::{secrets_below, sockets_out_of_reach},
+    reach::sockets_out_of_reach,
+    secrets::secrets_below,
     section::Section,
     system::is_of_system,
     toolchains::deciding,
@@ -146,7 +148,7 @@ fn finish_for(
     };
     let (view, mut protected) = view_of(&parts, workspace.as_ref())?;
     let merged = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
-    network::check_reach(&view, &parts)?;
+    reach::check(&view, &parts)?;
     let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
     let (footing, again) = match shape {
         // No mount of it is ever put up again.

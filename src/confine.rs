@@ -15,11 +15,9 @@ use nix::errno::Errno;
 pub use self::open::{OpenHow, open_beneath};
 use crate::{
     failure::{self, Boundary, Class, Details, Failure},
+    host::MOST_LINKS,
     policy::without_dots,
 };
-
-/// As many links as the kernel follows, path_resolution(7).
-const MOST_LINKS: u32 = 40;
 
 /// Why a path is not used.
 #[derive(Debug, thiserror::Error)]

@@ -143,6 +143,9 @@ pub(crate) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
+/// As many links as path_resolution(7) follows.
+pub(crate) const MOST_LINKS: u32 = 40;
+
 /// openat2(2), O_PATH, of a path that must have no link in it. Linux 5.6.
 pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()

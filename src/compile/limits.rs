@@ -15,7 +15,7 @@ use crate::{
     Enforcement, Error,
     cgroup::Controller,
     enforcement::State,
-    policy::{Policy, Protection, Requirement, Span},
+    policy::{Protection, Requirement, Span},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -50,74 +50,13 @@ pub(super) fn limits(
     payload: &mut Section,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    let policy = parts.policy;
-    let wanted = &policy.limits;
-    let mut limit = Limiter { policy, payload, enforcement };
+    let mut limit = Limiter { parts: *parts, payload, enforcement };
     limit.set(Protection::CoreDumps, libc::RLIMIT_CORE, NO_CORE);
     limit.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")?;
-    let groups = parts.groups;
-    let whose = match parts.shape {
-        Shape::OneShot => "with all that the command starts",
-        Shape::Session { .. } => "all commands of the session together",
-    };
-    if let Some(memory) = wanted.memory {
-        if groups.hold(Controller::Memory) {
-            let swap = wanted.swap.map_or_else(|| "none".to_owned(), |size| size.to_string());
-            limit.hold(Protection::Memory, &format!("memory.max {memory}, swap {swap}, {whose}"));
-        } else {
-            limit.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
-            let lack = groups.lack(Controller::Memory);
-            let swapped = if wanted.swap.is_some() { SWAP_BY_NOTHING } else { "" };
-            let detail = format!("{MEMORY_BY_RLIMIT}{swapped}");
-            limit.fall_back(Protection::Memory, State::Degraded, &detail, lack)?;
-        }
-    }
-    if let Some(pids) = wanted.pids.filter(|_| groups.hold(Controller::Pids)) {
-        limit.hold(Protection::Pids, &format!("pids.max {pids}, {whose}"));
-    }
-    if let Some(Pids { by, state, how }) = pids::kept(parts) {
-        if let By::Rlimit(most) = by {
-            limit.set(Protection::Pids, libc::RLIMIT_NPROC, most);
-        }
-        match state {
-            State::Enforced => limit.say(Protection::Pids, state, &how)?,
-            _ => limit.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids))?,
-        }
-    }
-    let of_groups_alone = [
-        (wanted.cpus.map(|cpus| format!("cpu.max {cpus}")), Controller::Cpu, Protection::Cpus),
-        (
-            wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}")),
-            Controller::Cpuset,
-            Protection::Cpuset,
-        ),
-        (wanted.io.map(|io| format!("io.max {io}")), Controller::Io, Protection::Io),
-    ];
-    for (wanted, controller, protection) in of_groups_alone {
-        match wanted {
-            Some(how) if groups.hold(controller) => limit.hold(protection, &format!("{how}, {whose}")),
-            Some(_) => limit.fall_back(
-                protection,
-                State::Off,
-                "needs a delegated cgroup v2",
-                groups.lack(controller),
-            )?,
-            None => {}
-        }
-    }
-    if let Some(span) = wanted.cpu_time {
-        limit.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
-        limit.say(Protection::CpuTime, State::Degraded, "RLIMIT_CPU: of each process, in whole seconds")?;
-    }
-    if wanted.open_files.is_some() {
-        // Set with the limits of the command, when all its descriptors have come.
-        limit.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
-    }
-    if let Some(size) = wanted.file_size {
-        limit.set(Protection::FileSize, libc::RLIMIT_FSIZE, size.bytes());
-        limit.say(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
-    }
-    Ok(())
+    limit.memory()?;
+    limit.pids()?;
+    limit.of_groups_alone()?;
+    limit.of_each_process()
 }
 
 /// What is not counted was tried: shared mappings, memfd_create(2), System V shared memory, tmpfs. RLIMIT_AS would count
@@ -143,14 +82,95 @@ fn seconds(span: Span) -> u64 {
 }
 
 struct Limiter<'l> {
-    policy: &'l Policy,
+    parts: Parts<'l>,
     payload: &'l mut Section,
     enforcement: &'l mut Enforcement,
 }
 
 impl Limiter<'_> {
+    fn memory(&mut self) -> Result<(), Error> {
+        let Parts { policy, groups, .. } = self.parts;
+        let Some(memory) = policy.limits.memory else { return Ok(()) };
+        let swap = policy.limits.swap;
+        if groups.hold(Controller::Memory) {
+            let swap = swap.map_or_else(|| "none".to_owned(), |size| size.to_string());
+            let detail = format!("memory.max {memory}, swap {swap}, {}", self.whose());
+            self.hold(Protection::Memory, &detail);
+            return Ok(());
+        }
+        self.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
+        let swapped = if swap.is_some() { SWAP_BY_NOTHING } else { "" };
+        let detail = format!("{MEMORY_BY_RLIMIT}{swapped}");
+        self.fall_back(Protection::Memory, State::Degraded, &detail, groups.lack(Controller::Memory))
+    }
+
+    fn pids(&mut self) -> Result<(), Error> {
+        let Parts { policy, groups, .. } = self.parts;
+        if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
+            let detail = format!("pids.max {pids}, {}", self.whose());
+            self.hold(Protection::Pids, &detail);
+        }
+        let Some(Pids { by, state, how }) = pids::kept(&self.parts) else { return Ok(()) };
+        if let By::Rlimit(most) = by {
+            self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
+        }
+        match state {
+            State::Enforced => self.say(Protection::Pids, state, &how),
+            _ => self.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids)),
+        }
+    }
+
+    fn of_groups_alone(&mut self) -> Result<(), Error> {
+        let Parts { policy, groups, .. } = self.parts;
+        let wanted = &policy.limits;
+        let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
+        let cpuset = wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}"));
+        let io = wanted.io.map(|io| format!("io.max {io}"));
+        for (how, controller, protection) in [
+            (cpus, Controller::Cpu, Protection::Cpus),
+            (cpuset, Controller::Cpuset, Protection::Cpuset),
+            (io, Controller::Io, Protection::Io),
+        ] {
+            let Some(how) = how else { continue };
+            if groups.hold(controller) {
+                let detail = format!("{how}, {}", self.whose());
+                self.hold(protection, &detail);
+            } else {
+                let lack = groups.lack(controller);
+                self.fall_back(protection, State::Off, "needs a delegated cgroup v2", lack)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn of_each_process(&mut self) -> Result<(), Error> {
+        let wanted = &self.parts.policy.limits;
+        if let Some(span) = wanted.cpu_time {
+            self.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
+            let detail = "RLIMIT_CPU: of each process, in whole seconds";
+            self.say(Protection::CpuTime, State::Degraded, detail)?;
+        }
+        if wanted.open_files.is_some() {
+            // Set with the limits of the command, when all its descriptors have come.
+            self.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
+        }
+        if let Some(size) = wanted.file_size {
+            self.set(Protection::FileSize, libc::RLIMIT_FSIZE, size.bytes());
+            self.say(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
+        }
+        Ok(())
+    }
+
+    /// What a group of the sandbox holds.
+    fn whose(&self) -> &'static str {
+        match self.parts.shape {
+            Shape::OneShot => "with all that the command starts",
+            Shape::Session { .. } => "all commands of the session together",
+        }
+    }
+
     fn set(&mut self, protection: Protection, resource: libc::__rlimit_resource_t, value: u64) {
-        self.payload.push_by(self.policy, protection, &rlimit(resource, value));
+        self.payload.push_by(self.parts.policy, protection, &rlimit(resource, value));
     }
 
     /// A cgroup holds it.
@@ -167,7 +187,7 @@ impl Limiter<'_> {
         lack: Option<Lack>,
     ) -> Result<(), Error> {
         let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
-        if self.policy.effective_requirement(protection) == Requirement::Required {
+        if self.parts.policy.effective_requirement(protection) == Requirement::Required {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
             return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
         }
@@ -176,7 +196,7 @@ impl Limiter<'_> {
     }
 
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
-        let required = self.policy.effective_requirement(protection) == Requirement::Required;
+        let required = self.parts.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
             return Err(Error::Unavailable {
                 protection,

@@ -3,7 +3,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::fs::MetadataExt,
     path::Path,
@@ -19,12 +18,11 @@ use super::{
     source::Source,
     system,
     view::{Access, Node, View},
-    walk::on_the_way,
 };
 use crate::{
     Enforcement, Error, PolicyError,
     enforcement::State,
-    policy::{Audit, ForeignProxy, Network, NetworkMode, Profile, Protection},
+    policy::{Network, NetworkMode, Profile, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
 };
 
@@ -260,56 +258,6 @@ pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
             view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
         }
     }
-}
-
-/// Refuses a path that is opened outside and that commands could lead elsewhere: what they wrote decides then.
-///
-/// # Errors
-/// It lies in a writable grant, or a link on the way does.
-fn out_of_reach(view: &View, what: &'static str, given: &Path, path: &Path) -> Result<(), Error> {
-    let is_writable = |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
-    if on_the_way(what, path)?.iter().any(|at| is_writable(at)) {
-        let reason = "commands could put another there: it is reached through a writable grant";
-        return Err(in_reach(what, given, reason));
-    }
-    Ok(())
-}
-
-fn in_reach(what: &'static str, given: &Path, reason: &'static str) -> Error {
-    let remedy = Some("name a place outside of what is granted writable".to_owned());
-    Error::Grant { what, path: given.to_owned(), source: io::Error::other(reason), remedy }
-}
-
-/// Refuses a log that is granted writable itself, on whatever day.
-///
-/// # Errors
-/// It is.
-fn not_granted(view: &View, audit: &Audit, path: &Path) -> Result<(), Error> {
-    let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
-    let is_log = |source: &Source| {
-        source.path.parent() == directory.as_deref()
-            && source.path.file_name().is_some_and(|name| audit.is_called(name))
-    };
-    match view.writable().any(|(_, source)| is_log(source)) {
-        true => Err(in_reach("audit log", &audit.path, "commands could write to it: it is a writable grant")),
-        false => Ok(()),
-    }
-}
-
-/// Refuses what is opened outside and lies in reach of commands.
-///
-/// # Errors
-/// The audit log or the proxy's socket lies in a writable grant, or a link on the way does; the log is one.
-pub(super) fn check_reach(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
-    let absolute = |path: &Path| parts.caller.absolute(path);
-    if let Some(audit) = &parts.policy.audit {
-        out_of_reach(view, "audit log", &audit.path, &absolute(&audit.path))?;
-        not_granted(view, audit, &absolute(&audit.path))?;
-    }
-    if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy {
-        out_of_reach(view, "proxy socket", unix, &absolute(unix))?;
-    }
-    Ok(())
 }
 
 /// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is

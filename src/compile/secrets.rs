@@ -3,7 +3,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
     path::{Path, PathBuf},
 };
 
@@ -11,7 +10,6 @@ use super::{
     Parts, pin,
     source::{Kind, Source},
     view::{Node, View},
-    walk::on_the_way,
 };
 use crate::{Error, caller::Caller, listen::Directory, policy::Protection};
 
@@ -124,25 +122,6 @@ pub(crate) fn secrets_below<'p>(
 ) -> Vec<PathBuf> {
     let of_homes = of_homes(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
     of_homes.filter(|path| crate::host::exists(path)).collect()
-}
-
-/// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
-///
-/// # Errors
-/// A writable grant shows it, or a link on the way to it.
-pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
-    const WHAT: &str = "directory of sockets";
-    if !on_the_way(WHAT, directory)?.iter().any(|at| view.is_writable(at)) {
-        return Ok(());
-    }
-    Err(Error::Grant {
-        what: WHAT,
-        path: directory.to_owned(),
-        source: io::Error::other(
-            "commands could put another program there: it is reached through a writable grant",
-        ),
-        remedy: Some("have the sockets outside of what is granted writable".to_owned()),
-    })
 }
 
 /// Whether `path` is a secret or lies in one.

@@ -8,10 +8,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use crate::Error;
-
-/// As many links as path_resolution(7) follows.
-pub(super) const MOST_LINKS: u32 = 40;
+use crate::{Error, host::MOST_LINKS};
 
 /// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.
 #[derive(Debug)]

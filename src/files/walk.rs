@@ -20,10 +20,7 @@ use nix::{
 };
 
 use super::kind;
-use crate::sys;
-
-/// As many links as the kernel follows, path_resolution(7).
-const MOST_LINKS: u32 = 40;
+use crate::{host::MOST_LINKS, sys};
 
 /// How often a walk is begun again that met a rename or mount elsewhere on its way up.
 const MOST_TRIES: u32 = 1000;

@@ -134,9 +134,11 @@ impl Surroundings<'_> {
             (LandlockScope, _) => "use Linux 6.12 or later with landlock in the lsm= list, or set [require] \
                                    landlock_scope = \"if_available\""
                 .to_owned(),
-            (LandlockNetwork, _) => "use Linux 6.7 or later with landlock in the lsm= list, or set [require] \
+            (LandlockNetwork, _) => {
+                "use Linux 6.7 or later with landlock in the lsm= list, or set [require] \
                                      landlock_network = \"if_available\""
-                .to_owned(),
+                    .to_owned()
+            }
             (Seccomp, _) => format!(
                 "use a kernel with CONFIG_SECCOMP_FILTER=y{}, or set [require] seccomp = \"if_available\"",
                 self.filter_too("seccomp"),

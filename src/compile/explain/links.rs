@@ -11,11 +11,8 @@ use nix::fcntl::{OFlag, readlinkat};
 
 use crate::{
     compile::view::{Node, View},
-    host::open_without_links,
+    host::{MOST_LINKS, open_without_links},
 };
-
-/// As many as the kernel follows.
-const MOST_LINKS: usize = 40;
 
 /// More parts than that no path of the kernel's has.
 const MOST_PARTS: usize = 4096;

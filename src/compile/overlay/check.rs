@@ -57,7 +57,12 @@ pub(super) fn kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
 }
 
 /// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
-pub(super) fn upper(parts: &Parts<'_>, view: &View, workspace: &Source, given: &Path) -> Result<Source, Error> {
+pub(super) fn upper(
+    parts: &Parts<'_>,
+    view: &View,
+    workspace: &Source,
+    given: &Path,
+) -> Result<Source, Error> {
     const REMEDY: &str =
         "name an empty directory of your own, outside of the workspace and of what is granted writable";
     let path = parts.caller.absolute(given);

@@ -183,7 +183,8 @@ fn toolchains_of_home_are_visible_read_only_without_credentials() {
     let registry = path(".cargo/registry");
     let output = run(&["--mask", registry.to_str().unwrap()], "ls -A ~/.cargo; ls -A ~/.cargo/registry");
     assert!(output.status.success() && stdout(&output) == "bin\nregistry", "{output:?}");
-    let output = run(&["--mask", path(".cargo").to_str().unwrap()], "mine; ls -A ~/.cargo; ~/.cargo/bin/tool");
+    let output =
+        run(&["--mask", path(".cargo").to_str().unwrap()], "mine; ls -A ~/.cargo; ~/.cargo/bin/tool");
     assert_eq!(stdout(&output), "ran", "{output:?}");
     assert!(stderr(&output).contains("tool: not found"), "{output:?}");
     let output = run(&["--toolchains", "none"], "mine; ls -A ~");

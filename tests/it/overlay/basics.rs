@@ -191,13 +191,8 @@ async fn nothing_is_committed_while_a_command_runs_and_nothing_starts_meanwhile(
     require_overlay!();
     let dir = workspace();
     let session = session(dir.path()).await;
-    let mut child = session
-        .command("sh")
-        .args(["-c", "echo x > x; cat"])
-        .stdin(Stdio::piped())
-        .spawn()
-        .await
-        .unwrap();
+    let mut child =
+        session.command("sh").args(["-c", "echo x > x; cat"]).stdin(Stdio::piped()).spawn().await.unwrap();
     let running = session.commit().await;
     assert!(matches!(running, Err(Error::Overlay(OverlayError::Running))), "{running:?}");
     drop(child.stdin.take());

@@ -1,0 +1,68 @@
+//! What is opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide then.
+
+use std::{io, path::Path};
+
+use super::{Parts, source::Source, view::View, walk::on_the_way};
+use crate::{
+    Error,
+    policy::{Audit, ForeignProxy},
+};
+
+const LED: &str = "commands could put another there: it is reached through a writable grant";
+const ELSEWHERE: &str = "name a place outside of what is granted writable";
+
+/// Refuses what the policy has opened outside, in reach of commands.
+///
+/// # Errors
+/// There is such a thing.
+pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
+    let absolute = |path: &Path| parts.caller.absolute(path);
+    if let Some(audit) = &parts.policy.audit {
+        let path = absolute(&audit.path);
+        if is_led(view, "audit log", &path)? {
+            return Err(in_reach("audit log", &audit.path, LED, ELSEWHERE));
+        }
+        if is_granted(view, audit, &path) {
+            let reason = "commands could write to it: it is a writable grant";
+            return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
+        }
+    }
+    if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy
+        && is_led(view, "proxy socket", &absolute(unix))?
+    {
+        return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
+    }
+    Ok(())
+}
+
+/// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
+///
+/// # Errors
+/// A writable grant shows it, or a link on the way to it.
+pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
+    const WHAT: &str = "directory of sockets";
+    match is_led(view, WHAT, directory)? {
+        true => Err(in_reach(WHAT, directory, LED, "have the sockets outside of what is granted writable")),
+        false => Ok(()),
+    }
+}
+
+/// Whether commands decide where `path` leads: they may write where it lies, or where a link on the way does.
+fn is_led(view: &View, what: &'static str, path: &Path) -> Result<bool, Error> {
+    Ok(on_the_way(what, path)?.iter().any(|at| view.is_writable(at)))
+}
+
+/// Whether a log is granted writable itself, on whatever day.
+fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
+    let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let is_log = |source: &Source| {
+        source.path.parent() == directory.as_deref()
+            && source.path.file_name().is_some_and(|name| audit.is_called(name))
+    };
+    view.writable().any(|(_, source)| is_log(source))
+}
+
+fn in_reach(what: &'static str, given: &Path, reason: &'static str, remedy: &str) -> Error {
+    let (path, source) = (given.to_owned(), io::Error::other(reason));
+    Error::Grant { what, path, source, remedy: Some(remedy.to_owned()) }
+}
