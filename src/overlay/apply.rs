@@ -20,10 +20,7 @@ use nix::{
     unistd::{AccessFlags, faccessat},
 };
 
-use self::{
-    inode::change_mode,
-    record::{Above, Opened, Others},
-};
+use self::record::{Above, Opened, Others};
 use super::{
     Committed, Refusal, Refused,
     clock::changed,
@@ -31,7 +28,7 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{self, Changed, Tree},
+    tree::{self, Changed, Tree, change_mode},
 };
 use crate::files::{FileKind, kind};
 
@@ -41,8 +38,12 @@ struct Commit<'c> {
     workspace: Tree<'c>,
     /// Whether `.git` was not there.
     is_new: bool,
+    /// What is deleted when all else is done, by path.
+    deletions: &'c [Found],
     /// Modes that directories get once everything in them is done.
     modes: Vec<Opened>,
+    /// Modes that directories get last of all.
+    last_modes: Vec<Opened>,
     /// Directories that this commit made, by what they are.
     made: HashMap<PathBuf, (u64, u64)>,
 }
@@ -56,15 +57,24 @@ pub(super) fn commit(
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
-    let mut commit = Commit { ledger, changed, workspace, is_new, modes: Vec::new(), made: HashMap::new() };
     // What a command moved is a deletion and an addition: nothing goes before all that can come has come.
     let (puts, deletions): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|found| found.upper.is_some() || found.unreadable.is_some());
+    let mut commit = Commit {
+        ledger,
+        changed,
+        workspace,
+        is_new,
+        deletions: &deletions,
+        modes: Vec::new(),
+        last_modes: Vec::new(),
+        made: HashMap::new(),
+    };
     let mut done = Committed::default();
     let failed = commit.puts(puts, state, &mut done);
-    for found in deletions {
-        let applied = commit.deletion(&found, failed, state);
-        done.add(&found, applied);
+    for found in &deletions {
+        let applied = commit.deletion(found, failed, state);
+        done.add(found, applied);
     }
     commit.finish(state);
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
@@ -213,15 +223,26 @@ impl Commit<'_> {
     }
 
     /// Gives the directories their modes that are done with before `next`, so that no more are held than lie in each
-    /// other. In one that is closed by that something may be deleted later: it is opened up again then.
+    /// other. In one that is closed by that something may be deleted later: it is opened up again then. Where nobody could
+    /// even look for what is deleted, it stays open until that is gone.
     fn leave(&mut self, next: &Path, state: &mut State) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
-            opened.close(state);
+            if !opened.last.contains(Mode::S_IXUSR) && self.deletes_in(&opened.path) {
+                self.last_modes.push(opened);
+            } else {
+                opened.close(state);
+            }
         }
     }
 
+    /// Whether something is to be deleted in a directory.
+    fn deletes_in(&self, directory: &Path) -> bool {
+        let before = self.deletions.partition_point(|found| *found.path < *directory);
+        self.deletions.get(before).is_some_and(|found| found.path.starts_with(directory))
+    }
+
     fn finish(&mut self, state: &mut State) {
-        while let Some(opened) = self.modes.pop() {
+        for opened in self.modes.drain(..).rev().chain(self.last_modes.drain(..)) {
             opened.close(state);
         }
     }

@@ -148,7 +148,7 @@ fn mode_of(held: &OwnedFd) -> nix::Result<Mode> {
 }
 
 /// chmod(2) of what is held, which the link in /proc leads to.
-fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
+pub(super) fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
     let path = format!("/proc/self/fd/{}", held.as_raw_fd());
     fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }

@@ -1,18 +1,10 @@
 //! Contents, attributes, modes and times of one file.
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    io,
-    os::fd::{AsRawFd, OwnedFd},
-};
+use std::{ffi::OsString, fs::File, io, os::fd::OwnedFd};
 
-use nix::{
-    fcntl::AT_FDCWD,
-    sys::{
-        stat::{FchmodatFlags, FileStat, Mode, UtimensatFlags, fchmodat, utimensat},
-        time::TimeSpec,
-    },
+use nix::sys::{
+    stat::{FileStat, Mode, UtimensatFlags, utimensat},
+    time::TimeSpec,
 };
 use xattr::FileExt;
 
@@ -48,12 +40,6 @@ pub(super) fn mode(of: &FileStat) -> Mode {
 pub(super) fn times(of: &FileStat) -> [TimeSpec; 2] {
     let (seconds, nanos) = modified(of);
     [TimeSpec::new(of.st_atime, of.st_atime_nsec), TimeSpec::new(seconds, nanos)]
-}
-
-/// chmod(2) of what is held, which the link in /proc leads to.
-pub(super) fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
-    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }
 
 impl Temporary {

@@ -15,7 +15,7 @@ use xattr::FileExt;
 
 use super::{
     Commit, Refusal,
-    inode::{self, change_mode, mode, set_attributes, times, without_attribute},
+    inode::{self, mode, set_attributes, times, without_attribute},
     record::Opened,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
         ledger::State,
         place::Temporary,
         scan::{Found, OPAQUE},
-        tree::{self, Tree},
+        tree::{self, Tree, change_mode},
     },
 };
 

@@ -12,10 +12,14 @@ use nix::{
     sys::stat::{FileStat, Mode, fstat},
 };
 
-use super::{Refusal, inode::change_mode};
+use super::Refusal;
 use crate::{
     files::{FileKind, kind},
-    overlay::{ledger::State, scan::Found, tree::Tree},
+    overlay::{
+        ledger::State,
+        scan::Found,
+        tree::{Tree, change_mode},
+    },
 };
 
 /// A directory that is open to us, and the mode it gets when everything in it is done.

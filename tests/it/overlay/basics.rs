@@ -96,6 +96,28 @@ async fn modes_links_attributes_times_and_sizes_are_carried_over() {
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// In a directory that its owner may not search nobody finds what is to be deleted, so it is closed last: the others come
+/// after it by their names.
+#[tokio::test]
+async fn what_a_command_deletes_in_directories_that_it_closes_is_deleted() {
+    require_overlay!();
+    for closed in [0o600, 0o400, 0] {
+        let dir = workspace();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("n/m")).unwrap();
+        ["n/f", "n/m/f", "n/m/kept", "z"].iter().for_each(|name| fs::write(at(name), "old").unwrap());
+        let session = session(dir.path()).await;
+        let script = format!("rm n/f n/m/f; chmod {closed:o} n/m n; echo x > y; echo x > z");
+        shell(&session, &script).await;
+        assert_eq!(commit(&session).await, ["M n/", "D n/f", "M n/m/", "D n/m/f", "A y", "M z"]);
+        for name in ["n", "n/m"] {
+            assert_eq!(fs::metadata(at(name)).unwrap().mode() & 0o7777, closed, "{name}");
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        assert!(!at("n/f").exists() && !at("n/m/f").exists() && at("n/m/kept").exists(), "{closed:o}");
+    }
+}
+
 #[tokio::test]
 async fn directories_keep_their_sticky_bit() {
     require_overlay!();
