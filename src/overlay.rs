@@ -212,7 +212,8 @@ impl Session {
                 let (mut state, changed) = (ledger.state(), Changed::of(ledger.upper()));
                 let found = scan::scan(&ledger, &state, &changed)?;
                 let committed = apply::commit(&ledger, &mut state, &changed, found);
-                if !committed.applied.is_empty() {
+                // What was refused may have been moved there and back, which changes its directory.
+                if !(committed.applied.is_empty() && committed.refused.is_empty()) {
                     clock::wait_for_tick();
                 }
                 Ok(committed)

@@ -46,16 +46,21 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Takes the directory at `path` and makes in it what an overlay of a workspace of that mode needs.
+    /// Takes the directory at `path` and makes in it what an overlay of that workspace needs.
     ///
     /// # Errors
-    /// One that is in use, or not empty, or that others can reach; a file system without extended attributes.
+    /// One that is in use, or not empty, or that others can reach; a file system without extended attributes; a workspace
+    /// that is gone.
     pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
+        let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
+        let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
         let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
         let directory = super::tree::open_for_listing(&held).map_err(failed)?;
-        let locked = Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock);
-        let directory = locked.map_err(|_| OverlayError::InUse { path: path.to_owned() })?;
+        let directory = match Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => return Err(OverlayError::InUse { path: path.to_owned() }),
+            locked => locked.map_err(|(_, errno)| failed(errno.into()))?,
+        };
         let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
         let metadata = directory.metadata().map_err(failed)?;
         let is_own = metadata.uid() == geteuid().as_raw();
@@ -67,7 +72,6 @@ impl Claim {
         }
         check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
         let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(false) };
-        let mode = fs::metadata(workspace).map_err(failed)?.mode() & 0o1777;
         for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
             make(&claim.directory, name, mode).map_err(|errno| failed(errno.into()))?;
         }
@@ -123,5 +127,19 @@ pub(super) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
         // A workspace that its owner does not write in has such a directory of changes.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         set => set.and_then(|()| directory.remove_xattr(PROBE)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workspace_that_is_gone_is_named_and_nothing_taken() {
+        let upper = tempfile::tempdir().expect("a directory");
+        let workspace = upper.path().join("gone");
+        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
+        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
+        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
     }
 }

@@ -43,18 +43,20 @@ pub(super) struct State {
     /// Whether the file system of the workspace keeps no more than seconds.
     is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
-    /// When files changed that lost one of their names to us, which is a change of the others too.
-    unlinked: HashMap<(u64, u64), Stamp>,
+    /// Files as they were that had lost one of their names to us, which is a change of the others too.
+    unlinked: HashMap<(u64, u64), (Stamp, Contents)>,
 }
+
+/// Size, mode and modification time of what is no directory: who changes it in the tick that we did something to it in gives
+/// it no other change time.
+type Contents = Option<(i64, u32, Stamp)>;
 
 /// Something that we put into the workspace.
 #[derive(Clone, Copy, Debug)]
 struct Applied {
     identity: (u64, u64),
     changed: Stamp,
-    /// Size, mode and modification time of what is no directory: who changes it in the tick that we put it there in gives it
-    /// no other change time.
-    contents: Option<(i64, u32, Stamp)>,
+    contents: Contents,
     /// Whether it is a directory that was not there.
     made: bool,
     /// What of the changes it was made from, and when that was changed.
@@ -148,14 +150,14 @@ impl State {
 
     /// Whether the last change of a file was that we took one of its names.
     pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
-        self.unlinked.get(&(stat.st_dev, stat.st_ino)) == Some(&changed(stat))
+        self.unlinked.get(&(stat.st_dev, stat.st_ino)) == Some(&(changed(stat), contents(stat)))
     }
 
     /// Takes down that we took a name from what was `before`.
     pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
-        let what = |stat: &FileStat| (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_size, modified(stat));
+        let what = |stat: &FileStat| (stat.st_dev, stat.st_ino, contents(stat));
         if what(before) == what(now) {
-            self.unlinked.insert((now.st_dev, now.st_ino), changed(now));
+            self.unlinked.insert((now.st_dev, now.st_ino), (changed(now), contents(now)));
         }
     }
 
@@ -190,6 +192,33 @@ impl State {
     }
 }
 
-fn contents(stat: &FileStat) -> Option<(i64, u32, Stamp)> {
+fn contents(stat: &FileStat) -> Contents {
     (kind(stat) != FileKind::Directory).then(|| (stat.st_size, stat.st_mode, modified(stat)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::fstat;
+
+    use super::*;
+
+    /// The clock of files may not have gone on between the two.
+    #[test]
+    fn who_changes_a_file_in_the_tick_that_it_lost_a_name_in_is_seen() {
+        let file = tempfile::tempfile().expect("a file");
+        let stat = fstat(&file).expect("its state");
+        let (applied, unlinked) = (HashMap::new(), HashMap::new());
+        let mut state = State { since: (0, 0), is_coarse: false, applied, unlinked };
+        state.unlinked(&stat, &stat);
+        let seen = |change: fn(&mut FileStat)| {
+            let mut now = stat;
+            change(&mut now);
+            state.is_newer(Path::new("other"), &now)
+        };
+        assert!(!seen(|_| ()), "it was us");
+        assert!(seen(|now| now.st_ctime_nsec += 1));
+        assert!(seen(|now| now.st_size += 1));
+        assert!(seen(|now| now.st_mode ^= 0o100));
+        assert!(seen(|now| now.st_mtime_nsec += 1));
+    }
 }

@@ -1,6 +1,6 @@
 //! What others do to the workspace while a session has changes of it.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -200,6 +200,22 @@ async fn a_change_right_after_the_session_began_is_a_conflict() {
         fs::write(dir.path().join("f"), "outside").unwrap();
         shell(&session, "echo inside > f").await;
         assert_eq!(refusals(&session).await, [format!("M f: {CONFLICT}")]);
+    }
+}
+
+/// Also where nothing was applied: what is refused after a look at all that is in it was moved there and back.
+#[tokio::test]
+async fn what_is_changed_right_after_a_refusal_is_later_than_what_the_commit_left() {
+    require_overlay!();
+    for _ in 0..10 {
+        let dir = with_files(&["d/deep/a"]);
+        let session = session(dir.path()).await;
+        shell(&session, "rm -r d").await;
+        fs::write(dir.path().join("d/deep/theirs"), "outside").unwrap();
+        assert_eq!(refusals(&session).await, [format!("D d/: {CONFLICT}")]);
+        let now = clock_gettime(ClockId::CLOCK_REALTIME_COARSE).unwrap();
+        let left = fs::metadata(dir.path()).unwrap();
+        assert!((now.tv_sec(), now.tv_nsec()) > (left.ctime(), left.ctime_nsec()));
     }
 }
 
