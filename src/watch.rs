@@ -113,9 +113,13 @@ pub(crate) struct Undone {
 
 /// Looks at every watched path, undoes what was done to it since, and says so.
 pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
-    let (mut all, allowance) = (Undone::default(), Allowance::of(since));
+    undo_within(watches, &Allowance::of(since))
+}
+
+fn undo_within(watches: &[Watch], allowance: &Allowance) -> Undone {
+    let mut all = Undone::default();
     for watch in watches {
-        match undone(watch, &allowance) {
+        match undone(watch, allowance) {
             Ok(None) => {}
             Ok(Some((path, what))) => all.denials.push(watch.denial(path, &what)),
             Err(error) => {
@@ -255,6 +259,24 @@ mod tests {
             base.path().join(".git/hooks.refused-by-kennel.0/pre-commit").exists(),
             "it was there before"
         );
+    }
+
+    #[test]
+    fn what_there_is_no_time_to_remove_is_renamed() {
+        let (since, (base, _)) = (Moment::now(), directories());
+        fs::create_dir_all(base.path().join(".git/hooks")).expect("a directory");
+        for file in [".git/hooks/pre-commit", ".git/commondir"] {
+            fs::write(base.path().join(file), "").expect("a file");
+        }
+        let watches = [".git/hooks", ".git/commondir"].map(|path| watch(base.path(), path, Expected::Absent));
+        let undone = undo_within(&watches, &Allowance::over(since));
+        assert!(!undone.is_left && undone.denials.len() == 2, "{undone:?}");
+        for denial in undone.denials {
+            assert!(denial.reason.contains("it was renamed"), "{denial:?}");
+        }
+        for path in [".git/hooks.refused-by-kennel.0/pre-commit", ".git/commondir.refused-by-kennel.0"] {
+            assert!(base.path().join(path).exists(), "{path}");
+        }
     }
 
     #[test]

@@ -66,7 +66,7 @@ mod tests {
             ((101, 1), Some((100, 499)), false),
             ((99, 1), Some((101, 1)), false),
         ] {
-            let times = Times { changed, born, is_directory: false };
+            let times = Times { changed, born, is_directory: false, blocks: 0 };
             assert_eq!(since.is_new(&times), expected, "{times:?}");
         }
     }
