@@ -69,8 +69,9 @@ impl Child {
         Ok(())
     }
 
-    /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more.
-    /// Standard input is closed first, as with `tokio::process`.
+    /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more. Where one
+    /// was killed and is stuck in a call of the kernel, two seconds later this returns all the same: that call is carried
+    /// out when its turn comes ([`Outcome::is_left`]). Standard input is closed first, as with `tokio::process`.
     ///
     /// # Errors
     /// Those of [`Command::spawn`](crate::Command::spawn), where the start was not waited for;

@@ -160,24 +160,38 @@ impl Inside {
     }
 
     /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
-    /// if that is ours.
-    pub(crate) async fn gone(&self) {
+    /// if that is ours. Answers whether it has ended.
+    ///
+    /// It has not where SIGKILL has to wait: a call that waits for the lock of a directory, or for a disk, is carried out
+    /// when its turn comes.
+    pub(crate) async fn gone(&self) -> bool {
         self.kill();
-        let Some(pidfd) = &self.pidfd else { return };
+        let Some(pidfd) = &self.pidfd else { return true };
         let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
-        if let Ok(ended) = ended
-            && tokio::time::timeout(PATIENCE, ended.readable()).await.is_err()
-        {
+        let is_gone = match &ended {
+            Ok(ended) => tokio::time::timeout(PATIENCE, ended.readable()).await.is_ok(),
+            // There is no room for another descriptor.
+            Err(_) => has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
+        };
+        if !is_gone {
             tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel");
         }
         if self.is_child {
             sys::reap(pidfd);
         }
+        is_gone
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
     pub(crate) fn undo(&self) -> Undone {
         undo(&self.watches, self.since, &self.footing)
+    }
+
+    /// Undoes what was done to watched paths by what was killed and is not gone. That it may not be all is told.
+    pub(crate) fn undo_so_far(&self) -> Undone {
+        let mut undone = self.undo();
+        undone.may_be_more(&self.watches);
+        undone
     }
 
     /// Sends a message and descriptors with it. `EPIPE` where nobody is left to receive it.
@@ -285,7 +299,7 @@ impl Drop for Inside {
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
         let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
-        if remains.have_ended(PollTimeout::ZERO) {
+        if has_ended(&remains.pidfd, PollTimeout::ZERO) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
@@ -323,16 +337,14 @@ impl AsRawFd for Remains {
     }
 }
 
-impl Remains {
-    /// Whether init has ended, now or within that time.
-    fn have_ended(&self, within: PollTimeout) -> bool {
-        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        // Signals of the program that embeds us cut the wait short, and begin it anew.
-        loop {
-            match poll(&mut ended, within) {
-                Err(Errno::EINTR) => {}
-                polled => return polled.is_ok_and(|count| count > 0),
-            }
+/// Whether init has ended, now or within that time.
+fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
+    let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    // Signals of the program that embeds us cut the wait short, and begin it anew.
+    loop {
+        match poll(&mut ended, within) {
+            Err(Errno::EINTR) => {}
+            polled => return polled.is_ok_and(|count| count > 0),
         }
     }
 }
@@ -340,7 +352,7 @@ impl Remains {
 impl Drop for Remains {
     fn drop(&mut self) {
         // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
-        self.have_ended(PollTimeout::from(LAST_WAIT));
+        has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
         watch::log(&undo(&self.watches, self.since, &self.footing));
     }

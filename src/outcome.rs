@@ -174,8 +174,8 @@ pub struct Outcome {
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
-    /// Whether something that was done to a protected path could not be undone, and may still be there. The denials say
-    /// where.
+    /// Whether something that was done to a protected path could not be undone, and may still be there; or something may still
+    /// be done to one, by a process that was killed and that the kernel does not let go of. The denials say where.
     pub is_left: bool,
     /// The record of the command in the audit log, where there is one.
     pub audit_id: Option<String>,

@@ -66,6 +66,8 @@ pub(crate) struct Running {
     born: Instant,
     has_started: bool,
     killed: Option<Cause>,
+    /// Whether it is not gone although all of it was killed.
+    is_stuck: bool,
     /// By what readers of its output tell that it wrote too much, where that ends it.
     flood: Option<Arc<Flood>>,
     /// When init itself is killed because it did not end in time.
@@ -106,6 +108,7 @@ impl Running {
             born,
             has_started: false,
             killed: None,
+            is_stuck: false,
             flood,
             last: None,
             witness: match &guard {
@@ -183,7 +186,7 @@ impl Running {
                     let arrival = arrival.map_err(Error::io("read the control socket"))?;
                     if matches!(arrival, Arrival::Closed) {
                         // Init closes its descriptors before it takes the other processes with it.
-                        self.inside.get_ref().gone().await;
+                        self.is_stuck = !self.inside.get_ref().gone().await;
                     }
                     return Ok(arrival);
                 }
@@ -257,6 +260,9 @@ impl Running {
     pub(crate) fn release(self) {
         let mut inside = self.inside.into_inner();
         match &self.guard {
+            // A call that it is stuck in may yet change what is protected. Dropped as it is, it is undone once more when it is
+            // gone, and keeps its hold until then: without that, the next command would take what appears for the user's.
+            _ if self.is_stuck => {}
             Some(guard) if self.asked.background => guard.keep(inside),
             _ => inside.is_over(),
         }

@@ -111,6 +111,19 @@ pub(crate) struct Undone {
     pub(crate) is_left: bool,
 }
 
+impl Undone {
+    /// Enters that something may still be done to watched paths, by what was killed and is not gone.
+    pub(crate) fn may_be_more(&mut self, watches: &[Watch]) {
+        let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        let reason = "a process that was killed is not gone: the kernel does something for it yet. Look at protected paths \
+                      when it is; so does Kennel, if it runs as long";
+        self.is_left |= !bases.is_empty();
+        self.denials.extend(bases.into_iter().map(|base| told(base, reason.to_owned())));
+    }
+}
+
 /// Looks at every watched path, undoes what was done to it since, and says so.
 pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
     undo_within(watches, &Allowance::of(since))
@@ -182,10 +195,14 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
 
 /// Tells what became of a protected path.
 pub(crate) fn denial(path: &Path, what: &str) -> Denial {
+    told(path, format!("a protected path was changed; {what}"))
+}
+
+fn told(path: &Path, reason: String) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: harmless(&path.to_string_lossy()),
-        reason: format!("a protected path was changed; {what}"),
+        reason,
         basis: Basis::Observed,
         remedy: None,
     }

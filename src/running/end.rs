@@ -69,7 +69,9 @@ impl Running {
         });
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
-        let Undone { mut denials, is_left } = self.inside.get_mut().undo();
+        let inside = self.inside.get_ref();
+        let Undone { mut denials, is_left } =
+            if self.is_stuck { inside.undo_so_far() } else { inside.undo() };
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
         if let (Some(hit), Some(judge)) = (&hit, &self.asked.judge) {
             denials.extend(explain::of_end(&judge.limits, hit.limit));

@@ -1,6 +1,13 @@
 //! Whose is what appears in the place of a protected path: the user's only when no command can have made it.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
 use kennel::{Error, Session};
 use nix::sys::signal::Signal::SIGKILL;
@@ -9,7 +16,7 @@ use super::{
     alone, eventually, in_time, policy, session, shell,
     tree::{children, signal, workers, zygote},
 };
-use crate::support::{has, require, workspace};
+use crate::support::{has, payload_path, require, workspace};
 
 const MAKE: &str = "echo x > .git/commondir; until [ -e stop ]; do sleep 0.01; done";
 
@@ -284,6 +291,47 @@ fn what_a_command_made_that_still_runs_does_not_outlive_the_session() {
             }
             in_time(child.wait()).await.unwrap_err();
             assert!(!made.exists(), "{end}");
+        }
+    });
+}
+
+/// A process that traces another one from now on, until its stdin is closed; and what ptrace(2) said.
+fn tracer(pid: u32) -> (Child, String) {
+    let (mut command, pid) = (Command::new(payload_path()), pid.to_string());
+    // PTRACE_SEIZE
+    command.args(["call", "ptrace", "0x4206", &pid, "0", "0", "+", "read", "0", "buf", "1"]);
+    let mut tracer = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(tracer.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    (tracer, said.trim_end().to_owned())
+}
+
+/// Whoever is traced from outside is not gone before the tracer has seen it, as if it were stuck in the kernel. What appears
+/// until then is its doing.
+#[test]
+fn what_a_killed_command_does_that_is_stuck_is_told_and_undone_when_it_is_gone() {
+    alone("whose::what_a_killed_command_does_that_is_stuck_is_told_and_undone_when_it_is_gone", async || {
+        for end in ["gone", "shutdown"] {
+            eventually("nothing is left", || children(std::process::id()).is_empty()).await;
+            let dir = repository();
+            let made = dir.path().join(".git/commondir");
+            let session = Session::builder(&policy(dir.path())).ready_workers(0).prepare().await.unwrap();
+            let mut command = session.command("sh");
+            let mut child = in_time(command.args(["-c", "touch runs; exec sleep 60"]).spawn()).await.unwrap();
+            eventually("it runs", || dir.path().join("runs").exists()).await;
+            let (mut tracer, said) = tracer(children(workers()[0])[0]);
+            require!(said == "ok", "ptrace(2) of the processes of a sandbox");
+            let outcome = in_time(child.kill()).await.unwrap();
+            assert!(outcome.is_left && outcome.denials.len() == 1, "{outcome:?}");
+            assert!(outcome.denials[0].reason.contains("is not gone"), "{outcome:?}");
+            fs::write(&made, "..\n").unwrap();
+            if end == "shutdown" {
+                in_time(session.shutdown()).await;
+                assert!(!made.exists(), "what is there at the end may be its doing");
+            }
+            drop(tracer.stdin.take());
+            tracer.wait().unwrap();
+            eventually("it is undone", || !made.exists()).await;
         }
     });
 }
