@@ -6,6 +6,7 @@
 //! many as the file system likes (`GIT~1`), so that none of them can be covered.
 
 use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
     ffi::{OsStr, OsString},
     fs, io,
     os::{
@@ -15,7 +16,7 @@ use std::{
             fs::{MetadataExt, OpenOptionsExt},
         },
     },
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -25,7 +26,10 @@ use super::{
 };
 use crate::{Enforcement, Error, Profile, harmless::harmless, host::identity};
 
-/// Says which of the mounts in the host's directories other spellings lead past.
+/// Names that are listed at most. How many there are is what commands made of a directory.
+const MOST_NAMES: usize = 1 << 16;
+
+/// Says which of the mounts in the host's directories other spellings lead past, as far as can be told.
 ///
 /// # Errors
 /// A mask: it would be believed to hide something. With profile `ci-only` every one.
@@ -35,28 +39,49 @@ pub(super) fn report(
     mounts: &[OnHost],
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
+    let mut listed = Listed::new(MOST_NAMES);
     for OnHost { target, path } in mounts {
         let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
-        let Some(other) = other_spelling(path) else { continue };
-        let shown = |text: &OsStr| harmless(&text.to_string_lossy());
-        let (name, is_mask) = (shown(&other), place.origin == Origin::Policy && is_cover(&place.node));
-        let past = format!("another spelling of its name ({name}) leads to it as well, past");
-        if is_mask {
+        let Some(past) = other_spelling(path, &mut listed) else { continue };
+        let words = &past.words;
+        if place.origin == Origin::Policy && is_cover(&place.node) {
             return Err(Error::View {
                 what: "mask",
                 path: target.clone(),
-                reason: format!("{past} the mask"),
-                remedy: Some(remedy(&place.node).to_owned()),
+                reason: format!("{words} the mask"),
+                remedy: Some(past.remedy(remedy(&place.node))),
             });
         }
-        let reason = format!("{}: {past} what is mounted there ({})", shown(path.as_os_str()), place.what);
+        let path = harmless(&path.to_string_lossy());
+        let reason = format!("{path}: {words} what is mounted there ({})", place.what);
         if parts.policy.profile == Profile::CiOnly {
-            let remedy = Some("keep it where the case of letters tells names apart".to_owned());
+            let remedy = Some(past.remedy("keep it where the case of letters tells names apart"));
             return Err(Error::Unavailable { protection: place.protection, reason, remedy });
         }
         enforcement.weaken(place.protection, &reason);
     }
     Ok(())
+}
+
+/// That another spelling leads past a mount, or that it cannot be told.
+#[derive(Debug)]
+struct Past {
+    /// The other spelling.
+    name: OsString,
+    /// To be followed by what it leads past.
+    words: String,
+    is_known: bool,
+}
+
+impl Past {
+    /// What is done about it where it is known.
+    fn remedy(&self, known: &str) -> String {
+        if self.is_known {
+            return known.to_owned();
+        }
+        let name = harmless(&self.name.to_string_lossy());
+        format!("rename {name}, or see to it that the directory can be listed; or {known}")
+    }
 }
 
 /// Whether what lies under it would allow more than it does. A writable grant takes nothing away; a pin does.
@@ -79,20 +104,26 @@ fn remedy(mask: &Node) -> &'static str {
 ///
 /// Where the kernel has one entry for all spellings, a mount holds for all of them, and there is none: with directories
 /// of most file systems, with FAT, with ext4 and tmpfs that fold case. Nor is there one without letters.
-fn other_spelling(path: &Path) -> Option<OsString> {
-    let other = in_other_case(path.file_name()?)?;
-    let is_there = match fs::symlink_metadata(path.with_file_name(&other)) {
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-        Ok(_) => true,
+fn other_spelling(path: &Path, listed: &mut Listed) -> Option<Past> {
+    let name = in_other_case(path.file_name()?)?;
+    let shown = harmless(&name.to_string_lossy());
+    let said = format!("another spelling of its name ({shown}) leads to it as well, past");
+    let (words, is_known) = match leads_past(path, &name, listed) {
+        Ok(false) => return None,
+        Ok(true) => (said, true),
+        // What cannot be told is not kept.
+        Err(error) => (format!("it cannot be told ({error}) whether {said}"), false),
     };
-    // What cannot be told is not kept.
-    (is_there && leads_past(path, &other).unwrap_or(true)).then_some(other)
+    Some(Past { name, words, is_known })
 }
 
 /// Whether `other` leads to what lies at `path` by an entry of its own.
-fn leads_past(path: &Path, other: &OsStr) -> io::Result<bool> {
+fn leads_past(path: &Path, other: &OsStr, listed: &mut Listed) -> io::Result<bool> {
     // In this order: the one entry of a directory has the name that was asked for last.
-    let there = held(&path.with_file_name(other))?;
+    let there = match held(&path.with_file_name(other)) {
+        Err(error) if is_no_name(&error) => return Ok(false),
+        there => there?,
+    };
     let here = held(path)?;
     if entry(&there)? == entry(&here)? {
         return Ok(false);
@@ -101,13 +132,51 @@ fn leads_past(path: &Path, other: &OsStr) -> io::Result<bool> {
         return Ok(true);
     }
     // Two things, if both are listed. Some file systems number what lies at a name by that name.
-    let names = fs::read_dir(path.parent().unwrap_or(Path::new("/")))?;
-    let mut listed = 0;
-    for name in names {
-        let name = name?.file_name();
-        listed += usize::from(name == other || Some(&*name) == path.file_name());
+    let names = listed.of(path.parent().unwrap_or(Path::new("/")))?;
+    let are_listed = names.contains(other) && path.file_name().is_some_and(|name| names.contains(name));
+    Ok(!are_listed)
+}
+
+/// Whether nothing has a name, be it that none can have it: the other case of a letter may take more bytes, and a file
+/// system may know no such letter.
+fn is_no_name(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
+}
+
+/// Names in directories, each of which is listed once: many mounts may lie in one.
+#[derive(Debug)]
+struct Listed {
+    directories: HashMap<PathBuf, HashSet<OsString>>,
+    /// How many more are listed.
+    left: usize,
+}
+
+impl Listed {
+    fn new(left: usize) -> Self {
+        Self { directories: HashMap::new(), left }
     }
-    Ok(listed < 2)
+
+    /// # Errors
+    /// There are too many in all directories together; those of listing this one.
+    fn of(&mut self, directory: &Path) -> io::Result<&HashSet<OsString>> {
+        match self.directories.entry(directory.to_owned()) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => Ok(new.insert(names(directory, &mut self.left)?)),
+        }
+    }
+}
+
+fn names(directory: &Path, left: &mut usize) -> io::Result<HashSet<OsString>> {
+    let too_many = || io::Error::other("too many names are beside it");
+    if *left == 0 {
+        return Err(too_many());
+    }
+    let mut names = HashSet::new();
+    for entry in fs::read_dir(directory)? {
+        *left = left.checked_sub(1).ok_or_else(too_many)?;
+        names.insert(entry?.file_name());
+    }
+    Ok(names)
 }
 
 /// What lies at a path, be it a link, without a right to read it.
@@ -191,11 +260,44 @@ mod tests {
         }
         fs::hard_link(at("linked"), at("LINKED")).expect("a link");
         fs::create_dir(at("directory")).expect("a directory");
-        let other = |name: &str| other_spelling(&at(name));
-        assert_eq!(other("linked"), Some("LINKED".into()));
+        let other = |name: &str| other_spelling(&at(name), &mut Listed::new(10));
+        let past = other("linked").expect("a link");
+        assert!(past.name == "LINKED" && past.is_known, "{past:?}");
         for name in ["alone", "two", "TWO", "123", "directory"] {
-            assert_eq!(other(name), None, "{name}");
+            assert!(other(name).is_none(), "{name}");
         }
+    }
+
+    /// The other case of a letter may take more bytes than a name may have.
+    #[test]
+    fn a_name_that_none_can_have_is_no_spelling() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = dir.path().join("ɐ".repeat(127));
+        assert!(in_other_case(at.file_name().expect("a name")).is_some_and(|name| name.len() > 255));
+        fs::write(&at, "").expect("a file");
+        assert!(other_spelling(&at, &mut Listed::new(10)).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_told_as_such() {
+        let dir = tempfile::tempdir().expect("a directory");
+        ["two", "TWO"].iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
+        let past = other_spelling(&dir.path().join("two"), &mut Listed::new(1)).expect("unknown");
+        let expected = "it cannot be told (too many names are beside it) whether another spelling of its name (TWO) \
+                        leads to it as well, past";
+        assert_eq!((&*past.words, past.is_known), (expected, false));
+        assert!(past.remedy("known").starts_with("rename TWO, or"), "{past:?}");
+    }
+
+    /// A command may leave any number of such pairs.
+    #[test]
+    fn each_directory_is_listed_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pair = |number| [format!("a{number}"), format!("A{number}")];
+        let names: Vec<String> = (0..50).flat_map(pair).collect();
+        names.iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
+        let mut listed = Listed::new(names.len());
+        assert!(names.iter().all(|name| other_spelling(&dir.path().join(name), &mut listed).is_none()));
     }
 
     #[test]

@@ -191,6 +191,17 @@ fn every_writable_grant_is_protected() {
     assert!(said.contains("Read-only file system"), "{said}");
 }
 
+/// Its other case takes more bytes than a name may have. Nor is there anything to mend for profile ci-only.
+#[test]
+fn a_long_name_that_a_command_left_is_no_other_spelling() {
+    let dir = repository();
+    let name = format!(".git/worktrees/{}", "ɐ".repeat(127));
+    succeeds(dir.path(), &[], &format!("mkdir -p {name}"));
+    assert!(dir.path().join(name).is_dir());
+    let (_, report) = report(dir.path(), &[], &["true"]);
+    assert!(!report["enforcement"].to_string().contains("spelling"), "{report}");
+}
+
 #[test]
 fn git_init_works_and_its_making_is_told() {
     require!(has("git"), "git");
