@@ -107,18 +107,18 @@ async fn to_its_end(
         Ok(outlets) => outlets,
         Err(error) => return Some(Err(error)),
     };
-    let mut child = match start(connection, &mut command).await? {
-        Ok(child) => child,
+    let (mut child, mut passed) = match start(connection, &mut command).await? {
+        Ok(started) => started,
         Err(error) => return Some(Err(error)),
     };
     if let Some(terminal) = child.terminal.take() {
         connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
     }
     let copying = outlets.copy(&mut child);
-    let (mut result, last) = follow(connection, &mut child).await?;
+    let mut result = follow(connection, &mut child, &mut passed).await?;
     if let Ok(outcome) = &mut result {
-        let is_ended =
-            last.is_some_and(|number| is_ending(number) && outcome.status.signal() == Some(number));
+        let was_passed = |number| is_ending(number) && passed.contains(&number);
+        let is_ended = outcome.status.signal().is_some_and(was_passed);
         copying.finish(outcome, unwanted(connection, is_ended)).await;
     }
     Some(result)
@@ -166,8 +166,12 @@ async fn unwanted(connection: &Connection, is_ended: bool) {
     }
 }
 
-/// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs.
-async fn start(connection: &Connection, command: &mut Command) -> Option<Result<Child, Error>> {
+/// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs, and
+/// answered too.
+async fn start(
+    connection: &Connection,
+    command: &mut Command,
+) -> Option<Result<(Child, Vec<i32>), Error>> {
     let mut early = Vec::new();
     let mut spawn = std::pin::pin!(command.spawn());
     let child = loop {
@@ -176,33 +180,41 @@ async fn start(connection: &Connection, command: &mut Command) -> Option<Result<
             child = &mut spawn => break child,
             packet = connection.next() => {
                 let number = signal(&packet?)?;
-                // As with signals that are pending: a second one of the same number says nothing more.
-                if !early.contains(&number) {
-                    early.push(number);
-                }
+                note(&mut early, number);
             }
         }
         // Packets that are there already are received without waiting: the runtime must see the start among them.
         yield_now().await;
     };
     if let Ok(child) = &child {
-        early.into_iter().for_each(|number| pass_on(child, number));
+        early.iter().for_each(|&number| pass_on(child, number));
     }
-    Some(child)
+    Some(child.map(|child| (child, early)))
 }
 
-/// Waits for the end, passing signals on meanwhile; `None` when the client goes away. Answers the last signal too.
-async fn follow(connection: &Connection, child: &mut Child) -> Option<(Result<Outcome, Error>, Option<i32>)> {
-    let mut last = None;
+/// As with signals that are pending: a second one of the same number says nothing more.
+fn note(numbers: &mut Vec<i32>, number: i32) {
+    if !numbers.contains(&number) {
+        numbers.push(number);
+    }
+}
+
+/// Waits for the end, passing signals on meanwhile; `None` when the client goes away. Each that was `passed` on is noted: a
+/// later one does not undo it, such as the SIGCONT that timeout(1) sends after SIGTERM.
+async fn follow(
+    connection: &Connection,
+    child: &mut Child,
+    passed: &mut Vec<i32>,
+) -> Option<Result<Outcome, Error>> {
     loop {
         let packet = tokio::select! {
             biased;
-            outcome = child.wait() => return Some((outcome, last)),
+            outcome = child.wait() => return Some(outcome),
             packet = connection.next() => packet,
         };
         let number = signal(&packet?)?;
         pass_on(child, number);
-        last = Some(number);
+        note(passed, number);
         yield_now().await;
     }
 }

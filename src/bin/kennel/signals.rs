@@ -49,7 +49,26 @@ fn ignored() -> u64 {
 /// Signals that this process takes itself, from the moment this exists.
 pub(crate) struct Signals {
     receivers: Vec<(i32, Signal)>,
-    last: Option<i32>,
+    ending: Ending,
+}
+
+/// The signals that have come and mean to end us. What comes after one does not undo it, such as the SIGCONT that timeout(1) sends
+/// after SIGTERM.
+#[derive(Default)]
+pub(crate) struct Ending(Vec<i32>);
+
+impl Ending {
+    /// Notes a signal that has come.
+    pub(crate) fn note(&mut self, number: i32) {
+        if means_to_end(number) && !self.has(number) {
+            self.0.push(number);
+        }
+    }
+
+    /// Whether that signal has come, and means to end us.
+    pub(crate) fn has(&self, number: i32) -> bool {
+        self.0.contains(&number)
+    }
 }
 
 impl Signals {
@@ -62,7 +81,7 @@ impl Signals {
         let listen = |number| Ok((number, signal(SignalKind::from_raw(number))?));
         let receivers = numbers.map(listen).collect::<io::Result<_>>();
         let receivers = receivers.map_err(|source| Error::Io { what: "listen for signals", source })?;
-        Ok(Self { receivers, last: None })
+        Ok(Self { receivers, ending: Ending::default() })
     }
 
     /// The next signal's number.
@@ -75,13 +94,13 @@ impl Signals {
             }
         })
         .await;
-        self.last = Some(number);
+        self.ending.note(number);
         number
     }
 
-    /// Whether the signal that came last was to end us, and has ended the command.
+    /// Whether a signal has come that was to end us, and has ended the command.
     pub(crate) fn have_ended(&self, status: ExitStatus) -> bool {
-        self.last.is_some_and(|number| means_to_end(number) && status.signal() == Some(number))
+        status.signal().is_some_and(|number| self.ending.has(number))
     }
 }
 
