@@ -200,8 +200,8 @@ impl Outcome {
         self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 
-    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is
-    /// 125 where its output was [not written](Self::unwritten), and instead of 0 where something was
+    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is 125 instead
+    /// of the command's own where its output was [not written](Self::unwritten), and instead of 0 where something was
     /// [left](Self::is_left).
     #[must_use]
     pub fn exit_code(&self) -> u8 {
@@ -209,11 +209,13 @@ impl Outcome {
         if self.ended == Ended::TimedOut {
             return 124;
         }
+        if let Some(signal) = self.status.signal() {
+            return u8::try_from(128 + signal).unwrap_or(255);
+        }
         if self.unwritten.is_some() || self.is_left && self.status.success() {
             return 125;
         }
-        let code = self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal));
-        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
+        self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }
 
     /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself. A terminal

@@ -9,14 +9,19 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
 use crate::sys;
 
 /// The terminal that a command runs on: what is written here is typed there.
 ///
-/// It ends (reads nothing more) when no process holds the other side any more. Clones are the same terminal: one
-/// may be read while another is written to, but only one at a time each.
+/// A read gives nothing where no process has the other side open. A command that runs may open it again, as `/dev/tty`, and
+/// a later read gives what is written then; where all clones are dropped before its end, it is hung up. Clones are the same
+/// terminal: one may be read while another is written to, but only one at a time each.
 #[derive(Clone, Debug)]
 pub struct Terminal {
     master: Arc<AsyncFd<File>>,
@@ -26,9 +31,24 @@ impl Terminal {
     pub(crate) fn new(master: OwnedFd) -> io::Result<Self> {
         let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&master, flags)?;
-        Ok(Self {
-            master: Arc::new(sys::watched(File::from(master), Interest::READABLE | Interest::WRITABLE)?),
-        })
+        Self::watched(master.into())
+    }
+
+    fn watched(master: File) -> io::Result<Self> {
+        Ok(Self { master: Arc::new(sys::watched(master, Interest::READABLE | Interest::WRITABLE)?) })
+    }
+
+    /// Whether no process has the other side open now.
+    fn is_hung_up(&self) -> bool {
+        let mut now = [PollFd::new(self.as_fd(), PollFlags::empty())];
+        let _ = poll(&mut now, PollTimeout::ZERO);
+        now.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLHUP))
+    }
+
+    /// The same terminal, watched from now on. tokio takes a hangup for final: where somebody has opened the other side
+    /// again, it would say for ever that there is something to read.
+    fn anew(&self) -> io::Result<Self> {
+        Self::watched(self.master.get_ref().try_clone()?)
     }
 
     /// Rows and columns of any terminal, such as the embedding program's own.
@@ -65,21 +85,23 @@ impl AsFd for Terminal {
 
 impl AsyncRead for Terminal {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
             let mut ready = ready!(self.master.poll_read_ready(cx))?;
+            let was_hung_up = ready.ready().is_read_closed();
             let room = buffer.initialize_unfilled();
             match ready.try_io(|master| master.get_ref().read(room)) {
                 Ok(Ok(count)) => {
                     buffer.advance(count);
                     return Poll::Ready(Ok(()));
                 }
-                // Nobody holds the other side: that is the end, not a fault.
+                // Nobody has the other side open: that is no fault.
                 Ok(Err(error)) if error.raw_os_error() == Some(libc::EIO) => return Poll::Ready(Ok(())),
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
+                Err(_would_block) if was_hung_up && !self.is_hung_up() => *self = self.anew()?,
                 Err(_would_block) => {}
             }
         }
@@ -87,11 +109,18 @@ impl AsyncRead for Terminal {
 }
 
 impl AsyncWrite for Terminal {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.master.poll_write_ready(cx))?;
-            if let Ok(written) = ready.try_io(|master| master.get_ref().write(bytes)) {
-                return Poll::Ready(written);
+            let was_hung_up = ready.ready().is_write_closed();
+            match ready.try_io(|master| master.get_ref().write(bytes)) {
+                Ok(written) => return Poll::Ready(written),
+                // It is full, and nobody is there who could read it.
+                Err(_would_block) if was_hung_up && self.is_hung_up() => {
+                    return Poll::Ready(Err(Errno::EIO.into()));
+                }
+                Err(_would_block) if was_hung_up => *self = self.anew()?,
+                Err(_would_block) => {}
             }
         }
     }

@@ -168,10 +168,7 @@ async fn unwanted(connection: &Connection, is_ended: bool) {
 
 /// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs, and
 /// answered too.
-async fn start(
-    connection: &Connection,
-    command: &mut Command,
-) -> Option<Result<(Child, Vec<i32>), Error>> {
+async fn start(connection: &Connection, command: &mut Command) -> Option<Result<(Child, Vec<i32>), Error>> {
     let mut early = Vec::new();
     let mut spawn = std::pin::pin!(command.spawn());
     let child = loop {

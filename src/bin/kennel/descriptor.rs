@@ -44,13 +44,23 @@ pub(crate) fn write_all(to: impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of write(2). `WouldBlock` where it has taken nothing for longer than `patience`.
-pub(crate) fn write_patiently(to: impl AsFd, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
+pub(crate) fn write_patiently(to: impl AsFd, bytes: &[u8], patience: Duration) -> io::Result<()> {
+    write_while(to, bytes, |silence| Some(patience.saturating_sub(silence)).filter(|left| !left.is_zero()))
+}
+
+/// The same, as long as `patience` answers how much longer to wait before it is asked again. It is told for how long
+/// nothing was taken.
+///
+/// # Errors
+/// Those of write(2). `WouldBlock` where it has no more patience.
+pub(crate) fn write_while(
+    to: impl AsFd,
+    mut bytes: &[u8],
+    mut patience: impl FnMut(Duration) -> Option<Duration>,
+) -> io::Result<()> {
     let mut taken = Instant::now();
     while !bytes.is_empty() {
-        let left = patience.saturating_sub(taken.elapsed());
-        if left.is_zero() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
+        let Some(left) = patience(taken.elapsed()) else { return Err(untaken()) };
         if !wait(&to, PollFlags::POLLOUT, Some(left)) {
             continue;
         }
@@ -65,6 +75,11 @@ pub(crate) fn write_patiently(to: impl AsFd, mut bytes: &[u8], patience: Duratio
     Ok(())
 }
 
+/// The error for what nobody takes.
+pub(crate) fn untaken() -> io::Error {
+    io::Error::new(io::ErrorKind::WouldBlock, "nobody takes it")
+}
+
 /// Writes what is taken now, and answers how many bytes that is.
 fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     match write(to, bytes) {
@@ -77,8 +92,12 @@ fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 
 /// Waits until there is room in a descriptor, or something to read, for no longer than `left`; whether there is.
 pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) -> bool {
-    let left = left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX));
-    poll(&mut [PollFd::new(on.as_fd(), what)], left).is_ok_and(|count| count > 0)
+    poll(&mut [PollFd::new(on.as_fd(), what)], until(left)).is_ok_and(|count| count > 0)
+}
+
+/// A time to wait, if there is an end to it, as poll(2) has it.
+pub(crate) fn until(left: Option<Duration>) -> PollTimeout {
+    left.map_or(PollTimeout::NONE, |left| PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX))
 }
 
 /// A way to what a stream is which does not block, where it is a terminal or a pipe. `None` also where it cannot be had.

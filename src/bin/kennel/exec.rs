@@ -1,18 +1,33 @@
 //! `kennel exec`: a command of a session, with the caller's own descriptors, signals passed on, its status for ours. No
 //! runtime: it is started once for every command.
 
-use std::{io, os::fd::AsFd, process::ExitCode};
+use std::{
+    io,
+    os::fd::AsFd,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use kennel::{Call, Client, Error, Event, ListenError, Report, Terminal};
 use nix::{
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    poll::{PollFd, PollFlags, poll},
     sys::{
         signal::{SigSet, Signal, raise},
         signalfd::{SfdFlags, SignalFd},
     },
 };
 
-use crate::{args::Exec, report, signals::passed_on, terminal::WRITING, window::Window};
+use crate::{
+    FAILED,
+    args::Exec,
+    descriptor, report,
+    signals::{Ending, means_to_end, passed_on},
+    terminal::{AGAIN, PATIENCE, unwritten},
+    window::Window,
+};
+
+/// The status of a command whose time was up.
+const TIMED_OUT: u8 = 124;
 
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
@@ -30,11 +45,11 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     // What was refused is said also where the report could not be written.
     let End { code, message, unwritten, .. } = result?;
     report::pass(&message);
-    told?;
-    match unwritten {
-        Some(source) => Err(Error::Io { what: WRITING, source }),
-        None => Ok(code.into()),
+    if let Some(error) = &unwritten {
+        report::error(error);
     }
+    told?;
+    Ok(code.into())
 }
 
 /// The error for a call that the session did not even make a report of.
@@ -51,7 +66,30 @@ struct End {
     message: Vec<u8>,
     report: Option<Vec<u8>>,
     /// Why not all was shown that it wrote to a terminal of its own.
-    unwritten: Option<io::Error>,
+    unwritten: Option<Error>,
+}
+
+impl End {
+    /// What the session told of it.
+    fn told(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
+        Self { code, message, report, unwritten: None }
+    }
+
+    /// The same with what the session cannot know: what became of what it wrote to a terminal of its own.
+    fn shown(mut self, shown: io::Result<()>) -> Self {
+        if shown.is_ok() {
+            return self;
+        }
+        // A command may exit with one of these by itself: that is no success either.
+        let was_killed = matches!(self.code, TIMED_OUT | 129..);
+        self.unwritten = unwritten(shown, was_killed);
+        if !was_killed {
+            self.code = FAILED;
+        }
+        let error = self.unwritten.as_ref();
+        self.report = self.report.map(|text| report::unshown(&text, self.code, error));
+        self
+    }
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
@@ -61,6 +99,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
     let mut window = None;
+    let mut ending = Ending::default();
     loop {
         let woken = wait(&client, &signals, window.as_mut());
         let [spoken, signalled] =
@@ -69,16 +108,47 @@ fn run(exec: &Exec) -> Result<End, Error> {
             match client.next()? {
                 Event::Terminal(master) => window = Some(Window::open(master).map_err(no_terminal)?),
                 Event::Ended { code, message, report } => {
-                    let unwritten = window.take().and_then(|window| window.close().err());
-                    return Ok(End { code, message, report, unwritten });
+                    let end = End::told(code, message, report);
+                    let Some(window) = window else { return Ok(end) };
+                    let is_over = code == TIMED_OUT || ending.has(i32::from(code) - 128);
+                    return Ok(end.shown(window.close(patience(&signals, is_over))));
                 }
                 _ => {}
             }
         }
         if signalled {
-            pass_on(&client, &signals, window.as_ref())?;
+            pass_on(&client, &signals, window.as_ref(), &mut ending)?;
         }
     }
+}
+
+/// How much longer to wait, before this is asked again, for who reads what the command wrote: until a second after we are
+/// told to end, or now where its time was up or such a signal ended it.
+fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duration> {
+    let mut hurried = is_over.then(Instant::now);
+    move || {
+        if hurried.is_none() && are_told_to_end(signals) {
+            hurried = Some(Instant::now());
+        }
+        match hurried {
+            Some(since) => PATIENCE.checked_sub(since.elapsed()).map(|left| left.min(AGAIN)),
+            None => Some(AGAIN),
+        }
+    }
+}
+
+/// Whether a signal has come that means to end us, when there is no command left to pass it on to.
+fn are_told_to_end(signals: &SignalFd) -> bool {
+    while let Ok(Some(signal)) = signals.read_signal() {
+        match signal.ssi_signo.cast_signed() {
+            number if means_to_end(number) => return true,
+            libc::SIGTSTP => {
+                let _ = raise(Signal::SIGSTOP);
+            }
+            _ => {}
+        }
+    }
+    false
 }
 
 fn no_terminal(source: io::Error) -> Error {
@@ -129,7 +199,8 @@ fn wait(client: &Client, signals: &SignalFd, window: Option<&mut Window>) -> io:
     if let Some(window) = &window {
         fds.extend(window.watched(&stdin));
     }
-    retry(|| poll(&mut fds, PollTimeout::NONE))?;
+    let patience = descriptor::until(window.as_ref().and_then(|window| window.patience()));
+    retry(|| poll(&mut fds, patience))?;
     let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
     let happened: Vec<bool> = fds.iter().map(happened).collect();
     drop(fds);
@@ -147,10 +218,16 @@ fn retry(mut call: impl FnMut() -> nix::Result<i32>) -> io::Result<()> {
     }
 }
 
-fn pass_on(client: &Client, signals: &SignalFd, window: Option<&Window>) -> Result<(), Error> {
+fn pass_on(
+    client: &Client,
+    signals: &SignalFd,
+    window: Option<&Window>,
+    ending: &mut Ending,
+) -> Result<(), Error> {
     let failed = |source: io::Error| Error::Io { what: "pass a signal on", source };
     while let Some(signal) = signals.read_signal().map_err(|errno| failed(errno.into()))? {
         let number = signal.ssi_signo.cast_signed();
+        ending.note(number);
         match (number, window) {
             (libc::SIGTSTP, _) => {
                 client.signal(libc::SIGSTOP)?;

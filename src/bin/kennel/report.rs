@@ -173,3 +173,19 @@ pub(crate) fn object(report: &Report) -> Vec<u8> {
     // Plain data; nothing in it can fail to be JSON.
     serde_json::to_vec(report).unwrap_or_default()
 }
+
+/// The object that a session made of a command of which not all was shown, with our own status, and `why` where that is
+/// told.
+pub(crate) fn unshown(object: &[u8], code: u8, why: Option<&Error>) -> Vec<u8> {
+    let Ok(serde_json::Value::Object(mut report)) = serde_json::from_slice(object) else {
+        return object.to_owned();
+    };
+    report.insert("exit_code".to_owned(), code.into());
+    report.insert("truncated".to_owned(), true.into());
+    // What ended it is told first.
+    let has_failed = report.get("failure").is_some_and(|failure| !failure.is_null());
+    if let Some(error) = why.filter(|_| !has_failed) {
+        report.insert("failure".to_owned(), serde_json::to_value(error.failure()).unwrap_or_default());
+    }
+    serde_json::to_vec(&report).unwrap_or_default()
+}

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Child, Command, Error, Outcome, Outlets, Report, Sandbox, Session, Terminal};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Report, Sandbox, Session, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
@@ -20,7 +20,7 @@ use crate::{
     overlay::{Choice, Settled},
     policy, report,
     signals::{Signals, means_to_end},
-    terminal::{self, Keyboard, Raw, Screen, Showing, WRITING},
+    terminal::{self, Keyboard, Raw, Screen, Showing},
 };
 
 /// How long a thread that may block stays with nothing to do, where it can be had again.
@@ -236,12 +236,30 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
         }
     };
     typing.abort();
-    // What the command wrote last is still on its way.
-    let shown = showing.finish().await;
+    show_the_rest(showing, raw, outcome, &mut signals).await
+}
+
+/// Shows what the command wrote last, which is still on its way, and enters what became of that.
+async fn show_the_rest(
+    showing: Showing,
+    raw: Raw,
+    outcome: Result<Outcome, Error>,
+    signals: &mut Signals,
+) -> Result<Outcome, Error> {
+    // Where it is shown elsewhere, ours need not be raw any more, and its keys are signals again.
+    let raw = Some(raw).filter(|_| io::stdout().is_terminal());
+    let hurry = async {
+        match &outcome {
+            Ok(outcome) if outcome.ended != Ended::TimedOut => told_to_end(outcome.status, signals).await,
+            _ => {}
+        }
+    };
+    let shown = showing.finish(hurry).await;
     drop(raw);
     let mut outcome = outcome?;
+    let was_killed = matches!(outcome.ended, Ended::TimedOut | Ended::Signaled);
     outcome.truncated |= shown.is_err();
-    outcome.unwritten = shown.err().map(|source| Error::Io { what: WRITING, source }.chain());
+    outcome.unwritten = terminal::unwritten(shown, was_killed).map(|error| error.chain());
     Ok(outcome)
 }
 

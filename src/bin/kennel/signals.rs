@@ -52,8 +52,8 @@ pub(crate) struct Signals {
     ending: Ending,
 }
 
-/// The signals that have come and mean to end us. What comes after one does not undo it, such as the SIGCONT that timeout(1) sends
-/// after SIGTERM.
+/// The signals that have come and mean to end us. What comes after one does not undo it, such as the SIGCONT that
+/// timeout(1) sends after SIGTERM.
 #[derive(Default)]
 pub(crate) struct Ending(Vec<i32>);
 

@@ -1,7 +1,8 @@
 //! The user's own terminal while a command runs on another: raw, its size followed, put back at the end.
 
 use std::{
-    io, mem,
+    io::{self, IsTerminal},
+    mem,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -25,16 +26,16 @@ use tokio::{
         oneshot,
     },
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
-use crate::descriptor::{wait, write_all};
+use crate::descriptor::{untaken, wait, write_all};
 
 /// How much is written to our terminal at a time: what is shown is counted by it.
 const PIECE: usize = 1024;
 
 /// What failed where our stdout does not take what is to be shown.
-pub(crate) const WRITING: &str = "write to stdout what the command wrote";
+const WRITING: &str = "write to stdout what the command wrote";
 
 /// What the command wrote last is on its way for a moment after its end. Once that was waited for, who has more to say is
 /// another, who was given the terminal: what he says at once is shown, and no more than that many times.
@@ -42,9 +43,15 @@ pub(crate) const LAST: Duration = Duration::from_millis(100);
 pub(crate) const MOMENT: Duration = Duration::from_millis(10);
 pub(crate) const MOST_LAST: u32 = 64;
 
+/// Where nobody has the command's terminal open, how long until it is looked at again: a command may open it anew.
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
+
 /// How long our terminal may take nothing after the command's end, and for how many times of that.
 const SILENCE: Duration = Duration::from_secs(1);
 const STALLS: u32 = 5;
+
+/// How long a stdout that is no terminal may hold up the end, once we are told to end.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The user's terminal in raw mode; put back when this is dropped.
 pub(crate) struct Raw {
@@ -116,12 +123,21 @@ fn read_into(sender: &Sender<Vec<u8>>) {
                 wait(io::stdin(), PollFlags::POLLIN, None);
             }
             Err(Errno::EINTR) => {}
+            Ok(0) if !is_gone() => {
+                wait(io::stdin(), PollFlags::POLLIN, None);
+            }
             Ok(_) | Err(_) => return,
         }
     }
 }
 
-/// Copies what is typed to the command. Ends when our terminal is gone: in raw mode no key ends what is typed.
+/// Whether our terminal is, where a read of it gave nothing. In raw mode no key does that; but whoever has the terminal too
+/// can set that reads do not wait, or another mode.
+pub(crate) fn is_gone() -> bool {
+    tcgetattr(io::stdin()).is_err()
+}
+
+/// Copies what is typed to the command. Ends when our terminal is gone.
 pub(crate) async fn type_in(mut typed: Receiver<Vec<u8>>, mut to: Terminal) {
     while let Some(bytes) = typed.recv().await {
         // Where nobody has the command's terminal open now, somebody may open it again.
@@ -185,26 +201,48 @@ impl Showing {
         self.copying.abort();
     }
 
-    /// Once the command has ended: waits until all is shown that it wrote, or nobody reads it.
+    /// Once the command has ended: waits until all is shown that it wrote. A terminal that takes nothing for some seconds is
+    /// read by nobody; elsewhere this waits until a second after `hurry` is ready.
     ///
     /// # Errors
-    /// Our stdout did not take all of it. That nobody reads it is none.
-    pub(crate) async fn finish(self) -> io::Result<()> {
+    /// Our stdout did not take all of it: `WouldBlock` where nobody reads it. That its reader has gone is none.
+    pub(crate) async fn finish(self, hurry: impl Future<Output = ()>) -> io::Result<()> {
         let Self { mut copying, shown, ended } = self;
         let _ = ended.send(());
-        let mut stalls = 0;
-        while stalls < STALLS {
-            let before = shown.load(Relaxed);
-            if let Ok(copied) = timeout(SILENCE, &mut copying).await {
-                return match copied {
-                    Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-                    _ => Ok(()),
-                };
+        let patience = async {
+            if io::stdout().is_terminal() {
+                stalled(&shown).await;
+            } else {
+                hurry.await;
+                sleep(PATIENCE).await;
             }
-            stalls = if shown.load(Relaxed) == before { stalls + 1 } else { 0 };
+        };
+        let copied = tokio::select! {
+            biased;
+            copied = &mut copying => copied,
+            () = patience => return Err(untaken()),
+        };
+        match copied {
+            Ok(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// Waits until no more is shown.
+async fn stalled(shown: &AtomicU64) {
+    let mut stalls = 0;
+    while stalls < STALLS {
+        let before = shown.load(Relaxed);
+        sleep(SILENCE).await;
+        stalls = if shown.load(Relaxed) == before { stalls + 1 } else { 0 };
+    }
+}
+
+/// The error for what was not shown. That nobody takes it is none where the command `was_killed`: then that is what is told.
+pub(crate) fn unwritten(shown: io::Result<()>, was_killed: bool) -> Option<Error> {
+    let source = shown.err().filter(|error| !was_killed || error.kind() != io::ErrorKind::WouldBlock)?;
+    Some(Error::Io { what: WRITING, source })
 }
 
 async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) -> io::Result<()> {
@@ -215,9 +253,15 @@ async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) ->
             _ = &mut end => break,
             read = from.read(&mut buffer) => read,
         };
-        let Ok(count @ 1..) = read else { break };
-        // What is written no more is read all the same, or the command would wait for that.
-        let _ = to.bytes.send(buffer[..count].to_vec()).await;
+        match read {
+            // What is written no more is read all the same, or the command would wait for that.
+            Ok(count @ 1..) => {
+                let _ = to.bytes.send(buffer[..count].to_vec()).await;
+            }
+            // Nobody has it open now.
+            _ if timeout(AGAIN, &mut end).await.is_ok() => break,
+            _ => {}
+        }
     }
     let mut waits = true;
     for _ in 0..MOST_LAST {

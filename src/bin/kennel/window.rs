@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, ErrorKind, Read, Write},
+    io::{self, ErrorKind, IsTerminal, Read, Write},
     mem,
     os::fd::{AsFd, OwnedFd},
     time::Duration,
@@ -12,8 +12,8 @@ use kennel::Terminal;
 use nix::poll::{PollFd, PollFlags};
 
 use crate::{
-    descriptor::{unblocked, wait, write_patiently},
-    terminal::{LAST, MOMENT, MOST_LAST, Raw},
+    descriptor::{unblocked, wait, write_patiently, write_while},
+    terminal::{AGAIN, LAST, MOMENT, MOST_LAST, Raw, is_gone},
 };
 
 /// How long our terminal may take nothing of that.
@@ -24,8 +24,11 @@ const AHEAD: usize = 64 << 10;
 
 /// Both terminals: ours raw, the command's by its master side, which never blocks.
 pub(crate) struct Window {
-    /// None once no process holds the command's side any more, or ours is gone: to let go of it hangs the command up.
+    /// None once our terminal is gone: to let go of it hangs the command up.
     master: Option<File>,
+    /// Whether a process had the command's side open when it was read last. The command may open it again: it is its
+    /// controlling terminal all the same.
+    is_open: bool,
     /// Our stdout, which does not block: nobody may read it, and signals are passed on all the same.
     screen: File,
     /// Why it takes no more.
@@ -34,7 +37,7 @@ pub(crate) struct Window {
     typed: Vec<u8>,
     /// What the command wrote and is not shown yet.
     unseen: Vec<u8>,
-    _raw: Raw,
+    raw: Option<Raw>,
 }
 
 impl Window {
@@ -44,11 +47,12 @@ impl Window {
         let screen = screen.map_or_else(blocking, Ok)?;
         Ok(Self {
             master: Some(master.into()),
+            is_open: true,
             screen,
             failed: None,
             typed: Vec::new(),
             unseen: Vec::new(),
-            _raw: Raw::enter()?,
+            raw: Some(Raw::enter()?),
         })
     }
 
@@ -60,12 +64,19 @@ impl Window {
         let master = when(self.unseen.is_empty(), PollFlags::POLLIN) | typed;
         let screen = when(!self.unseen.is_empty(), PollFlags::POLLOUT);
         let ours = [(typing.as_fd(), stdin), (self.screen.as_fd(), screen)];
-        // An end of a terminal that is gone would wake us also for nothing that we wait for.
+        // A master whose other side nobody has open would wake us also for nothing that we wait for.
+        let open = self.master.iter().filter(|_| self.is_open);
         ours.into_iter()
-            .chain(self.master.iter().map(|file| (file.as_fd(), master)))
+            .chain(open.map(|file| (file.as_fd(), master)))
             .filter(|(_, flags)| !flags.is_empty())
             .map(|(fd, flags)| PollFd::new(fd, flags))
             .collect()
+    }
+
+    /// How long to wait at most.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        let is_shut = self.master.is_some() && !self.is_open;
+        is_shut.then_some(AGAIN)
     }
 
     fn takes_more(&self) -> bool {
@@ -84,7 +95,7 @@ impl Window {
             let mut bytes = [0; 4096];
             match io::stdin().read(&mut bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // In raw mode that is no key: our terminal is gone.
+                Ok(0) if !is_gone() => {}
                 Ok(0) | Err(_) => self.master = None,
                 Ok(count) => self.typed.extend_from_slice(bytes.get(..count).unwrap_or_default()),
             }
@@ -97,9 +108,11 @@ impl Window {
         let mut bytes = [0; 8192];
         let Some(master) = &mut self.master else { return };
         match master.read(&mut bytes) {
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Ok(0) | Err(_) => self.master = None,
-            Ok(count) => self.unseen.extend_from_slice(bytes.get(..count).unwrap_or_default()),
+            Ok(count @ 1..) => {
+                self.is_open = true;
+                self.unseen.extend_from_slice(bytes.get(..count).unwrap_or_default());
+            }
+            nothing => self.is_open = nothing.is_err_and(|error| error.kind() == ErrorKind::WouldBlock),
         }
         self.paint();
     }
@@ -138,17 +151,29 @@ impl Window {
         }
     }
 
-    /// Shows what the command wrote last, and gives the user's terminal back.
+    /// Shows what the command wrote last, and gives the user's terminal back. A stdout that is no terminal is waited for as
+    /// long as `patience` answers how much longer to wait before it is asked again.
     ///
     /// # Errors
-    /// Our stdout did not take all of it. That nobody reads it is none.
-    pub(crate) fn close(mut self) -> io::Result<()> {
+    /// Our stdout did not take all of it: `WouldBlock` where nobody reads it. That its reader has gone is none.
+    pub(crate) fn close(mut self, mut patience: impl FnMut() -> Option<Duration>) -> io::Result<()> {
+        let is_terminal = self.screen.is_terminal();
+        // Elsewhere ours need not be raw any more, and its keys are signals again.
+        self.raw = self.raw.take().filter(|_| is_terminal);
+        let mut write_all = |window: &mut Self| {
+            let written = if is_terminal {
+                write_patiently(&window.screen, &window.unseen, STALL)
+            } else {
+                write_while(&window.screen, &window.unseen, |_| patience())
+            };
+            window.unseen.clear();
+            if let Err(error) = written {
+                window.failed = Some(error);
+            }
+        };
+        write_all(&mut self);
         let mut waits = true;
         for _ in 0..MOST_LAST {
-            if let Err(error) = write_patiently(&self.screen, &self.unseen, STALL) {
-                self.failed = Some(error);
-            }
-            self.unseen.clear();
             let Some(master) = &self.master else { break };
             let has_more = |time| wait(master, PollFlags::POLLIN, Some(time));
             let is_there = has_more(MOMENT) || mem::take(&mut waits) && has_more(LAST);
@@ -156,11 +181,13 @@ impl Window {
                 break;
             }
             self.show();
+            if !self.is_open {
+                break;
+            }
+            write_all(&mut self);
         }
         match self.failed.take() {
-            Some(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => {
-                Err(error)
-            }
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
             _ => Ok(()),
         }
     }

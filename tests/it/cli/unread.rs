@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, PipeWriter},
+    io::{self, PipeWriter, Read},
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     path::Path,
     process::{Child, Command, Output, Stdio},
@@ -12,8 +12,12 @@ use std::{
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
-    pty::{openpty, posix_openpt, ptsname_r, unlockpt},
-    sys::signal::Signal,
+    pty::{OpenptyResult, openpty, posix_openpt, ptsname_r, unlockpt},
+    sys::{
+        signal::Signal,
+        termios::{LocalFlags, SetArg, cfmakeraw, tcgetattr, tcsetattr},
+    },
+    unistd::write,
 };
 use serde_json::Value;
 
@@ -98,8 +102,8 @@ fn a_stderr_that_blocks_and_that_nobody_reads_does_not_hold_up_the_end() {
     }
 }
 
-#[test]
-fn a_signal_that_ended_the_command_is_not_needed_twice() {
+/// Sends these to commands whose output nobody reads; the first one ends them.
+fn ends_by(signals: &[Signal]) {
     for way in Way::both() {
         let dir = workspace();
         let file = dir.path().join("report.json");
@@ -109,11 +113,22 @@ fn a_signal_that_ended_the_command_is_not_needed_twice() {
         until("the command runs", || place.join("ran").exists());
         // So that the pipe is full.
         thread::sleep(patient(Duration::from_millis(500)));
-        signal(&child, Signal::SIGTERM);
+        signals.iter().for_each(|&number| signal(&child, number));
         assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
         let report: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         assert_eq!((&report["signal"], &report["truncated"]), (&15.into(), &true.into()), "{report}");
     }
+}
+
+#[test]
+fn a_signal_that_ended_the_command_is_not_needed_twice() {
+    ends_by(&[Signal::SIGTERM]);
+}
+
+/// timeout(1) sends SIGCONT after SIGTERM.
+#[test]
+fn a_signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
+    ends_by(&[Signal::SIGTERM, Signal::SIGCONT, Signal::SIGWINCH]);
 }
 
 /// What a command of its own terminal comes to, whose output goes elsewhere.
@@ -128,10 +143,20 @@ fn shown_on(stdout: impl Into<Stdio>, mut kennel: Command) -> Output {
 
 /// `kennel run --tty` and `kennel exec --tty`.
 fn on_terminals(dir: &Path, session: &Hosted, script: &str) -> [Command; 2] {
+    on_terminals_with([&[], &[]], dir, session, script)
+}
+
+/// With more flags each.
+fn on_terminals_with(
+    [of_run, of_exec]: [&[&str]; 2],
+    dir: &Path,
+    session: &Hosted,
+    script: &str,
+) -> [Command; 2] {
     let mut run = Command::new(kennel_path());
     let shell = ["--", "sh", "-c", script];
-    run.current_dir(dir).env("LC_ALL", "C").args(["run", "--tty"]).args(quiet()).args(shell);
-    [run, session.kennel(&[&["exec", "s", "--tty"][..], &shell].concat())]
+    run.current_dir(dir).env("LC_ALL", "C").args(["run", "--tty"]).args(quiet()).args(of_run).args(shell);
+    [run, session.kennel(&[&["exec", "s", "--tty"][..], of_exec, &shell].concat())]
 }
 
 #[test]
@@ -141,6 +166,127 @@ fn what_cannot_be_shown_is_told() {
         let output = shown_on(full(), command);
         let line = "write to stdout what the command wrote: No space left on device";
         assert!(output.status.code() == Some(125) && stderr(&output).contains(line), "{output:?}");
+    }
+}
+
+/// How it ended counts for more than what became of its output; the report has our own status.
+#[test]
+fn what_cannot_be_shown_hides_neither_a_timeout_nor_a_signal() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let time = patient_flag(Duration::from_secs(1));
+    let (timed_out, exited) = (("timed_out", 124), ("exited", 125));
+    for (script, (ended, code)) in [
+        ("echo x; exec sleep 60", timed_out),
+        ("echo x; kill -TERM $$", ("signaled", 128 + 15)),
+        ("echo x; exit 3", exited),
+        ("echo x", exited),
+    ] {
+        let files = ["of_run", "of_exec"].map(|name| dir.path().join(name));
+        let flags = files.each_ref().map(|file| ["--json", file.to_str().unwrap(), "--timeout", &time]);
+        let commands = on_terminals_with([&flags[0], &flags[1]], dir.path(), &session, script);
+        for (command, file) in commands.into_iter().zip(&files) {
+            let output = shown_on(full(), command);
+            let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+            let told = (&report["ended"], &report["exit_code"], &report["truncated"]);
+            assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
+            assert_eq!(told, (&ended.into(), &code.into(), &true.into()), "{script}: {report}");
+            assert!(stderr(&output).contains("No space left on device"), "{script}: {output:?}");
+            assert!(!report["failure"]["message"].is_null(), "{script}: {report}");
+        }
+    }
+}
+
+/// The command's terminal is that all the same: it is not hung up, and can be opened again.
+#[test]
+fn a_terminal_that_nobody_has_open_for_a_while_is_shown_on() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let closed = "exec </dev/null >/dev/null 2>&1; sleep 0.5";
+    let opened = "exec </dev/tty >/dev/tty 2>&1; sleep 0.3";
+    let script =
+        format!("echo first; {closed}; {opened}; seq 4000; {closed}; {opened}; echo last; {closed}; exit 3");
+    for command in on_terminals(dir.path(), &session, &script) {
+        let output = shown_on(Stdio::piped(), command);
+        let seen = stdout(&output);
+        assert!(output.status.code() == Some(3) && seen.ends_with("4000\r\nlast"), "{output:?}");
+        assert_eq!(seen.lines().count(), 4002);
+    }
+}
+
+/// A pager may be read for any time.
+#[test]
+fn a_reader_that_pauses_gets_all_that_was_shown() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let slow = on_terminals(dir.path(), &session, "seq 200").map(|mut command| {
+        thread::spawn(move || {
+            let (mut reader, writer) = full_blocking_pipe();
+            let pty = openpty(None, None).unwrap();
+            let mut child = command.stdin(pty.slave).stdout(writer).spawn().unwrap();
+            drop(command);
+            // Longer than a terminal is waited for that takes nothing.
+            thread::sleep(Duration::from_secs(7));
+            let mut all = String::new();
+            reader.read_to_string(&mut all).unwrap();
+            (child.wait().unwrap().code(), all.trim_start_matches('.').lines().count())
+        })
+    });
+    for reader in slow {
+        assert_eq!(reader.join().unwrap(), (Some(0), 200));
+    }
+}
+
+/// A terminal that takes nothing more, and says so instead of waiting.
+fn full_terminal() -> OpenptyResult {
+    let pty = openpty(None, None).unwrap();
+    fcntl(&pty.slave, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).unwrap();
+    let mut raw = tcgetattr(&pty.slave).unwrap();
+    cfmakeraw(&mut raw);
+    tcsetattr(&pty.slave, SetArg::TCSANOW, &raw).unwrap();
+    // What it has taken is on its way for a moment, and makes room.
+    until("it is full", || {
+        let was_full = write(&pty.slave, b".").is_err();
+        while write(&pty.slave, &[b'.'; 64]).is_ok() || write(&pty.slave, b".").is_ok() {}
+        thread::sleep(Duration::from_millis(50));
+        was_full && write(&pty.slave, b".").is_err()
+    });
+    pty
+}
+
+#[test]
+fn what_a_terminal_does_not_take_is_told() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let unread = on_terminals(dir.path(), &session, "echo x").map(|mut command| {
+        let pty = full_terminal();
+        let stdin = pty.slave.try_clone().unwrap();
+        (command.stdin(stdin).stdout(pty.slave).stderr(Stdio::piped()).spawn().unwrap(), pty.master)
+    });
+    for (mut child, _master) in unread {
+        ends("nobody reads it", &mut child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(stderr(&output).contains("what the command wrote: nobody takes it"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_who_does_not_read_what_is_shown() {
+    let (dir, session) = (workspace(), Hosted::start(&[]));
+    let files = ["of_run", "of_exec"].map(|name| dir.path().join(name));
+    let flags = files.each_ref().map(|file| ["--json", file.to_str().unwrap()]);
+    let script = "echo x; touch done";
+    let commands = on_terminals_with([&flags[0], &flags[1]], dir.path(), &session, script);
+    let places = [dir.path(), session.workspace.path()];
+    for ((mut command, place), file) in commands.into_iter().zip(places).zip(&files) {
+        let (_reader, writer) = full_blocking_pipe();
+        let pty = openpty(None, None).unwrap();
+        let mut child = command.stdin(pty.slave).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        until("the command is at its end", || place.join("done").exists());
+        thread::sleep(patient(Duration::from_millis(500)));
+        is_ended_by_signals(&mut child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(stderr(&output).contains("what the command wrote: nobody takes it"), "{output:?}");
+        let report: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!((&report["exit_code"], &report["truncated"]), (&125.into(), &true.into()), "{report}");
     }
 }
 
@@ -196,6 +342,8 @@ fn a_terminal_that_is_gone_is_gone_for_the_command() {
         let end = || peer.as_ref().unwrap().try_clone().unwrap();
         let mut child = command.stdin(end()).stdout(end()).stderr(Stdio::null()).spawn().unwrap();
         until("the command runs", || place.join("ran").exists());
+        let flags = || tcgetattr(peer.as_ref().unwrap()).unwrap().local_flags;
+        until("it is raw", || !flags().contains(LocalFlags::ICANON));
         drop((master, command));
         let status = ends("its terminal is gone", &mut child);
         assert!(place.join("over").exists(), "it read an end, and went on: {status}");

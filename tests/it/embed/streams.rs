@@ -3,6 +3,10 @@
 use std::{fs::File, time::Duration};
 
 use kennel::{Policy, Profile, Sandbox, Size, Stdio};
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::TimeValLike,
+};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use super::sandbox;
@@ -103,4 +107,33 @@ async fn terminal_is_a_terminal() {
     assert!(child.wait().await.unwrap().status.success());
     let child = sandbox(dir.path()).command("true").spawn().await.unwrap();
     assert!(child.terminal.is_none());
+}
+
+/// Processor time that this thread has used.
+fn used() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+    let time = usage.user_time() + usage.system_time();
+    Duration::from_micros(time.num_microseconds().try_into().unwrap())
+}
+
+#[tokio::test]
+async fn terminal_that_was_closed_and_opened_again_is_read_on() {
+    let dir = workspace();
+    let mut command = sandbox(dir.path()).command("sh");
+    let script =
+        "exec </dev/null >/dev/null 2>&1; sleep 0.5; exec </dev/tty >/dev/tty; sleep 2; echo again; sleep 1";
+    let mut child = command.args(["-c", script]).terminal(11, 22).spawn().await.unwrap();
+    let mut terminal = child.terminal.clone().unwrap();
+    let (mut bytes, mut closed, before) = ([0; 64], 0, used());
+    let count = loop {
+        match terminal.read(&mut bytes).await.unwrap() {
+            0 => tokio::time::sleep(Duration::from_millis(50)).await,
+            count => break count,
+        }
+        closed += 1;
+    };
+    assert!(closed > 0 && &bytes[..count] == b"again\r\n", "{closed} {:?}", &bytes[..count]);
+    let spent = used() - before;
+    assert!(spent < patient(Duration::from_millis(500)), "it waits in peace: {spent:?}");
+    assert!(child.wait().await.unwrap().status.success());
 }

@@ -10,7 +10,7 @@ use std::{
 use nix::sys::signal::Signal;
 
 use super::{Hosted, signal};
-use crate::support::{HEARTBEAT, beats, by_env, is_silent, until};
+use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, until};
 
 /// Starts a script that says `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -65,6 +65,18 @@ fn signals_end_a_command_that_does_not_catch_them() {
         signal(&child, number);
         assert_eq!(child.wait().unwrap().code(), Some(128 + number as i32), "{name}");
     }
+}
+
+/// timeout(1) sends SIGCONT after SIGTERM.
+#[test]
+fn signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
+    let session = Hosted::start(&["--max-output", "1G"]);
+    let (mut child, _unread) = ready(&session, "echo ready; exec yes");
+    // So that the pipe is full.
+    thread::sleep(patient(Duration::from_millis(500)));
+    signal(&child, Signal::SIGTERM);
+    signal(&child, Signal::SIGCONT);
+    assert_eq!(ends("it was told to", &mut child).code(), Some(128 + 15));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use nix::{
     pty::{Winsize, openpty},
     sys::{
         signal::{Signal, kill},
-        termios::{LocalFlags, tcgetattr},
+        termios::{LocalFlags, SetArg, SpecialCharacterIndices, tcgetattr, tcsetattr},
     },
     unistd::Pid,
 };
@@ -231,6 +231,25 @@ fn a_terminal_that_does_not_block_shows_all_and_is_typed_on() {
     let (status, seen) = window.end();
     assert!(status == Some(0) && seen.ends_with("second last\n"), "{}", &seen[seen.len() - 50..]);
     assert_eq!(seen.lines().filter(|line| line.parse::<u32>().is_ok()).count(), 60000);
+}
+
+/// Whoever has the terminal too can set that: a read of it that gives nothing is no hangup.
+#[test]
+fn a_terminal_whose_reads_do_not_wait_is_typed_on() {
+    let dir = workspace();
+    let script = "read x; echo got $x; read y; echo $y last";
+    let mut window = Window::start(&mut Command::new(kennel_path()), dir.path(), script);
+    until("it is raw", || !tcgetattr(&window.peer).unwrap().local_flags.contains(LocalFlags::ICANON));
+    let mut set = tcgetattr(&window.peer).unwrap();
+    set.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
+    set.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
+    tcsetattr(&window.peer, SetArg::TCSANOW, &set).unwrap();
+    window.type_in("first\n");
+    window.expect("got first");
+    std::thread::sleep(patient(Duration::from_millis(300)));
+    window.type_in("second\n");
+    let (status, seen) = window.end();
+    assert!(status == Some(0) && seen.ends_with("second last\n"), "{status:?} {seen:?}");
 }
 
 #[test]
