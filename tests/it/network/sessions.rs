@@ -229,8 +229,10 @@ async fn a_shutdown_ends_every_transfer() {
     let connect = format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n");
     let mut running = Vec::new();
     for _ in 0..3 {
-        let mut command = session.command("/payload");
-        command.args(["talk", PROXY, &connect, "<"]).stdout(kennel::Stdio::null());
+        // Not to end by itself with its transfer, before it is killed.
+        let mut command = session.command("sh");
+        command.args(["-c", "\"$@\"; sleep 60", "sh", "/payload", "talk", PROXY, &connect, "<"]);
+        command.stdout(kennel::Stdio::null());
         running.push(command.spawn().await.unwrap());
     }
     wait("transfers run", || server.accepted() == 3).await;
