@@ -57,7 +57,11 @@ fn converse(address: &str, steps: &[&str], heard: &mut Vec<u8>) -> io::Result<&'
         match kind {
             ">" => stream.write_all(&bytes(rest))?,
             "#" => stream.write_all(&vec![b'a'; usize::try_from(number()).unwrap_or_default()])?,
-            "!" => stream.shutdown(Shutdown::Write)?,
+            "!" => match stream.shutdown(Shutdown::Write) {
+                // It was reset: what is read next says so.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {}
+                ended => ended?,
+            },
             "~" => std::thread::sleep(Duration::from_millis(number())),
             "?" => stream.set_read_timeout(Some(Duration::from_millis(number())))?,
             _ => end = hear(&mut stream, &bytes(rest), heard)?,
