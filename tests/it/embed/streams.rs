@@ -124,15 +124,14 @@ async fn terminal_that_was_closed_and_opened_again_is_read_on() {
         "exec </dev/null >/dev/null 2>&1; sleep 0.5; exec </dev/tty >/dev/tty; sleep 2; echo again; sleep 1";
     let mut child = command.args(["-c", script]).terminal(11, 22).spawn().await.unwrap();
     let mut terminal = child.terminal.clone().unwrap();
-    let (mut bytes, mut closed, before) = ([0; 64], 0, used());
-    let count = loop {
-        match terminal.read(&mut bytes).await.unwrap() {
-            0 => tokio::time::sleep(Duration::from_millis(50)).await,
-            count => break count,
+    let (mut said, mut closed, before) = (Vec::new(), 0, used());
+    while !said.ends_with(b"\n") {
+        if terminal.read_buf(&mut said).await.unwrap() == 0 {
+            closed += 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        closed += 1;
-    };
-    assert!(closed > 0 && &bytes[..count] == b"again\r\n", "{closed} {:?}", &bytes[..count]);
+    }
+    assert!(closed > 0 && said == b"again\r\n", "{closed} {said:?}");
     let spent = used() - before;
     assert!(spent < patient(Duration::from_millis(500)), "it waits in peace: {spent:?}");
     assert!(child.wait().await.unwrap().status.success());
