@@ -12,10 +12,7 @@ use kennel_helper::{
     control::{LONGEST, Order, Report},
     wire::{Cursor, Field},
 };
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
+use nix::{errno::Errno, poll::PollTimeout};
 use tokio::{io::Interest, runtime::Handle};
 
 use crate::{
@@ -171,7 +168,7 @@ impl Inside {
         let is_gone = match &ended {
             Ok(ended) => tokio::time::timeout(PATIENCE, ended.readable()).await.is_ok(),
             // There is no room for another descriptor.
-            Err(_) => has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
+            Err(_) => sys::has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
         };
         if !is_gone {
             tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel");
@@ -299,7 +296,7 @@ impl Drop for Inside {
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
         let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
-        if has_ended(&remains.pidfd, PollTimeout::ZERO) {
+        if sys::has_ended(&remains.pidfd, PollTimeout::ZERO) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
@@ -337,22 +334,10 @@ impl AsRawFd for Remains {
     }
 }
 
-/// Whether init has ended, now or within that time.
-fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
-    let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
-    // Signals of the program that embeds us cut the wait short, and begin it anew.
-    loop {
-        match poll(&mut ended, within) {
-            Err(Errno::EINTR) => {}
-            polled => return polled.is_ok_and(|count| count > 0),
-        }
-    }
-}
-
 impl Drop for Remains {
     fn drop(&mut self) {
         // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
-        has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
+        sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
         watch::log(&undo(&self.watches, self.since, &self.footing));
     }

@@ -19,6 +19,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use nix::{
     errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::wait::{Id, WaitPidFlag, waitid},
     unistd::Pid,
 };
@@ -27,6 +28,18 @@ pub(crate) use self::birth::{
     BirthError, Birthright, Born, Cradle, INSIDE_CAPABILITIES, Users, give_birth, try_namespaces,
 };
 use crate::Usage;
+
+/// Whether a process has ended, now or within that time.
+pub(crate) fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
+    let mut ended = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
+    // Signals of the program that embeds us cut the wait short, and begin it anew.
+    loop {
+        match poll(&mut ended, within) {
+            Err(Errno::EINTR) => {}
+            polled => return polled.is_ok_and(|count| count > 0),
+        }
+    }
+}
 
 /// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.
 pub(crate) fn reap(pidfd: &OwnedFd) {

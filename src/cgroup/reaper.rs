@@ -5,10 +5,7 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
+use nix::poll::PollTimeout;
 use tokio::{io::Interest, runtime::Handle};
 
 use super::group::Parent;
@@ -58,7 +55,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         drop(self.control.take());
         let Some(left) = self.left.take() else { return };
-        if left.has_ended(PollTimeout::ZERO) {
+        if sys::has_ended(&left.pidfd, PollTimeout::ZERO) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
@@ -77,18 +74,6 @@ struct Left {
     pidfd: OwnedFd,
 }
 
-impl Left {
-    fn has_ended(&self, within: PollTimeout) -> bool {
-        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
-        loop {
-            match poll(&mut ended, within) {
-                Err(Errno::EINTR) => {}
-                polled => return polled.is_ok_and(|count| count > 0),
-            }
-        }
-    }
-}
-
 impl AsRawFd for Left {
     fn as_raw_fd(&self) -> RawFd {
         self.pidfd.as_raw_fd()
@@ -97,7 +82,7 @@ impl AsRawFd for Left {
 
 impl Drop for Left {
     fn drop(&mut self) {
-        self.has_ended(PollTimeout::from(LAST_WAIT));
+        sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
         sys::reap(&self.pidfd);
     }
 }

@@ -17,9 +17,12 @@ const ELSEWHERE: &str = "name a place outside of what is granted writable";
 /// There is such a thing.
 pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
+    // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
+    let is_granted_writable =
+        |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
     if let Some(audit) = &parts.policy.audit {
         let path = absolute(&audit.path);
-        if is_led(view, "audit log", &path)? {
+        if is_led("audit log", &path, is_granted_writable)? {
             return Err(in_reach("audit log", &audit.path, LED, ELSEWHERE));
         }
         if is_granted(view, audit, &path) {
@@ -28,7 +31,7 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
         }
     }
     if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy
-        && is_led(view, "proxy socket", &absolute(unix))?
+        && is_led("proxy socket", &absolute(unix), is_granted_writable)?
     {
         return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
     }
@@ -41,15 +44,16 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
 /// A writable grant shows it, or a link on the way to it.
 pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
-    match is_led(view, WHAT, directory)? {
+    // The usual directory is covered, also in a writable /tmp.
+    match is_led(WHAT, directory, |at| view.is_writable(at))? {
         true => Err(in_reach(WHAT, directory, LED, "have the sockets outside of what is granted writable")),
         false => Ok(()),
     }
 }
 
 /// Whether commands decide where `path` leads: they may write where it lies, or where a link on the way does.
-fn is_led(view: &View, what: &'static str, path: &Path) -> Result<bool, Error> {
-    Ok(on_the_way(what, path)?.iter().any(|at| view.is_writable(at)))
+fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) -> Result<bool, Error> {
+    Ok(on_the_way(what, path)?.iter().any(|at| is_writable(at)))
 }
 
 /// Whether a log is granted writable itself, on whatever day.

@@ -92,7 +92,8 @@ Examples:
   kennel session list
   kennel session stop a1
 
-The flags of `start` are those of `kennel run` but --tty, --json and those of an overlay. `stop` of a session that is not there is no error.";
+The flags of `start` are those of `kennel run` but --tty, --json and those of an overlay.
+`stop` of a session that is not there is no error.";
 
 const START_HELP: &str = "\
 Examples:
