@@ -10,6 +10,7 @@ mod clock;
 mod compare;
 mod error;
 mod ledger;
+mod mark;
 mod never;
 mod own;
 mod place;

@@ -10,6 +10,7 @@
 //! Nothing here puts up a wall: the engine of all other commands runs what was found good.
 
 mod check;
+mod checked;
 mod credential;
 mod envelope;
 mod error;
@@ -26,7 +27,7 @@ mod run;
 use std::{collections::BTreeMap, path::PathBuf};
 
 pub use self::{
-    check::CheckedSpawn,
+    checked::CheckedSpawn,
     credential::{CredentialError, CredentialResolver, NoCredentials, Resolving, Secret},
     envelope::Envelope,
     error::SpawnError,

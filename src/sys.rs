@@ -3,9 +3,11 @@
 #![expect(unsafe_code, reason = "the one fence around raw calls of the outside")]
 
 mod birth;
+mod message;
+mod notify;
 
 use std::{
-    ffi::{CStr, CString, c_int, c_void},
+    ffi::{CStr, CString, c_void},
     io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
@@ -24,8 +26,10 @@ use nix::{
     unistd::Pid,
 };
 
-pub(crate) use self::birth::{
-    BirthError, Birthright, Born, Cradle, INSIDE_CAPABILITIES, Users, give_birth, try_namespaces,
+pub(crate) use self::{
+    birth::{BirthError, Birthright, Born, Cradle, INSIDE_CAPABILITIES, Users, give_birth, try_namespaces},
+    message::receive,
+    notify::{refuse_call, refused_call, still_waits},
 };
 use crate::Usage;
 
@@ -115,57 +119,6 @@ pub(crate) fn window(terminal: RawFd) -> io::Result<(u16, u16)> {
     // SAFETY: the call writes one winsize at the address.
     let answer = unsafe { libc::ioctl(terminal, libc::TIOCGWINSZ, &raw mut size) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok((size.ws_row, size.ws_col)) }
-}
-
-/// What recvmsg(2) delivered.
-pub(crate) struct Received {
-    pub(crate) count: usize,
-    pub(crate) descriptors: Vec<OwnedFd>,
-    /// Bytes or descriptors were lost on the way.
-    pub(crate) cut: bool,
-}
-
-/// Words of control data: a header and as many descriptors as a message can carry (`SCM_MAX_FD`, 253).
-const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
-
-/// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    let mut control = [0u64; CONTROL];
-    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all-zero bytes are a valid value of this plain record.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut vector;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control);
-    let flags = libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the record describes one live buffer and one live control buffer with their true sizes.
-    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-    let descriptors = descriptors(&message).into_iter().map(received).collect();
-    Ok(Received { count, descriptors, cut: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
-}
-
-/// The numbers of the descriptors in the control data of a received message.
-fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
-    let mut numbers = Vec::new();
-    // SAFETY: the kernel filled the control buffer and set its length; both are as they were.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
-    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer NULL or a header that lies in the control buffer.
-    while let Some(here) = unsafe { header.as_ref() } {
-        if (here.cmsg_level, here.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: arithmetic on a length only.
-            let head = unsafe { libc::CMSG_LEN(0) } as usize;
-            let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
-            // SAFETY: the data of a header begins right behind it.
-            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
-            // SAFETY: the kernel wrote that many descriptors there; the control buffer is not written to any more.
-            numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
-        }
-        // SAFETY: `header` lies in the message's control buffer.
-        header = unsafe { libc::CMSG_NXTHDR(message, header) };
-    }
-    numbers
 }
 
 /// fcntl(F_SETLEASE, F_RDLCK), and back: whether nobody has the file open for writing any more, so that it can be
@@ -278,32 +231,4 @@ pub(crate) fn privileges_of_scheduling() -> [bool; 3] {
         nice < 0,
         io >> 13 == IO_REAL_TIME,
     ]
-}
-
-/// ioctl(SECCOMP_IOCTL_NOTIF_RECV): a call that waits for an answer. Does not wait where poll(2) has said that there is
-/// one, and nobody else receives. `ENOENT` where the caller is gone. Linux 5.0.
-pub(crate) fn refused_call(listener: BorrowedFd<'_>) -> io::Result<libc::seccomp_notif> {
-    let data = libc::seccomp_data { nr: 0, arch: 0, instruction_pointer: 0, args: [0; 6] };
-    let mut call = libc::seccomp_notif { id: 0, pid: 0, flags: 0, data };
-    let request = libc::SECCOMP_IOCTL_NOTIF_RECV;
-    // SAFETY: the call writes one seccomp_notif at the address, which is zeroed as it asks.
-    let answer = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw mut call) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(call) }
-}
-
-/// ioctl(SECCOMP_IOCTL_NOTIF_SEND): the call with that id returns `errno`. It is never let through: no flag is given.
-pub(crate) fn refuse_call(listener: BorrowedFd<'_>, id: u64, errno: c_int) -> io::Result<()> {
-    let answer = libc::seccomp_notif_resp { id, val: 0, error: -errno, flags: 0 };
-    let request = libc::SECCOMP_IOCTL_NOTIF_SEND;
-    // SAFETY: the call reads one seccomp_notif_resp at the address.
-    let sent = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const answer) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// ioctl(SECCOMP_IOCTL_NOTIF_ID_VALID): whether that call still waits, so that its pid is still the caller's.
-pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
-    let request = libc::SECCOMP_IOCTL_NOTIF_ID_VALID;
-    // SAFETY: the call reads one 64-bit number at the address.
-    let answer = unsafe { libc::ioctl(listener.as_raw_fd(), request, &raw const id) };
-    answer == 0
 }

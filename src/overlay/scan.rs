@@ -14,12 +14,12 @@ use nix::{
     fcntl::{OFlag, readlinkat},
     sys::stat::{FileStat, fstat},
 };
-use xattr::FileExt as _;
 
 use super::{
     ChangeKind,
     compare::{self, same_contents, same_mode},
     ledger::{Ledger, State},
+    mark::{OPAQUE, ORIGIN, is_whiteout, mark},
     tree::{self, Changed, Tree},
 };
 use crate::files::{FileKind, kind, names};
@@ -29,12 +29,6 @@ const MOST_BYTES: usize = 128 << 20;
 
 /// What lies deeper is not looked at: every way is walked from the top.
 const DEEPEST: usize = 200;
-
-/// A directory that takes the place of one below it, instead of adding to it.
-pub(super) const OPAQUE: &str = "user.overlay.opaque";
-
-/// Copied up from the workspace. Where it came from is not said to an ordinary user's overlay.
-const ORIGIN: &str = "user.overlay.origin";
 
 /// Something that is not as in the workspace.
 #[derive(Clone, Debug)]
@@ -290,17 +284,4 @@ fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>, level:
     };
     let file = upper.as_ref().or(lower.as_ref()).map_or(FileKind::Other, kind);
     Found { path, kind: change, file, upper, above: level.lower, lower, conflict: false, unreadable: None }
-}
-
-/// A mark of overlayfs.
-fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let file = std::fs::File::from(of.try_clone()?);
-    match file.get_xattr(name) {
-        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-        value => value,
-    }
-}
-
-fn is_whiteout(stat: &FileStat) -> bool {
-    stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
 }

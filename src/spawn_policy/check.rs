@@ -1,76 +1,21 @@
 //! The check of an envelope, in order: the manifest, then the action's narrower list, then credentials. Looks at paths, starts
 //! nothing, asks no resolver.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-};
+mod grants;
 
+use std::path::{Path, PathBuf};
+
+use self::grants::Grants;
 use super::{
-    SpawnPolicy,
+    CheckedSpawn, SpawnPolicy,
     envelope::Envelope,
     error::SpawnError,
     limits::Effective,
-    manifest::{Hash, Manifest, Program},
+    manifest::{Manifest, Program},
     operation::Operation,
     paths::{Resolved, expanded},
 };
 use crate::failure::Boundary::{Action, Manifest as ManifestBoundary};
-
-/// A spawn that was found good: what [`SpawnPolicy::check`] answers. Values of variables and arguments are not shown.
-pub struct CheckedSpawn {
-    /// The program's path without links.
-    pub(super) program: PathBuf,
-    /// Its path as the manifest has it, `~/` expanded: what it is told it is called.
-    pub(super) called: PathBuf,
-    pub(super) hash: Option<Hash>,
-    pub(super) arguments: Vec<String>,
-    pub(super) operation: Option<String>,
-    pub(super) environment: BTreeMap<String, String>,
-    /// Variables that come from the caller's environment, where they are set there.
-    pub(super) passed: Vec<String>,
-    pub(super) credentials: Vec<String>,
-    pub(super) stdin: Option<String>,
-    pub(super) cwd: Option<PathBuf>,
-    pub(super) reads: Vec<PathBuf>,
-    pub(super) writes: Vec<PathBuf>,
-    pub(super) hosts: Vec<String>,
-    pub(super) limits: Effective,
-}
-
-impl CheckedSpawn {
-    /// The program that will be executed, without links.
-    #[must_use]
-    pub fn program(&self) -> &Path {
-        &self.program
-    }
-
-    /// The operation of the manifest that the arguments are one of, if it has operations.
-    #[must_use]
-    pub fn operation(&self) -> Option<&str> {
-        self.operation.as_deref()
-    }
-
-    /// Where it will start; `None`: in `/`.
-    #[must_use]
-    pub fn cwd(&self) -> Option<&Path> {
-        self.cwd.as_deref()
-    }
-}
-
-impl fmt::Debug for CheckedSpawn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CheckedSpawn")
-            .field("program", &self.program)
-            .field("operation", &self.operation)
-            .field("arguments", &self.arguments.len())
-            .field("variables", &self.environment.keys().collect::<Vec<_>>())
-            .field("credentials", &self.credentials)
-            .field("cwd", &self.cwd)
-            .finish_non_exhaustive()
-    }
-}
 
 impl SpawnPolicy {
     pub(super) fn checked(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
@@ -172,55 +117,6 @@ fn operation(
             let what = ("argument list", count());
             Err(SpawnError::denied(ManifestBoundary, what, "is none of the manifest's operations", granted))
         }
-    }
-}
-
-/// What the manifest shows, without links.
-struct Grants {
-    reads: Vec<PathBuf>,
-    writes: Vec<PathBuf>,
-}
-
-impl Grants {
-    fn of(manifest: &Manifest, home: &Path) -> Result<Self, SpawnError> {
-        let resolve = |what: &'static str, path: &String| {
-            let path_error = |source| SpawnError::Path { what, path: path.clone(), source };
-            Resolved::of(path, home).map_err(path_error)
-        };
-        let all = |what: &'static str, paths: &[String]| {
-            paths.iter().map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
-        };
-        let reads = all("fs_read", &manifest.spawn.fs_read)?;
-        let writes = all("fs_write", &manifest.spawn.fs_write)?;
-        Ok(Self {
-            reads: Self::kept("fs_read", &reads, &writes)?,
-            writes: Self::kept("fs_write", &writes, &writes)?,
-        })
-    }
-
-    /// Of `paths`, those that no other writable one has in it. One that commands could lead elsewhere, because it is reached
-    /// through a writable one, must not lead out of it.
-    fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
-        let mut kept: Vec<PathBuf> = Vec::new();
-        for path in paths {
-            let roots = writes.iter().filter(|root| root.named != path.named).map(|root| root.path.as_path());
-            let covered =
-                writes.iter().any(|root| path.path != root.path && path.path.starts_with(&root.path));
-            if !covered && path.is_led_by(roots) {
-                let reason = "is reached through fs_write, where commands could lead it elsewhere";
-                let requested = (what, path.named.display());
-                return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
-            }
-            let is_written = what == "fs_read" && writes.iter().any(|root| root.path == path.path);
-            if !covered && !is_written && !kept.contains(&path.path) {
-                kept.push(path.path.clone());
-            }
-        }
-        Ok(kept)
-    }
-
-    fn has(&self, path: &Path) -> bool {
-        self.reads.iter().chain(&self.writes).any(|root| path.starts_with(root))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsStr, io, path::Path, time::Duration};
 
 use super::{
-    check::CheckedSpawn, credential::NoCredentials, error::SpawnError, limits::Effective, paths::Resolved,
+    checked::CheckedSpawn, credential::NoCredentials, error::SpawnError, limits::Effective, paths::Resolved,
     run,
 };
 use crate::{

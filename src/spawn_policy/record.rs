@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{SpawnPolicy, check::CheckedSpawn, envelope::Envelope, error::SpawnError};
+use super::{SpawnPolicy, checked::CheckedSpawn, envelope::Envelope, error::SpawnError};
 use crate::{
     Audit, Error,
     audit::{Record, Shape, Spawn, Trail},

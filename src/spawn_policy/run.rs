@@ -4,7 +4,7 @@
 use std::{ffi::OsString, path::Path, sync::Arc};
 
 use super::{
-    check::CheckedSpawn,
+    checked::CheckedSpawn,
     credential::{CredentialResolver, Secret},
     error::SpawnError,
     program,

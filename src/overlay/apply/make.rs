@@ -23,8 +23,9 @@ use crate::{
     overlay::{
         compare::{self, ordinary},
         ledger::State,
+        mark::OPAQUE,
         place::Temporary,
-        scan::{Found, OPAQUE},
+        scan::Found,
         tree::{self, Tree, change_mode},
     },
 };

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::*;
+use super::{token::Part, *};
 
 fn pattern(text: &str) -> Pattern {
     Pattern::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))

@@ -1,0 +1,59 @@
+//! Receiving a packet, and the descriptors that come with it.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use super::received;
+
+/// What recvmsg(2) delivered.
+pub(crate) struct Received {
+    pub(crate) count: usize,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Bytes or descriptors were lost on the way.
+    pub(crate) cut: bool,
+}
+
+/// Words of control data: a header and as many descriptors as a message can carry (`SCM_MAX_FD`, 253).
+const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
+
+/// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut control = [0u64; CONTROL];
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the record describes one live buffer and one live control buffer with their true sizes.
+    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let descriptors = descriptors(&message).into_iter().map(received).collect();
+    Ok(Received { count, descriptors, cut: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
+}
+
+/// The numbers of the descriptors in the control data of a received message.
+fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
+    let mut numbers = Vec::new();
+    // SAFETY: the kernel filled the control buffer and set its length; both are as they were.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer NULL or a header that lies in the control buffer.
+    while let Some(here) = unsafe { header.as_ref() } {
+        if (here.cmsg_level, here.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: arithmetic on a length only.
+            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
+            // SAFETY: the data of a header begins right behind it.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+            // SAFETY: the kernel wrote that many descriptors there; the control buffer is not written to any more.
+            numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
+        }
+        // SAFETY: `header` lies in the message's control buffer.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    numbers
+}
