@@ -90,6 +90,7 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     network::listen(&parts, &mut namespaces, &mut enforcement);
     limits::pids::pid_max(&parts, &mut namespaces);
     limits::ordinary(&parts, &mut namespaces);
+    limits::no_core(&parts, &mut namespaces);
     Ok(Begun { namespaces, groups, enforcement })
 }
 

@@ -35,6 +35,9 @@ pub struct Host {
     /// How many processors there can be (`/sys/devices/system/cpu/possible`): the kernel keeps numbers of processes for
     /// each. 0 where that was not looked at, as it only matters for a limit of root's.
     pub possible_cpus: u32,
+    /// Whether cores go to whoever listens on a socket (`@` in kernel.core_pattern, Linux 6.16): no limit keeps them from
+    /// there.
+    pub core_socket: bool,
 }
 
 /// A kernel version, major and minor.
@@ -49,6 +52,9 @@ impl fmt::Display for Version {
 
 /// The oldest kernel whose mount calls suffice: mount_setattr(2) came with Linux 5.12.
 pub(crate) const OLDEST: Version = Version(5, 12);
+
+/// The first kernel that can send cores to a socket.
+const CORE_SOCKETS: Version = Version(6, 16);
 
 impl Host {
     /// The facts of the running machine.
@@ -81,13 +87,15 @@ impl Host {
     }
 
     fn read() -> Self {
+        let kernel = kernel_version();
         Self {
-            kernel: kernel_version(),
+            kernel,
             landlock_abi: crate::sys::landlock_abi(),
             seccomp: crate::sys::seccomp_available(),
             user_namespaces: true,
             cgroup2: false,
             possible_cpus: 0,
+            core_socket: kernel >= CORE_SOCKETS && has_core_socket(),
         }
     }
 }
@@ -131,6 +139,11 @@ pub(crate) fn root_suffices() -> bool {
     let needed = crate::sys::INSIDE_CAPABILITIES;
     let holds = |number: &u32| held.iter().any(|capability| u32::from(capability.index()) == *number);
     nix::unistd::geteuid().is_root() && needed.iter().all(holds)
+}
+
+/// core(5): whether whoever listens on a socket gets cores.
+fn has_core_socket() -> bool {
+    fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
 }
 
 fn has_cgroup2() -> bool {

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
-/// (fs/coredump.c), and too small for a file.
+/// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
 pub(super) const NO_CORE: u64 = 1;
 
 /// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
@@ -41,6 +41,12 @@ pub(super) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
     }
 }
 
+/// Appends to the first steps of PID 1, whose children inherit it, that there are no cores: by its filter no worker could set
+/// that limit any more.
+pub(super) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
+    namespaces.push_by(parts.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
+}
+
 /// Appends the limits that the policy asks for, and those it always has.
 ///
 /// # Errors
@@ -51,8 +57,7 @@ pub(super) fn limits(
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
     let mut limit = Limiter { parts: *parts, payload, enforcement };
-    limit.set(Protection::CoreDumps, libc::RLIMIT_CORE, NO_CORE);
-    limit.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")?;
+    limit.cores()?;
     limit.memory()?;
     limit.pids()?;
     limit.of_groups_alone()?;
@@ -88,6 +93,16 @@ struct Limiter<'l> {
 }
 
 impl Limiter<'_> {
+    /// The limit is among the [first steps](no_core).
+    fn cores(&mut self) -> Result<(), Error> {
+        if self.parts.host.core_socket {
+            let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
+                          kernel.core_pattern=core";
+            return self.say(Protection::CoreDumps, State::Degraded, detail);
+        }
+        self.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")
+    }
+
     fn memory(&mut self) -> Result<(), Error> {
         let Parts { policy, groups, .. } = self.parts;
         let Some(memory) = policy.limits.memory else { return Ok(()) };

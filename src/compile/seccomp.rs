@@ -2,7 +2,7 @@
 //! for every policy; it touches no descriptor and installs nothing, the inside does that.
 //!
 //! Words used here, from the text to the kernel:
-//! - **verdict**: what becomes of one call: allowed, refused with an errno, or the process is killed;
+//! - **verdict**: what becomes of one call: allowed, refused with an errno, only seemingly made, or the process is killed;
 //! - **rule**: a short decision list over the arguments of a call, ending in a verdict ([`rule`], [`rules`]);
 //! - **decision**: what a system call number leads to, a verdict or a rule ([`table`]);
 //! - **range**: neighbouring numbers with the same decision; ranges cover every `u32`;
@@ -34,7 +34,7 @@ use std::sync::LazyLock;
 
 use seccompiler::sock_filter;
 
-use self::table::Part;
+use self::{rule::Verdict, table::Part};
 
 /// The filter every command runs under. Built on first use, which takes 10 µs.
 pub(crate) fn whole() -> &'static [sock_filter] {
@@ -56,7 +56,7 @@ pub(crate) fn of_worker() -> &'static [sock_filter] {
 
 /// The whole filter for who wants to know what it refuses: where it would refuse, the kernel asks whoever holds its
 /// listener, who gives [`judge`]'s answer. What programs take for the sign of an older kernel (ENOSYS) it answers as it
-/// is: they all try such calls and do without, and some at each start of a thread.
+/// is: they all try such calls and do without, and some at each start of a thread. So it does what is no refusal.
 pub(crate) fn asking() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| whole().iter().map(asked).collect());
     &PROGRAM
@@ -66,7 +66,8 @@ pub(crate) fn asking() -> &'static [sock_filter] {
 fn asked(step: &sock_filter) -> sock_filter {
     let mut step = step.clone();
     let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
-    if step.code == assembler::RETURN && refuses && step.k != rule::Verdict::refuse(libc::ENOSYS).encode() {
+    let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
+    if step.code == assembler::RETURN && refuses && !as_it_is.contains(&step.k) {
         step.k = libc::SECCOMP_RET_USER_NOTIF;
     }
     step

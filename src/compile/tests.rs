@@ -24,6 +24,7 @@ pub(super) fn host() -> Host {
         user_namespaces: true,
         cgroup2: false,
         possible_cpus: 4,
+        core_socket: false,
     }
 }
 

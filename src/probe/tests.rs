@@ -22,6 +22,7 @@ const GOOD: Host = Host {
     user_namespaces: true,
     cgroup2: true,
     possible_cpus: 4,
+    core_socket: false,
 };
 
 /// What the compiler makes of `host`, each protection it goes without refused once more when required.

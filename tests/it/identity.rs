@@ -149,6 +149,20 @@ fn no_core_is_dumped() {
     assert_eq!(said.lines().count(), 1, "no file: {said}");
 }
 
+/// With a limit of 0, as programs with secrets set it, a handler behind a pipe would be started.
+#[test]
+fn limit_of_cores_stays_as_it_is() {
+    let dir = workspace();
+    let lowered = "ulimit -c 0 && ulimit -Sc 0 && ulimit -c unlimited; grep 'Max core' /proc/self/limits";
+    let python =
+        "import resource as r; r.setrlimit(r.RLIMIT_CORE, (0, 0)); print(r.getrlimit(r.RLIMIT_CORE))";
+    let said = succeeds(dir.path(), &[], lowered);
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>()[4..6], ["1", "1"], "{said}");
+    if has("python3") {
+        assert_eq!(succeeds(dir.path(), &[], &format!("python3 -c '{python}'")), "(1, 1)");
+    }
+}
+
 #[test]
 fn cgroup_is_shown_as_the_root() {
     let dir = workspace();

@@ -23,7 +23,7 @@ pub(crate) struct Refused {
     pub(crate) because: Vec<(u8, u64)>,
 }
 
-/// What becomes of a call: `None` where it is allowed, or kills.
+/// What becomes of a call: `None` where it is allowed, seems to be, or kills.
 pub(crate) fn judge(call: &Asked) -> Option<Refused> {
     let (verdict, because) = match table::decision(call.number) {
         Decision::Verdict(verdict) => (verdict, Vec::new()),

@@ -108,6 +108,11 @@ const TELLING: &[u32] = &[
     0x4000_0000,
     0x8000_0000,
     0xffff_ffff,
+    4,
+    31,
+    0x4020_bc10,
+    0x5000_9401,
+    0x5000_9417,
     0x0008_0001,
     0x0008_0003,
     0x0008_0802,
@@ -267,7 +272,7 @@ fn second_opinion() -> BpfProgram {
         ALLOWED.iter().flat_map(|group| group.iter()).map(|call| (*call, vec![])).collect();
     calls.insert(libc::SYS_clone, vec![without(0, 0x7e02_0000)]);
     calls.insert(libc::SYS_unshare, vec![all(vec![is(0, Len::Qword, Op::MaskedEq(!0x0005_0f00), 0)])]);
-    let tricks = [0x5412, 0x541c, 0x541d, 0x5423];
+    let tricks = [0x5412, 0x541c, 0x541d, 0x5423, 0x4020_bc10, 0x5000_9401, 0x5000_9417];
     let settings = [
         0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931,
         0x8932, 0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8946, 0x8949, 0x894a, 0x894c, 0x8953,
@@ -292,7 +297,7 @@ fn second_opinion() -> BpfProgram {
         [16..20, 64..72, 83..84, 96..100, 128..132, 200..216, 1088..1216].into_iter().flatten().collect();
     let ip6: Vec<u64> = [27, 28, 34, 35, 64, 65, 68, 69, 75].into_iter().chain(200..216).collect();
     for call in [libc::SYS_setsockopt, libc::SYS_getsockopt] {
-        calls.insert(call, options(&[(1, &[32, 33, 36, 75]), (6, &[19]), (0, &ip), (41, &ip6)]));
+        calls.insert(call, options(&[(1, &[32, 33, 36, 75]), (6, &[19, 31]), (0, &ip), (41, &ip6)]));
     }
     let domains = [0, 8, 0x20000, 0x20008, 0x40000, 0xffff_ffff];
     calls.insert(libc::SYS_sendmsg, vec![without(2, 0x2000_0000)]);
@@ -308,8 +313,10 @@ fn second_opinion() -> BpfProgram {
     for call in [libc::SYS_fchmodat, libc::SYS_fchmodat2] {
         calls.insert(call, vec![without(2, 0o6000)]);
     }
+    calls.insert(libc::SYS_setrlimit, vec![all(vec![low(0, Op::Ne, 4)])]);
+    let asks = vec![low(0, Op::Ne, 1), low(1, Op::Eq, 4), is(2, Len::Qword, Op::Eq, 0)];
+    calls.insert(libc::SYS_prlimit64, vec![all(vec![low(0, Op::Ne, 1), low(1, Op::Ne, 4)]), all(asks)]);
     let of_pid = [
-        libc::SYS_prlimit64,
         libc::SYS_sched_setparam,
         libc::SYS_sched_setscheduler,
         libc::SYS_sched_setaffinity,

@@ -10,6 +10,8 @@ pub(super) enum Verdict {
     Allow,
     /// The call is not made and returns this errno.
     Refuse(u32),
+    /// The call is not made and returns 0, as if it was: what it asks for is so, or nothing for it to know.
+    Pretend,
     /// The whole process ends, as by SIGSYS.
     Kill,
 }
@@ -25,6 +27,7 @@ impl Verdict {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
             Self::Refuse(errno) => libc::SECCOMP_RET_ERRNO | (errno & libc::SECCOMP_RET_DATA),
+            Self::Pretend => libc::SECCOMP_RET_ERRNO,
             Self::Kill => libc::SECCOMP_RET_KILL_PROCESS,
         }
     }

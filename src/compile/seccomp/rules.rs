@@ -58,6 +58,10 @@ const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
 
+/// BTRFS_IOC_SNAP_CREATE and _V2, and BCH_IOCTL_SUBVOLUME_CREATE: a snapshot of what is shown has no mounts, so nothing in it is
+/// covered. It takes no more than to own what is copied.
+const SNAPSHOTS: &[u32] = &[0x4020_bc10, 0x5000_9401, 0x5000_9417];
+
 /// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
 const PAGE: u32 = 0xffff_ff00;
 const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
@@ -95,6 +99,13 @@ const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0
 /// The pid of init in every sandbox.
 const INIT: &[u32] = &[1];
 
+/// RLIMIT_CORE is 1, which keeps the host's core handler from being started, and 0 does not. Programs with secrets set it to 0,
+/// to have no core, and end at an error: they are told that it was done.
+const CORE: &[u32] = &[libc::RLIMIT_CORE];
+
+/// Each half of a pointer to nothing.
+const NULL: &[u32] = &[0];
+
 /// PRIO_USER and IOPRIO_WHO_USER: every process of the user, which init is one of.
 const PRIORITY_OF_USER: &[u32] = &[2];
 const IO_PRIORITY_OF_USER: &[u32] = &[3];
@@ -118,6 +129,7 @@ pub(super) const RULES: &[Rule] = &[
         calls: &[libc::SYS_ioctl],
         clauses: &[
             Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, SNAPSHOTS)], then: EPERM },
             Clause { when: &[Test::NoneOf(Word::Low(1), PAGE, SOCKET_REQUESTS)], then: ALLOW },
             Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
             Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
@@ -193,10 +205,16 @@ pub(super) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
+    // A limit can only be lowered; of cores, not even that.
+    Rule {
+        calls: &[libc::SYS_setrlimit],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, CORE)], then: Verdict::Pretend }],
+        otherwise: ALLOW,
+    },
+    Rule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
     // Init is a process of the same user: limits and priorities of its own must stay out of reach.
     Rule {
         calls: &[
-            libc::SYS_prlimit64,
             libc::SYS_sched_setparam,
             libc::SYS_sched_setscheduler,
             libc::SYS_sched_setaffinity,
@@ -227,6 +245,29 @@ pub(super) const RULES: &[Rule] = &[
         clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
         otherwise: ALLOW,
     },
+];
+
+/// prlimit64(pid, resource, new, old): of init none is set or asked for; of cores it is asked for, or not set and nothing
+/// asked for.
+const LIMIT: &[Clause] = &[
+    Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(2), EXACT, NULL),
+            Test::OneOf(Word::High(2), EXACT, NULL),
+        ],
+        then: ALLOW,
+    },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(3), EXACT, NULL),
+            Test::OneOf(Word::High(3), EXACT, NULL),
+        ],
+        then: Verdict::Pretend,
+    },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, CORE)], then: EPERM },
 ];
 
 /// The rules of a bridge: sockets to a path and nothing else.

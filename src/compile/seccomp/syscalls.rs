@@ -154,8 +154,8 @@ const IPC: &[c_long] = &[
     SYS_mq_timedreceive, SYS_mq_notify, SYS_mq_getsetattr,
 ];
 
-/// Limits and usage; a limit can only be lowered.
-const LIMITS: &[c_long] = &[SYS_getrlimit, SYS_setrlimit, SYS_getrusage, SYS_getrandom];
+/// Limits and usage. What sets limits is in `rules`.
+const LIMITS: &[c_long] = &[SYS_getrlimit, SYS_getrusage, SYS_getrandom];
 
 /// What debuggers and tracers need. Helper processes are not dumpable, the host's not visible. uretprobe is
 /// what the kernel itself makes a process call that the host's administrator traces.

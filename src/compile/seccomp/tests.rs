@@ -40,7 +40,7 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 fn the_kernel_accepts_the_program_and_it_is_small() {
     interpreter::check(whole());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(whole().len() < 336, "{} instructions", whole().len());
+    assert!(whole().len() < 384, "{} instructions", whole().len());
     assert!(longest < Some(48), "{longest:?} steps");
 }
 
@@ -209,6 +209,39 @@ fn tiocsti_is_refused() {
     assert_refused(libc::SYS_ioctl, &[0, 0x541c], EPERM);
     assert_allowed(libc::SYS_ioctl, &[0, 0x5401]); // TCGETS
     assert_allowed(libc::SYS_ioctl, &[0x5412, 0x5413, 0x5412]); // TIOCGWINSZ
+}
+
+#[test]
+fn snapshots_are_refused_and_copies_are_not() {
+    for request in [0x5000_9401, 0x5000_9417, 0x4020_bc10] {
+        assert_refused(libc::SYS_ioctl, &[3, request], EPERM);
+        assert_refused(libc::SYS_ioctl, &[3, request | HIGH_BITS], EPERM);
+    }
+    for request in [0x4004_9409, 0x4020_940d, 0xc018_9436] {
+        assert_allowed(libc::SYS_ioctl, &[3, request]); // FICLONE, FICLONERANGE, FIDEDUPERANGE
+    }
+}
+
+/// With 0 a handler of the host's would be started.
+#[test]
+fn limit_of_cores_seems_to_be_set_and_is_not() {
+    let pretends = |call, arguments: &[u64]| {
+        assert_eq!(run(call, arguments).action, libc::SECCOMP_RET_ERRNO, "call {call}{arguments:x?}");
+    };
+    let (core, files, pointer) =
+        (u64::from(libc::RLIMIT_CORE), u64::from(libc::RLIMIT_NOFILE), 0x7fff_0000_1000);
+    pretends(libc::SYS_setrlimit, &[core, pointer]);
+    pretends(libc::SYS_setrlimit, &[core | HIGH_BITS, pointer]);
+    for process in [0, 7] {
+        assert_allowed(libc::SYS_prlimit64, &[process, core, 0, pointer]);
+        assert_allowed(libc::SYS_prlimit64, &[process, files, pointer, pointer]);
+        for new in [pointer, 1 << 32, 1] {
+            pretends(libc::SYS_prlimit64, &[process, core, new, 0]);
+            assert_refused(libc::SYS_prlimit64, &[process, core, new, 1 << 32], EPERM);
+        }
+    }
+    assert_allowed(libc::SYS_setrlimit, &[files, pointer]);
+    assert_refused(libc::SYS_prlimit64, &[1, core, 0, pointer], EPERM);
 }
 
 #[test]

@@ -170,7 +170,8 @@ fn identity_and_limits_are_not_raised() {
             ("setuid 65534", of_other_ids()),
             ("setgroups 1 w:0", "EPERM"),
             ("setgroups 0 0", "EPERM"),
-            ("prlimit64 0 4 p:0xffffffffffffffff,0xffffffffffffffff 0", "EPERM"), // RLIMIT_CORE
+            ("prlimit64 0 4 p:0xffffffffffffffff,0xffffffffffffffff buf", "EPERM"), // RLIMIT_CORE
+            ("prlimit64 0 7 p:0xffffffffffffffff,0xffffffffffffffff 0", "EPERM"),   // RLIMIT_NOFILE
             ("setpriority 0 0 -20", "EACCES"),
             ("sched_setscheduler 0 1 w:50", "EPERM"), // SCHED_FIFO
             ("ioprio_set 1 0 0x2000", "EPERM"),       // real-time class

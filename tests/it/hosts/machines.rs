@@ -125,3 +125,34 @@ fn memory_that_is_executed_nowhere() {
     runs(&before, &dir, &["-q"]);
     runs(&Vec::new(), &crate::support::workspace(), &["-q"]);
 }
+
+/// A limit of 0, which a command may set, has one behind a pipe started; what is set to 1 does not.
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn no_handler_of_cores_is_started() {
+    let dir = crate::support::workspace();
+    let place = tempfile::tempdir_in("/tmp").unwrap();
+    let marker = place.path().join("core");
+    let _setting = Setting::set("kernel.core_pattern", &format!("|/bin/touch {}", marker.display())).unwrap();
+    for script in ["kill -SEGV $$", "ulimit -c 0; kill -SEGV $$", "ulimit -c 0; sh -c 'kill -SEGV $$'"] {
+        let output =
+            kennel(&Vec::new(), dir.path(), &["run", "-q", "--", "sh", "-c", script]).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+    }
+    std::thread::sleep(crate::support::patient(std::time::Duration::from_millis(100)));
+    assert!(!marker.exists(), "it was started");
+    let outside =
+        std::process::Command::new("sh").args(["-c", "ulimit -c 0; kill -SEGV $$"]).status().unwrap();
+    assert!(!outside.success());
+    crate::support::until("it is started without a sandbox", || marker.exists());
+}
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn a_socket_for_cores_is_told() {
+    let dir = crate::support::workspace();
+    let _setting = Setting::set("kernel.core_pattern", "@/run/kennel-test-cores.sock").unwrap();
+    let expected =
+        if kennel::Host::detect().kernel >= kennel::Version(6, 16) { "degraded" } else { "enforced" };
+    assert_eq!(state(&report(&Vec::new(), dir.path(), &[]), "core_dumps"), expected);
+}

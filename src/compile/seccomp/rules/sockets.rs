@@ -56,6 +56,9 @@ const SOCKET_SETTINGS: &[u32] =
     &[bits(libc::SO_SNDBUFFORCE), bits(libc::SO_RCVBUFFORCE), bits(libc::SO_MARK), 75];
 /// TCP_REPAIR makes a connection out of nothing, which Landlock does not look at.
 const REPAIR: &[u32] = &[bits(libc::TCP_REPAIR)];
+/// TCP_ULP: "smc" makes of a socket one that connects for it, which Landlock does not look at (Linux 5.17 and later). Refused as
+/// where there is none of them: who asks for "tls" encrypts by itself then.
+const ULP: &[u32] = &[bits(libc::TCP_ULP)];
 /// By four: IPsec policies with IP_TRANSPARENT; the tables of iptables, arptables and ebtables, large parsers with a long
 /// record of holes; the router of multicasts (MRT_BASE, 200 to 215).
 const OPTIONS_BY_FOUR: &[u32] = &[16, 64, 68, 96, 128, 200, 204, 208, 212];
@@ -81,6 +84,10 @@ pub(super) const OPTIONS: &[Clause] = &[
     Clause {
         when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_TCP), Test::OneOf(Word::Low(2), EXACT, REPAIR)],
         then: EPERM,
+    },
+    Clause {
+        when: &[Test::OneOf(Word::Low(1), EXACT, LEVEL_TCP), Test::OneOf(Word::Low(2), EXACT, ULP)],
+        then: Verdict::refuse(libc::ENOENT),
     },
     Clause {
         when: &[
