@@ -156,7 +156,7 @@ fn finish_for(
         Shape::OneShot => (Footing::of_protected(&view, &on_host), Section::default()),
         Shape::Session { .. } => {
             let secrets = secrets::absent(&view, &parts);
-            (Footing::of(&view, &on_host, &protected.watches, secrets), footing::again(&view, &on_host))
+            (Footing::of(&view, &on_host, &protected, secrets), footing::again(&view, &on_host))
         }
     };
     let worker = order::worker_steps(&parts, &view, &mut enforcement);

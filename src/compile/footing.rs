@@ -15,6 +15,7 @@ use kennel_helper::plan::Step;
 
 use super::{
     emit::{self, OnHost, relative},
+    protect::Protected,
     section::Section,
     view::{Access, Node, View},
 };
@@ -22,7 +23,7 @@ use crate::{
     Denial,
     host::identity,
     policy::Protection,
-    watch::{self, Moment, Watch},
+    watch::{self, Moment},
 };
 
 /// The clock that files are stamped by ticks every 1 to 10 ms.
@@ -56,6 +57,8 @@ enum What {
     Wall,
     /// A watch, or a secret that was not there. A command can have put something there, or exchanged the link.
     Watch,
+    /// A directory in which what is added is to be protected too. A command can have added something.
+    Listed,
 }
 
 /// What tells one thing from another that took its place.
@@ -66,7 +69,8 @@ struct Thing {
     /// When it was made, where the file system knows: numbers are used again.
     born: Option<SystemTime>,
     /// When a file that no command writes was changed, in seconds and nanoseconds: who gives it a second name and takes
-    /// the first has taken the mount away, and can give the first back.
+    /// the first has taken the mount away, and can give the first back. Of a directory that is listed, when its entries
+    /// were.
     changed: Option<(i64, i64)>,
 }
 
@@ -90,12 +94,14 @@ pub(crate) enum Change {
 }
 
 impl Footing {
-    pub(super) fn of(view: &View, mounts: &[OnHost], watches: &[Watch], secrets: Vec<PathBuf>) -> Self {
+    pub(super) fn of(view: &View, mounts: &[OnHost], protected: &Protected, secrets: Vec<PathBuf>) -> Self {
         let grants = view.writable_directories().map(|(_, source)| (source.path.clone(), What::Grant));
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::of(view, mount)));
-        let watches = watches.iter().map(|watch| (watch.stands_on(), What::Watch));
+        let watches = protected.watches.iter().map(|watch| (watch.stands_on(), What::Watch));
+        let listed = protected.listed.iter().map(|path| (path.clone(), What::Listed));
         let secrets = secrets.into_iter().map(|path| (path, What::Watch));
-        let mut paths: Vec<(PathBuf, What)> = grants.chain(mounts).chain(watches).chain(secrets).collect();
+        let of_view = grants.chain(mounts);
+        let mut paths: Vec<(PathBuf, What)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();
         let mut pass = Pass::begin();
@@ -142,9 +148,9 @@ impl Footing {
         self.seen.iter().filter_map(tell).collect()
     }
 
-    /// Looks again. What is watched counts only where no command can have changed it: `is_idle`.
+    /// Looks again. What commands can change counts only where none can have: `is_idle`.
     pub(crate) fn change(&self, is_idle: bool) -> Change {
-        let counts = |seen: &&Seen| is_idle || seen.what != What::Watch;
+        let counts = |seen: &&Seen| is_idle || !matches!(seen.what, What::Watch | What::Listed);
         let mut pass = Pass::begin();
         let mut changed =
             self.seen.iter().filter(counts).filter(|seen| pass.look(&seen.path, seen.what) != seen.thing);
@@ -192,7 +198,11 @@ impl Pass {
 }
 
 fn thing(metadata: &fs::Metadata, what: What) -> Thing {
-    let is_told = what == What::Wall && !metadata.is_dir();
+    let is_told = match what {
+        What::Wall => !metadata.is_dir(),
+        What::Listed => metadata.is_dir(),
+        What::Grant | What::Mount | What::Watch => false,
+    };
     let changed = is_told.then(|| (metadata.ctime(), metadata.ctime_nsec()));
     Thing { identity: identity(metadata), born: metadata.created().ok(), changed }
 }

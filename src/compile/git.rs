@@ -4,6 +4,8 @@
 //! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
 //! too: only it can have written the link back.
 
+mod obeyed;
+
 use std::{
     fs,
     io::Read,
@@ -11,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(super) use self::obeyed::Obeyed;
 use super::{
     Parts, secrets,
     source::Source,
@@ -36,76 +39,6 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 
-/// What git obeys in a repository: who writes these has git run commands of his choice.
-const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
-
-/// The same in a linked worktree's directory.
-const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
-
-/// Parts of a repository in which there are other directories of git.
-const PARTS: [(&str, Holds); 2] = [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
-
-/// Directories below each of these that are looked at; of a repository with more all of it is read-only.
-const MOST_DIRECTORIES: usize = 2000;
-
-/// Paths below the directory `base` that git outside obeys: in `.git`, and in `base` itself where that looks like a
-/// repository, which anybody who may write there can arrange.
-pub(super) fn obeyed(base: &Path) -> Vec<PathBuf> {
-    let mut paths = of_repository(base, Path::new(".git"));
-    if is_repository(base) {
-        paths.extend(of_repository(base, Path::new("")));
-    }
-    paths
-}
-
-/// Directories of git's own in a repository, by what lies in them.
-#[derive(Clone, Copy)]
-enum Holds {
-    /// What a linked worktree has for itself: `worktrees`.
-    Worktrees,
-    /// Repositories of submodules: `modules`. Their names may have slashes.
-    Submodules,
-}
-
-fn of_repository(base: &Path, repository: &Path) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = OBEYED.iter().map(|name| repository.join(name)).collect();
-    for (name, holds) in PARTS {
-        paths.extend(of_part(base, repository.join(name), holds));
-    }
-    paths
-}
-
-/// Submodules have worktrees and submodules too, and worktrees have submodules of their own.
-fn of_part(base: &Path, part: PathBuf, holds: Holds) -> Vec<PathBuf> {
-    let mut paths = Vec::new();
-    let mut directories = vec![(part.clone(), holds)];
-    let mut seen = 0;
-    while let Some((directory, holds)) = directories.pop() {
-        for entry in fs::read_dir(base.join(&directory)).into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > MOST_DIRECTORIES {
-                return vec![part];
-            }
-            let below = directory.join(entry.file_name());
-            match holds {
-                Holds::Worktrees => {
-                    paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| below.join(name)));
-                    directories.push((below.join("modules"), Holds::Submodules));
-                }
-                Holds::Submodules if is_repository(&base.join(&below)) => {
-                    paths.extend(OBEYED.iter().map(|name| below.join(name)));
-                    directories.extend(PARTS.map(|(name, holds)| (below.join(name), holds)));
-                }
-                Holds::Submodules if entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
-                    directories.push((below, holds));
-                }
-                Holds::Submodules => {}
-            }
-        }
-    }
-    paths
-}
-
 /// Whether `path` is a repository itself (`.git`, or a bare one), so that its hooks lie directly in it.
 fn is_repository(path: &Path) -> bool {
     path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
@@ -127,6 +60,15 @@ fn repository_of(workspace: &Path) -> Option<Source> {
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
         && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
     (agreed && is_repository(&anchor)).then_some(source)
+}
+
+/// The repository that `.git` in a directory is a pointer to, and the one that it has its config of: other directories than
+/// these, without links.
+pub(super) fn pointed(base: &Path) -> Vec<PathBuf> {
+    let to = |from: &Path, text: Option<String>, prefix: &str| follow(from, text?.strip_prefix(prefix)?);
+    let Some(own) = to(base, read_link_file(&base.join(".git")), "gitdir:") else { return Vec::new() };
+    let common = to(&own, read_link_file(&own.join("commondir")), "");
+    common.into_iter().chain([own]).collect()
 }
 
 /// The line in a small regular file.
@@ -194,25 +136,5 @@ mod tests {
         fs::write(own.join("commondir"), format!("{}\n", dir.path().join("main").display())).expect("a file");
         fs::write(own.join("gitdir"), format!("{}\n", evil.join(".git").display())).expect("a file");
         assert_eq!(repository_of(&evil), None, "the repository must hold the worktree's directory");
-    }
-
-    #[test]
-    fn too_many_directories_are_protected_as_one() {
-        for (below, deepest) in [("worktrees", "commondir"), ("modules", "config")] {
-            let dir = tempfile::tempdir().expect("a temporary directory");
-            let at = dir.path().join(".git").join(below);
-            for name in ["0/objects", "0/refs"] {
-                fs::create_dir_all(at.join(name)).expect("a directory");
-            }
-            fs::write(at.join("0/HEAD"), "").expect("a file");
-            let is_obeyed = |path: &Path| {
-                obeyed(dir.path()).iter().any(|one| one.strip_prefix(".git").is_ok_and(|one| one == path))
-            };
-            assert!(is_obeyed(&Path::new(below).join("0").join(deepest)) && !is_obeyed(Path::new(below)));
-            for number in 1..=MOST_DIRECTORIES {
-                fs::write(at.join(number.to_string()), "").expect("an entry");
-            }
-            assert!(is_obeyed(Path::new(below)) && !is_obeyed(&Path::new(below).join("0").join(deepest)));
-        }
     }
 }

@@ -3,6 +3,8 @@
 //! A path that is there is bound read-only over itself, and every directory on the way to it is bound over itself
 //! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
 
+mod gap;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fs, io,
@@ -10,6 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use self::gap::{Gap, MOST_FOLLOWED, Why};
 use super::walk::{Met, Walk};
 use super::{
     Parts, git, pin,
@@ -25,49 +28,15 @@ use crate::{
     watch::{self, Expected, Watch},
 };
 
-/// Links that are followed of those that lie in one directory: each is a mount of every command.
-const MOST_FOLLOWED: usize = 256;
-
 /// What came of protecting.
 #[derive(Debug, Default)]
 pub(super) struct Protected {
     /// To be looked at after the command, because it cannot be bound.
     pub(super) watches: Vec<Watch>,
+    /// Directories of the host, there or not: what is put into them is to be protected too.
+    pub(super) listed: Vec<PathBuf>,
     /// What is not protected in full.
     gaps: Vec<Gap>,
-}
-
-/// Something that commands can write all the same, or that leads to it.
-#[derive(Debug)]
-struct Gap {
-    path: PathBuf,
-    why: Why,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    /// A file has other names, by which it can be written.
-    Linked,
-    /// There are more links in a directory than are followed.
-    TooMany,
-}
-
-impl Why {
-    fn reason(self) -> String {
-        match self {
-            Self::Linked => "has other hard links, by which it can be written".to_owned(),
-            Self::TooMany => format!(
-                "has more than {MOST_FOLLOWED} symbolic links in it: what the others lead to is not protected"
-            ),
-        }
-    }
-
-    fn remedy(self) -> &'static str {
-        match self {
-            Self::Linked => "remove the other links",
-            Self::TooMany => "have fewer links there, and protect what they lead to by its name",
-        }
-    }
 }
 
 impl Protected {
@@ -126,8 +95,14 @@ pub(super) fn protect(
     workspace: Option<&Source>,
 ) -> Result<Protected, Error> {
     let mut protected = Protected::default();
-    for grant in writable_directories(view) {
-        let mut paths = git::obeyed(&grant.base);
+    let grants = writable_directories(view);
+    let pointed: Vec<PathBuf> = grants.iter().flat_map(|grant| git::pointed(&grant.base)).collect();
+    for grant in grants {
+        let obeyed = git::Obeyed::below(&grant.base, &pointed).map_err(|error| not_held(&grant, error))?;
+        let git::Obeyed { mut paths, listed, unseen } = obeyed;
+        protected.listed.extend(listed.iter().map(|path| grant.base.join(path)));
+        let unseen = unseen.iter().map(|path| Gap { path: grant.base.join(path), why: Why::Unseen });
+        protected.gaps.extend(unseen);
         if workspace.is_some_and(|workspace| grant.base == workspace.path) {
             paths.extend(parts.policy.protect.iter().map(|path| grant.below(path).to_owned()));
         }
@@ -171,7 +146,10 @@ fn protect_below<'g>(
     while let Some(mut walk) = walks.pop_front() {
         let Some(thing) = protect_one(view, grant, &mut walk, protected)? else { continue };
         if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
-            let links = links_in(grant, &thing, walk.links());
+            let links = links_in(grant, &thing, walk.links()).unwrap_or_else(|_| {
+                protected.gaps.push(Gap { path: thing.clone(), why: Why::Unseen });
+                Vec::new()
+            });
             if links.len() > MOST_FOLLOWED {
                 protected.gaps.push(Gap { path: thing.clone(), why: Why::TooMany });
             }
@@ -223,14 +201,22 @@ fn watch_absent(grant: &Grant, path: &Path, first: &Path) -> Watch {
 
 /// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
 /// most one more than are followed.
-fn links_in<'g>(grant: &'g Grant, directory: &Path, links: u32) -> Vec<Walk<'g>> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let is_link = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
-    let walk = |entry: fs::DirEntry| {
-        let to = fs::read_link(entry.path()).unwrap_or_default();
-        Walk::new(&grant.base, directory, &to, links + 1)
+///
+/// # Errors
+/// It cannot be looked at.
+fn links_in<'g>(grant: &'g Grant, thing: &Path, links: u32) -> io::Result<Vec<Walk<'g>>> {
+    let mut walks = Vec::new();
+    let entries = match fs::read_dir(thing) {
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
+        entries => entries?,
     };
-    entries.filter(is_link).take(MOST_FOLLOWED + 1).map(walk).collect()
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
+            walks.push(Walk::new(&grant.base, thing, &fs::read_link(entry.path())?, links + 1));
+        }
+    }
+    Ok(walks)
 }
 
 fn is_cover(node: &Node) -> bool {

@@ -3,6 +3,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -10,8 +12,15 @@ use super::{
     Parts, pin,
     source::{Kind, Source},
     view::{Node, View},
+    walk,
 };
-use crate::{Error, caller::Caller, listen::Directory, policy::Protection};
+use crate::{
+    Error,
+    caller::Caller,
+    host::remedy::{is_shortage, of_call},
+    listen::Directory,
+    policy::Protection,
+};
 
 /// Below HOME.
 const OF_HOME: &[&str] = &[
@@ -72,15 +81,18 @@ const OF_SYSTEM: &[&str] = &[
     "/var/run/docker.sock",
 ];
 
+/// What one is called in messages.
+const SECRET: &str = "secret";
+
 /// Covers every secret that the view would show, by whatever path it would.
 ///
 /// # Errors
 /// Where the way to one is being exchanged meanwhile.
 pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    for secret in existing(view, parts) {
+    for secret in existing(view, parts)? {
         for target in view.shown_at(&secret.path) {
             pin::way_to(view, &target)?;
-            cover(view, "secret", &target, secret.kind);
+            cover(view, SECRET, &target, secret.kind);
         }
     }
     Ok(())
@@ -98,15 +110,50 @@ fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 
 /// The secrets that are there, by canonical path: some people keep theirs behind links. Those of the system lie
 /// where they are named, so that the view tells whether they need a look at all.
-fn existing(view: &View, parts: &Parts<'_>) -> Vec<Source> {
+///
+/// # Errors
+/// One cannot be looked at that commands may yet see.
+fn existing(view: &View, parts: &Parts<'_>) -> Result<Vec<Source>, Error> {
     let of_homes = of_homes(parts.caller).filter(|path| parts.names.may_exist(path));
     let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(parts.caller));
     let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
-    let paths = of_homes.chain(of_system).filter(|path| crate::host::exists(path));
-    let mut secrets: Vec<Source> = paths.filter_map(|path| Source::resolve(&path).ok()).collect();
+    let mut secrets = Vec::new();
+    for path in of_homes.chain(of_system) {
+        secrets.extend(look(view, parts, &path)?);
+    }
     secrets.sort_by(|one, other| one.path.cmp(&other.path));
     secrets.dedup();
-    secrets
+    Ok(secrets)
+}
+
+/// The secret at `path`, if there is one. Where it is not allowed to look, and a command could allow it to itself, one may be
+/// there: an earlier command can have closed a directory on the way.
+fn look(view: &View, parts: &Parts<'_>, path: &Path) -> Result<Option<Source>, Error> {
+    // Most are not there: one call.
+    let source = match fs::symlink_metadata(path).and_then(|_| Source::resolve(path)) {
+        Ok(source) => return Ok(Some(source)),
+        Err(source) => source,
+    };
+    let may_be_seen = match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => false,
+        Some(libc::EACCES) => match walk::on_the_way(SECRET, path) {
+            Err(Error::Grant { path: closed, .. }) if !can_be_opened(view, parts.caller, &closed) => false,
+            Err(error) => return Err(error),
+            Ok(_) => true,
+        },
+        errno => errno.is_some_and(is_shortage) || !view.shown_at(path).is_empty(),
+    };
+    if !may_be_seen {
+        return Ok(None);
+    }
+    let remedy = of_call(&source).map(str::to_owned);
+    Err(Error::Grant { what: SECRET, path: path.to_owned(), source, remedy })
+}
+
+/// Whether a command could open the directory that the host's `path` lies in.
+fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
+    let owner = path.parent().and_then(|directory| fs::metadata(directory).ok()).map(|it| it.uid());
+    view.is_writable(path) && owner.is_none_or(|owner| owner == caller.uid)
 }
 
 /// Where sessions offer themselves: who could write there could take the place of one.

@@ -3,6 +3,7 @@
 //!
 //! | module | what is tried |
 //! | --- | --- |
+//! | `closed` | closing, taking away and planting what the next sandbox looks at |
 //! | `found` | holes that there were |
 //! | `paths` | files outside the grants by every kind of path, link, descriptor and handle |
 //! | `grants` | writing what is read-only, undoing the mounts, swapping what is granted |
@@ -25,6 +26,7 @@ use std::{
 
 use super::support::{self, attempt, payload_path};
 
+mod closed;
 mod found;
 mod grants;
 mod helper;

@@ -28,6 +28,36 @@ fn repository() -> tempfile::TempDir {
     dir
 }
 
+/// git outside changes nothing else in the repository when it makes one.
+#[tokio::test]
+async fn a_worktree_or_submodule_that_the_user_adds_is_protected_from_the_next_command_on() {
+    let dir = repository();
+    fs::create_dir_all(dir.path().join(".git/modules/tools")).unwrap();
+    let session = session(dir.path()).await;
+    in_time(session.command("true").output()).await.unwrap();
+    let at = |name: &str| dir.path().join(".git").join(name);
+    for repository in ["modules/tools/sub", "modules/other"] {
+        for part in ["objects", "refs", "hooks"] {
+            fs::create_dir_all(at(repository).join(part)).unwrap();
+        }
+        for file in ["HEAD", "config"] {
+            fs::write(at(repository).join(file), "").unwrap();
+        }
+    }
+    fs::create_dir_all(at("worktrees/tree")).unwrap();
+    fs::write(at("worktrees/tree/commondir"), "../..\n").unwrap();
+    for file in ["worktrees/tree/commondir", "modules/tools/sub/config", "modules/other/hooks/x"] {
+        let script = format!("echo evil > .git/{file}");
+        let output = in_time(session.command("sh").args(["-c", &script]).output()).await.unwrap();
+        assert!(!output.status.success(), "{file}: {output:?}");
+    }
+    fs::create_dir_all(at("modules/other/worktrees/tree")).unwrap();
+    let script = "echo evil > .git/modules/other/worktrees/tree/commondir";
+    let output = in_time(session.command("sh").args(["-c", script]).output()).await.unwrap();
+    assert_eq!(output.denials.len(), 1, "it was not there: {output:?}");
+    assert!(!at("modules/other/worktrees/tree/commondir").exists());
+}
+
 /// The first makes it and is dropped; the second waits until it was removed, and makes it again.
 #[tokio::test]
 async fn what_a_dropped_command_made_is_undone_by_the_next() {

@@ -1,0 +1,162 @@
+//! What one command closes, takes away or plants, so that the next sandbox does not see what it has to protect.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use super::{
+    check,
+    protected::{denials, repository},
+    secrets::{at_home, home},
+};
+use crate::support::{is_root, report, shell, stderr, stdout, workspace};
+
+/// What `git init` writes there.
+const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n";
+
+/// A repository at `path`.
+fn make_repository(path: &Path) {
+    for directory in ["objects", "refs", "hooks"] {
+        fs::create_dir_all(path.join(directory)).unwrap();
+    }
+    fs::write(path.join("HEAD"), "ref: refs/heads/x\n").unwrap();
+    fs::write(path.join("config"), CONFIG).unwrap();
+}
+
+/// State of the protected paths, and why.
+fn protection(ws: &Path) -> (String, String) {
+    let (output, said) = report(ws, &[], &["true"]);
+    assert!(output.status.success(), "{output:?}");
+    let entries = said["enforcement"]["protections"].as_array().unwrap().clone();
+    let entry = entries.into_iter().find(|entry| entry["name"] == "protected_paths").unwrap();
+    (entry["state"].as_str().unwrap().to_owned(), entry["detail"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn directories_of_git_that_cannot_be_looked_at_are_read_only() {
+    for (closed, mode, file) in [
+        (".git/worktrees", 0o300, ".git/worktrees/tree/commondir"),
+        (".git/worktrees", 0, ".git/worktrees/tree/commondir"),
+        (".git/modules", 0o300, ".git/modules/sub/config"),
+        (".git/modules/sub", 0, ".git/modules/sub/config"),
+        (".git/modules/sub", 0o400, ".git/modules/sub/hooks/post-checkout"),
+    ] {
+        let ws = repository();
+        make_repository(&ws.path().join(".git/modules/sub"));
+        fs::create_dir_all(ws.path().join(".git/worktrees/tree")).unwrap();
+        fs::write(ws.path().join(".git/worktrees/tree/commondir"), "../..\n").unwrap();
+        let before = fs::read(ws.path().join(file)).ok();
+        assert!(shell(ws.path(), &["-q"], &format!("chmod {mode:o} {closed}")).status.success());
+        // Root looks all the same; and who looks after absent paths in it opens what cannot be searched.
+        if fs::read_dir(ws.path().join(closed)).and_then(Iterator::collect::<Result<Vec<_>, _>>).is_err() {
+            let (state, detail) = protection(ws.path());
+            let is_told = state == "degraded" && detail.contains("cannot be looked at in full");
+            assert!(is_told, "{closed} {mode:o}: {detail}");
+        }
+        let open = format!("chmod 700 {closed}; echo /evil > {file}");
+        let output = shell(ws.path(), &["-q"], &open);
+        // Root looks, and what sets the sandbox up has no more rights there than others.
+        let is_refused = is_root() && output.status.code() == Some(125);
+        assert!(
+            is_refused || stderr(&output).contains("Read-only file system"),
+            "{closed} {mode:o}: {output:?}"
+        );
+        fs::set_permissions(ws.path().join(closed), Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(fs::read(ws.path().join(file)).ok(), before, "{closed} {mode:o}");
+    }
+}
+
+#[test]
+fn a_repository_that_lost_its_head_is_still_one() {
+    let ws = repository();
+    make_repository(&ws.path().join(".git/modules/sub"));
+    make_repository(&ws.path().join("bare"));
+    let take = "for part in HEAD objects refs; do mv $d/$part $d/no-$part; done";
+    let script = format!("for d in .git/modules/sub bare; do {take}; done");
+    assert!(shell(ws.path(), &["-q"], &script).status.success());
+    let of = |directory: &str| {
+        let (config, hook) =
+            (format!("open s:{directory}/config 1"), format!("creat s:{directory}/hooks/x 0x1ed"));
+        [config, hook]
+    };
+    let [config, hook] = of(".git/modules/sub");
+    check(ws.path(), &[], &[(&config, "EROFS"), (&hook, "EROFS")]);
+    let bare = ws.path().join("bare");
+    let [config, hook] = of(bare.to_str().unwrap());
+    check(workspace().path(), &["--rw", bare.to_str().unwrap()], &[(&config, "EROFS"), (&hook, "EROFS")]);
+}
+
+/// Else what lies in it would be taken for parts of that repository.
+#[test]
+fn a_directory_of_submodules_is_made_no_repository() {
+    let ws = repository();
+    make_repository(&ws.path().join(".git/modules/tools/sub"));
+    let plant = "cp -r .git/modules/tools/sub/. .git/modules/tools/";
+    let told = denials(ws.path(), &[], plant);
+    assert!(told.contains("modules/tools/HEAD") && told.contains("modules/tools/config"), "{told}");
+    check(ws.path(), &[], &[("open s:.git/modules/tools/sub/config 1", "EROFS")]);
+}
+
+#[test]
+fn a_repository_that_git_is_pointed_to_is_protected() {
+    let ws = workspace();
+    make_repository(&ws.path().join(".bare"));
+    fs::create_dir_all(ws.path().join(".bare/worktrees/tree")).unwrap();
+    fs::write(ws.path().join(".bare/worktrees/tree/commondir"), "../..\n").unwrap();
+    for pointer in ["gitdir: ./.bare\n", "gitdir: .bare/worktrees/tree\n"] {
+        fs::write(ws.path().join(".git"), pointer).unwrap();
+        check(
+            ws.path(),
+            &[],
+            &[
+                ("open s:.git 1", "EROFS"),
+                ("open s:.bare/config 1", "EROFS"),
+                ("creat s:.bare/hooks/x 0x1ed", "EROFS"),
+                ("open s:.bare/worktrees/tree/commondir 1", "EROFS"),
+                ("creat s:.bare/objects/x 0x1a4", "ok"),
+            ],
+        );
+        fs::remove_file(ws.path().join(".bare/objects/x")).unwrap();
+    }
+}
+
+#[test]
+fn too_much_in_a_directory_of_git_s_is_told() {
+    let ws = repository();
+    make_repository(&ws.path().join(".git/modules/sub"));
+    assert_eq!(protection(ws.path()).0, "enforced");
+    let plant =
+        "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2001 ]; do : > $i; i=$((i+1)); done";
+    assert!(shell(ws.path(), &["-q"], plant).status.success());
+    let (state, detail) = protection(ws.path());
+    assert!(state == "degraded" && detail.contains("what links in it lead to is not protected"), "{detail}");
+    check(ws.path(), &[], &[("open s:.git/modules/sub/config 1", "EROFS")]);
+}
+
+#[test]
+fn secrets_in_a_directory_that_a_command_closed_stay_covered() {
+    for closed in [".config", "dotfiles"] {
+        let home = home();
+        fs::rename(home.path().join(".ssh"), home.path().join("ssh")).unwrap();
+        fs::create_dir(home.path().join("dotfiles")).unwrap();
+        fs::rename(home.path().join("ssh"), home.path().join("dotfiles/ssh")).unwrap();
+        std::os::unix::fs::symlink("dotfiles/ssh", home.path().join(".ssh")).unwrap();
+        let with_home = |script: &str| {
+            let mut command = crate::support::kennel(home.path(), &["-q"], &["sh", "-c", script]);
+            command.env("HOME", home.path()).output().unwrap()
+        };
+        assert!(with_home(&format!("chmod 0 ~/{closed}")).status.success());
+        let output = with_home(&format!("chmod 700 ~/{closed}; cat ~/.config/gh/* ~/dotfiles/ssh/*"));
+        assert_eq!(stdout(&output), "", "{closed}: {output:?}");
+        // Root looks all the same.
+        if !is_root() {
+            let said = stderr(&output);
+            assert!(output.status.code() == Some(125) && said.contains("give yourself access"), "{said}");
+        }
+        fs::set_permissions(home.path().join(closed), Permissions::from_mode(0o755)).unwrap();
+        let secret = home.path().join(".config/gh/hosts.yml").display().to_string();
+        assert_eq!(at_home(home.path(), &[], &["read", &secret]), ["ENOENT"], "and then as before");
+    }
+}
