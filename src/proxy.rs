@@ -75,6 +75,8 @@ pub(crate) struct Proxy {
     denials: Denials,
     meter: Meter,
     slots: Arc<Semaphore>,
+    /// Room for descriptors beside the two of each connection, two a piece: pipes, and more attempts to connect than one.
+    spare: Arc<Semaphore>,
     trail: Arc<Trail>,
     closing: watch::Sender<bool>,
 }
@@ -87,6 +89,7 @@ impl Proxy {
             denials: Denials::default(),
             meter: Meter::new(limits.bytes, limits.rate),
             slots: Arc::new(Semaphore::new(limits.connections)),
+            spare: Arc::new(Semaphore::new(limits.connections / 8)),
             trail: Arc::clone(trail),
             closing: watch::Sender::new(false),
             gate: Arc::clone(gate),

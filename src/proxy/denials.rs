@@ -18,6 +18,9 @@ const MOST: usize = 100;
 const EACH: Duration = Duration::from_millis(20);
 const AT_ONCE: u32 = 250;
 
+/// How far the last of them may be due ahead.
+const LONGEST: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 pub(super) struct Denials {
     log: Mutex<Log>,
@@ -37,7 +40,8 @@ impl Log {
     fn wait(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let due = self.due.unwrap_or(now).max(now) + EACH;
-        self.due = Some(due);
+        // Who floods it is not to be waited for longer than that.
+        self.due = Some(due.min(now + LONGEST));
         // Many at once are let pass, such as a build that asks a dozen mirrors.
         (due > now + EACH * AT_ONCE).then(|| due - EACH * AT_ONCE)
     }
@@ -126,6 +130,17 @@ mod tests {
         assert!(last > Instant::now() + EACH * 700, "each takes its time");
         let kept = denials.since(0);
         assert_eq!((kept.len(), &*kept[MOST - 1].subject), (MOST, "n999.example"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_is_over_a_minute_after_it() {
+        let denials = Denials::default();
+        for _ in 0..100_000 {
+            denials.add(&refusal("a.example"));
+        }
+        assert!(denials.is_too_much());
+        tokio::time::advance(LONGEST).await;
+        assert!(!denials.is_too_much());
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
+    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -89,7 +90,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
     let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(error.to_string()));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
-            let stream = connect(addresses).await.map_err(failed)?;
+            let stream = connect(&proxy.spare, addresses).await.map_err(failed)?;
             let address = stream.peer_addr().ok().map(|at| at.ip());
             (Stream::Tcp(stream), Bytes::new(), address)
         }
@@ -119,7 +120,7 @@ pub(super) async fn first_hop(
 ) -> Result<(TcpStream, Option<IpAddr>), Refusal> {
     let connect = async {
         match &permit.route {
-            Route::Direct(addresses) => connect(addresses).await,
+            Route::Direct(addresses) => connect(&proxy.spare, addresses).await,
             Route::Upstream(upstream) => to_upstream(proxy, upstream).await,
             // Its own port leads there, and not to us.
             Route::Foreign(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -149,19 +150,26 @@ async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream
     let says = |error: io::Error| {
         io::Error::new(error.kind(), format!("the upstream proxy {}: {error}", upstream.at))
     };
-    connect(&at).await.map_err(says)
+    connect(&proxy.spare, &at).await.map_err(says)
 }
 
 /// Tries the addresses, IPv6 and IPv4 in turn, each with a head start; the first connection wins.
-async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+/// More than one at a time only where there is room for more descriptors.
+async fn connect(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut waiting = in_turn(addresses).into_iter();
     let mut attempts = JoinSet::new();
     let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);
     loop {
-        match waiting.next() {
-            Some(address) => drop(attempts.spawn(TcpStream::connect(address))),
-            None if attempts.is_empty() => return Err(reason),
-            None => {}
+        let room = Arc::clone(spare).try_acquire_owned().ok();
+        if attempts.is_empty() || room.is_some() {
+            match waiting.next() {
+                Some(address) => drop(attempts.spawn(async move {
+                    let _room = room;
+                    TcpStream::connect(address).await
+                })),
+                None if attempts.is_empty() => return Err(reason),
+                None => {}
+            }
         }
         let more = waiting.len() > 0;
         tokio::select! {
@@ -238,8 +246,11 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let good = listener.local_addr().expect("address");
         let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
-        connect(&[closed, good]).await.expect("the second");
-        connect(&[closed]).await.expect_err("nobody");
-        connect(&[]).await.expect_err("no address");
+        for room in [0, 8] {
+            let spare = Arc::new(Semaphore::new(room));
+            connect(&spare, &[closed, good]).await.expect("the second");
+            connect(&spare, &[closed]).await.expect_err("nobody");
+            connect(&spare, &[]).await.expect_err("no address");
+        }
     }
 }

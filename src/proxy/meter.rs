@@ -32,7 +32,7 @@ impl Meter {
         Self { bytes, passed: AtomicU64::new(0), rate }
     }
 
-    /// Counts bytes that passed; answers until when to wait before the next may. `None`: there will be no next.
+    /// Counts bytes that pass; answers until when to wait before the next may. `None`: there will be no next.
     pub(super) fn count(&self, bytes: usize) -> Option<Option<Instant>> {
         let bytes = bytes as u64;
         let passed = self.passed.fetch_add(bytes, Relaxed) + bytes;
@@ -40,6 +40,12 @@ impl Meter {
             return None;
         }
         Some(self.rate.as_ref().and_then(|rate| rate.delay(bytes)))
+    }
+
+    /// How many bytes may pass yet.
+    pub(super) fn room(&self) -> usize {
+        let left = |most: u64| most.saturating_sub(self.passed.load(Relaxed));
+        self.bytes.map_or(usize::MAX, |most| usize::try_from(left(most)).unwrap_or(usize::MAX))
     }
 
     /// Whether anything may pass at all.
@@ -115,9 +121,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_are_counted_to_the_last() {
         let meter = Meter::new(Some(100), None);
-        assert_eq!((meter.count(60), meter.is_exhausted()), (Some(None), false));
+        assert_eq!((meter.room(), meter.count(60), meter.is_exhausted()), (100, Some(None), false));
+        assert_eq!(meter.room(), 40);
         assert_eq!((meter.count(40), meter.is_exhausted()), (Some(None), true));
-        assert_eq!(meter.count(1), None);
+        assert_eq!((meter.count(1), meter.room()), (None, 0));
         let unbounded = Meter::new(None, None);
         assert_eq!((unbounded.count(usize::MAX >> 1), unbounded.is_exhausted()), (Some(None), false));
     }

@@ -16,7 +16,11 @@ use nix::{
     fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice},
     unistd::pipe2,
 };
-use tokio::{io::Interest, sync::watch, time::sleep_until};
+use tokio::{
+    io::Interest,
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{
     Proxy,
@@ -37,6 +41,9 @@ const SPLICED: usize = 1 << 20;
 
 /// So many small moves in a row, and the pipe goes.
 const PATIENCE: u32 = 16;
+
+/// How long a pipe is kept that nothing comes through.
+const PAUSE: Duration = Duration::from_secs(1);
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
@@ -95,6 +102,16 @@ struct Direction<'r> {
     to: &'r Stream,
 }
 
+/// What was moved at once.
+struct Chunk {
+    /// How much was read; nothing at the end.
+    count: usize,
+    /// What of it could not be written at once.
+    rest: Vec<u8>,
+    /// Until when to wait before there is more.
+    until: Option<Instant>,
+}
+
 /// Whether a direction has come to its end.
 #[derive(PartialEq, Eq)]
 enum Flow {
@@ -108,11 +125,13 @@ enum Flow {
 impl Direction<'_> {
     /// Passes everything, `early` first, to the end.
     async fn pass(&self, early: Bytes) -> io::Result<()> {
+        let until = self.count(early.len())?;
         self.write(&early).await?;
-        self.count(early.len()).await?;
+        wait(until).await;
         while self.copy().await? != Flow::Ended {
             // Who has no room for a pipe goes on copying.
-            if let Ok(pipe) = pipe()
+            if let Ok(_room) = self.proxy.spare.try_acquire()
+                && let Ok(pipe) = pipe()
                 && self.splice(pipe).await? == Flow::Ended
             {
                 break;
@@ -126,26 +145,38 @@ impl Direction<'_> {
     async fn copy(&self) -> io::Result<Flow> {
         loop {
             self.from.readable().await?;
-            let Some((count, rest)) = self.chunk()? else { continue };
+            let Some(Chunk { count, rest, until }) = self.chunk()? else { continue };
             if count == 0 {
                 return Ok(Flow::Ended);
             }
             self.write(&rest).await?;
-            self.count(count).await?;
+            wait(until).await;
             if count == CHUNK {
                 return Ok(Flow::Bulk);
             }
         }
     }
 
-    /// Moves what there is to move: how much was read, and what of it could not be written at once.
-    fn chunk(&self) -> io::Result<Option<(usize, Vec<u8>)>> {
+    /// Moves what there is to move.
+    fn chunk(&self) -> io::Result<Option<Chunk>> {
         BUFFER.with_borrow_mut(|buffer| {
+            let room = self.room().min(buffer.len());
+            let buffer = buffer.get_mut(..room).unwrap_or_default();
             let Some(count) = ready(self.from.try_read(buffer))? else { return Ok(None) };
             let read = buffer.get(..count).unwrap_or_default();
-            let written = if count == 0 { 0 } else { ready(self.to.try_write(read))?.unwrap_or(0) };
-            Ok(Some((count, read.get(written..).unwrap_or_default().to_vec())))
+            if count == 0 {
+                return Ok(Some(Chunk { count, rest: Vec::new(), until: None }));
+            }
+            let until = self.count(count)?;
+            let written = ready(self.to.try_write(read))?.unwrap_or(0);
+            let rest = read.get(written..).unwrap_or_default().to_vec();
+            Ok(Some(Chunk { count, rest, until }))
         })
+    }
+
+    /// How much may be read: no more than may pass, and one byte where nothing may, which tells whether there is any.
+    fn room(&self) -> usize {
+        self.proxy.meter.room().max(1)
     }
 
     async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
@@ -162,35 +193,42 @@ impl Direction<'_> {
     async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
         let mut little = 0;
         while little < PATIENCE {
-            self.from.readable().await?;
+            // Others may want the room for a pipe.
+            let Ok(is_readable) = timeout(PAUSE, self.from.readable()).await else { break };
+            is_readable?;
+            let most = self.room().min(SPLICED);
             // The pipe is empty here, so it is the stream that is not ready.
-            let taken = self.from.try_io(Interest::READABLE, || moved(self.from, &into, SPLICED));
+            let taken = self.from.try_io(Interest::READABLE, || moved(self.from, &into, most));
             let Some(count) = ready(taken)? else { continue };
             if count == 0 {
                 return Ok(Flow::Ended);
             }
+            let until = self.count(count)?;
             let mut rest = count;
             while rest > 0 {
                 self.to.writable().await?;
                 let given = self.to.try_io(Interest::WRITABLE, || moved(&out, self.to, rest));
                 rest -= ready(given)?.unwrap_or(0);
             }
-            self.count(count).await?;
+            wait(until).await;
             little = if count < CHUNK / 4 { little + 1 } else { 0 };
         }
         Ok(Flow::Little)
     }
 
-    async fn count(&self, bytes: usize) -> io::Result<()> {
+    /// Counts what is about to pass; answers until when to wait then.
+    ///
+    /// # Errors
+    /// So much may not pass.
+    fn count(&self, bytes: usize) -> io::Result<Option<Instant>> {
         self.tally.add(self.heading, bytes);
-        match self.proxy.meter.count(bytes) {
-            None => Err(io::ErrorKind::QuotaExceeded.into()),
-            Some(None) => Ok(()),
-            Some(Some(until)) => {
-                sleep_until(until).await;
-                Ok(())
-            }
-        }
+        self.proxy.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
+    }
+}
+
+async fn wait(until: Option<Instant>) {
+    if let Some(until) = until {
+        sleep_until(until).await;
     }
 }
 

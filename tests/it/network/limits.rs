@@ -2,7 +2,12 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -159,4 +164,79 @@ fn connections_beyond_the_limit_wait_for_their_turn() {
     let output = net.command(&flags, &["python3", "-c", &script]).output().unwrap();
     assert_eq!(stdout(&output), "200 200 waits\n200", "{output:?}");
     assert_eq!(echo.accepted(), 3);
+}
+
+/// Those that are open already count for no more than others.
+#[test]
+fn bytes_run_out_for_open_connections_too() {
+    require!(has("python3"), "python3");
+    let net = Net::new();
+    let came = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&came);
+    let sink = Server::start(move |mut stream, _| {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(read @ 1..) = stream.read(&mut bytes) {
+            count.fetch_add(read, SeqCst);
+        }
+    });
+    let to = at("one.test", sink.port);
+    let script = format!(
+        "import socket\n\
+         def ask():\n\
+         \x20   s = socket.create_connection(('127.0.0.1', 3128)); s.sendall(b'CONNECT {to} HTTP/1.1\\r\\n\\r\\n')\n\
+         \x20   assert s.recv(99)[9:12] == b'200'\n\
+         \x20   return s\n\
+         def say(s):\n\
+         \x20   try: s.sendall(b'x' * 60000); s.shutdown(1); s.recv(1)\n\
+         \x20   except OSError: pass\n\
+         for s in [ask() for _ in range(20)]: say(s)\n"
+    );
+    let output =
+        net.command(&flags(&net, &[&to], "bytes = \"100K\""), &["python3", "-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let came = came.load(SeqCst);
+    assert!((40_000..=100 << 10).contains(&came), "{came} bytes");
+}
+
+/// Each holds a pipe as long as its other end takes nothing.
+#[test]
+fn connections_that_are_stuck_take_few_descriptors_beside_their_own() {
+    require!(has("python3"), "python3");
+    const CONNECTIONS: usize = 16;
+    let net = Net::new();
+    let deaf = Server::start(|_stream, _| std::thread::sleep(Duration::from_secs(60)));
+    let to = at("one.test", deaf.port);
+    let script = format!(
+        "import socket, sys, time\n\
+         def ask():\n\
+         \x20   s = socket.create_connection(('127.0.0.1', 3128)); s.sendall(b'CONNECT {to} HTTP/1.1\\r\\n\\r\\n')\n\
+         \x20   assert s.recv(99)[9:12] == b'200'\n\
+         \x20   s.setblocking(False)\n\
+         \x20   return s\n\
+         def fill(s):\n\
+         \x20   until = time.time() + 0.5\n\
+         \x20   while time.time() < until:\n\
+         \x20       try: s.send(b'x' * (1 << 20)); until = time.time() + 0.5\n\
+         \x20       except BlockingIOError: time.sleep(0.01)\n\
+         print('ready', flush=True); sys.stdin.readline()\n\
+         all = [ask() for _ in range({CONNECTIONS})]\n\
+         for s in all: fill(s)\n\
+         print('stuck', flush=True); sys.stdin.readline()\n"
+    );
+    let flags = flags(&net, &[&to], &format!("connections = {CONNECTIONS}"));
+    let mut command = net.command(&flags, &["python3", "-c", &script]);
+    let mut kennel = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut said) = (kennel.stdin.take().unwrap(), BufReader::new(kennel.stdout.take().unwrap()));
+    let mut descriptors = || {
+        said.read_line(&mut String::new()).unwrap();
+        let count = fs::read_dir(format!("/proc/{}/fd", kennel.id())).unwrap().count();
+        stdin.write_all(b"\n").unwrap();
+        count
+    };
+    let (before, after) = (descriptors(), descriptors());
+    drop(stdin);
+    assert!(kennel.wait().unwrap().success());
+    // Each has two, and an eighth as many as there may be have a pipe. Not many more for all.
+    let most = before + CONNECTIONS * 2 + CONNECTIONS / 8 * 2 + 4;
+    assert!((before + CONNECTIONS * 2..=most).contains(&after), "{before} and then {after}");
 }
