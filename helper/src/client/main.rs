@@ -28,7 +28,7 @@ use core::ffi::CStr;
 use client_wire::{Answer, LONGEST_ANSWER};
 use inside::{
     arch,
-    kernel::{self, POLLERR, POLLHUP, POLLIN, PollFd, SIGCONT, SIGSTOP},
+    kernel::{self, EINVAL, POLLERR, POLLHUP, POLLIN, PollFd, SIGCONT, SIGSTOP},
     sys::{self, Arguments, Errno, Fd, Strings},
 };
 use wire::{Cursor, Field};
@@ -89,11 +89,12 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     arguments.get(first).ok_or(Trouble::Usage)?;
     // What we were started to ignore, by nohup(1) or a shell's `&`, would not have reached the command without us either.
     let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
+    standard_descriptors().map_err(Trouble::Own)?;
+    // Where nobody accepts, connect(2) waits: then there is no command yet, and signals are ours.
+    let socket = connect(path)?;
     // From now on every other signal is the command's. That nobody reads what we say, or a file may not grow, must not end us
     // before the status is told.
     sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(Trouble::Own)?;
-    standard_descriptors().map_err(Trouble::Own)?;
-    let socket = connect(path)?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
     match call::send(&socket, directory, command, environment) {
         Ok(()) => follow(&socket, passed_on),
@@ -123,9 +124,17 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
     // Whoever listens is about to get this process's descriptors and environment.
     let (process, user) = sys::peer(&socket).map_err(Trouble::Own)?;
+    let held = match sys::peer_process(&socket) {
+        Err(Errno(EINVAL)) => return Err(Trouble::Stranger),
+        held => held.map_err(Trouble::Own)?,
+    };
     let is_ours = |kind| is_in_our_namespace(process, kind);
     // Root's sandboxes may have no user namespace of their own, but none is without a pid namespace.
     if user != sys::effective_user() || !is_ours(c"/ns/user") || (user == 0 && !is_ours(c"/ns/pid")) {
+        return Err(Trouble::Stranger);
+    }
+    // Only while it lives is the number its own, and what was read with it about it.
+    if held.is_some_and(|held| sys::has_ended(&held)) {
         return Err(Trouble::Stranger);
     }
     Ok(socket)

@@ -65,19 +65,38 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
 }
 
 fn line(subject: &[u8], reason: &[u8]) -> Result<(), Errno> {
-    write(&[subject, b": ", reason, b"\n"])
+    about(subject)?;
+    write_on(&[b": ", reason, b"\n"])
 }
 
 fn numbered(subject: &[u8], reason: &[u8], Errno(errno): Errno) -> Result<(), Errno> {
     let errno = errno.unsigned_abs();
     let digits = [100, 10, 1].map(|place: u32| errno.checked_div(place).unwrap_or(0) % 10);
     let digits = digits.map(|digit| b'0'.wrapping_add(digit.to_le_bytes()[0]));
-    write(&[subject, b": ", reason, b": errno ", &digits, b"\n"])
+    about(subject)?;
+    write_on(&[b": ", reason, b": errno ", &digits, b"\n"])
+}
+
+/// Begins a line. What a terminal could take for a command is not said: of bytes, not of characters, so that letters beyond ASCII
+/// may suffer.
+fn about(subject: &[u8]) -> Result<(), Errno> {
+    write(&[])?;
+    for (at, piece) in
+        subject.split(|&byte| byte.is_ascii_control() || matches!(byte, 0x80..=0x9f)).enumerate()
+    {
+        let between: &[u8] = if at > 0 { b"?" } else { b"" };
+        write_on(&[between, piece])?;
+    }
+    Ok(())
 }
 
 /// Ends where stderr takes nothing for long: no part is waited for once more.
 fn write(parts: &[&[u8]]) -> Result<(), Errno> {
     put(b"kennel-exec: ")?;
+    write_on(parts)
+}
+
+fn write_on(parts: &[&[u8]]) -> Result<(), Errno> {
     parts.iter().try_for_each(|part| put(part))
 }
 

@@ -69,6 +69,43 @@ fn ask(socket: &str) -> String {
     format!("answer {:?} {}", answer.first(), String::from_utf8_lossy(&answer).replace('\0', ""))
 }
 
+/// The number of who made a socket listen may be another's by now, who is trusted.
+#[test]
+fn a_listener_that_has_ended_is_not_taken_for_who_has_its_number() {
+    only_as_root!();
+    require!(has("python3"), "python3");
+    require!(kennel::Host::detect().kernel >= kennel::Version(6, 5), "Linux 6.5 (SO_PEERPIDFD)");
+    let last = Path::new("/proc/sys/kernel/ns_last_pid");
+    require!(last.exists(), "a kernel that can choose numbers of processes");
+    let session = Hosted::start(&[]);
+    let place = runtime();
+    let (socket, got) = (place.path().join("s"), place.path().join("got"));
+    let script = "import os, socket, sys\n\
+                  s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.bind(sys.argv[1]); s.listen()\n\
+                  if os.fork(): print(os.getpid()); sys.exit()\n\
+                  null = os.open('/dev/null', os.O_RDWR); os.dup2(null, 1); os.dup2(null, 2)\n\
+                  c, _ = s.accept(); open(sys.argv[2], 'wb').write(c.recv(65536))\n";
+    let made = Command::new("python3").args(["-c", script]).args([&socket, &got]).output().unwrap();
+    let number: u32 = stdout(&made).parse().unwrap();
+    let mut other = (0..1000).find_map(|_| {
+        fs::write(last, (number - 1).to_string()).unwrap();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        if child.id() == number {
+            return Some(child);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        None
+    });
+    let other = other.as_mut().expect("its number");
+    let output = Command::new(session.client()).arg(&socket).args(["--", "true"]).output().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let said = stderr(&output);
+    assert!(output.status.code() == Some(125) && said.contains("belongs to another user"), "{output:?}");
+    assert_eq!(fs::read(&got).unwrap_or_default(), b"", "it was given nothing");
+}
+
 #[test]
 fn another_user_is_turned_away_even_when_the_door_is_open() {
     // In the copy below that has become another user.

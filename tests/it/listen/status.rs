@@ -84,10 +84,12 @@ fn a_socket_that_is_not_there_is_named_with_a_remedy() {
         ("/tmp/kennel-absent.sock", "no session listens here"),
         (&long, "longer"),
         ("/dev/null", "no session"),
+        ("/tmp/kennel\u{1b}[2Jabsent", "kennel-exec: /tmp/kennel?[2Jabsent: no session listens here"),
     ] {
         let output = Command::new(session.client()).args([path, "--", "true"]).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{output:?}");
-        assert!(stderr(&output).contains(path) && stderr(&output).contains(words), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.contains(&path.replace('\u{1b}', "?")) && said.contains(words), "{output:?}");
     }
 }
 

@@ -12,6 +12,8 @@ mod nr {
 
 const SOCK_SEQPACKET: usize = 5;
 const SO_PEERCRED: usize = 17;
+const SO_PEERPIDFD: usize = 77;
+const ENOPROTOOPT: i32 = 92;
 
 /// `struct cmsghdr` before its data.
 const RIGHTS_HEAD: usize = 16;
@@ -96,6 +98,27 @@ pub(crate) fn peer(socket: &Fd) -> Result<(u32, u32), Errno> {
     call!(nr::GETSOCKOPT, socket.0, SOL_SOCKET, SO_PEERCRED, address, &raw mut length)?;
     let [process, user, _] = credentials;
     Ok((process, user))
+}
+
+/// getsockopt(SO_PEERPIDFD): a hold on that process. `None` before Linux 6.5; `EINVAL` where it is gone.
+pub(crate) fn peer_process(socket: &Fd) -> Result<Option<Fd>, Errno> {
+    let mut number = [0u32];
+    let mut length = size_of_val(&number);
+    let address = number.as_mut_ptr();
+    match call!(nr::GETSOCKOPT, socket.0, SOL_SOCKET, SO_PEERPIDFD, address, &raw mut length) {
+        Ok(_) => {
+            let [number] = number;
+            Ok(Some(fd(number as usize)))
+        }
+        Err(Errno(ENOPROTOOPT)) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// poll(2): whether a process has ended.
+pub(crate) fn has_ended(process: &Fd) -> bool {
+    let mut ended = PollFd { fd: process.0, events: POLLIN, answered: 0 };
+    call!(super::nr::POLL, &raw mut ended, 1, 0) != Ok(0)
 }
 
 /// sendmsg(2) of one packet, with descriptors 0, 1, 2 and, where there is one, a fourth.
