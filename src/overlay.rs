@@ -24,7 +24,7 @@ use nix::errno::Errno;
 use serde::{Serialize, Serializer};
 
 pub use self::error::OverlayError;
-use self::tree::Changed;
+use self::tree::Looked;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
 use crate::{
     Error, FileKind, Session,
@@ -182,8 +182,8 @@ impl Session {
         let ledger = self.live().ledger()?;
         let listed = blocking(move || {
             rights::of_a_command(|| {
-                let (state, changed) = (ledger.state(), Changed::of(ledger.upper()));
-                let found = scan::scan(&ledger, &state, &changed)?;
+                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
                 Ok(found.into_iter().map(scan::Found::into_change).collect())
             })
         });
@@ -210,8 +210,8 @@ impl Session {
             // Until the last file is in its place, whoever waits for it.
             let _settling = settling;
             rights::of_a_command(|| {
-                let (mut state, changed) = (ledger.state(), Changed::of(ledger.upper()));
-                let found = scan::scan(&ledger, &state, &changed)?;
+                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
                 let committed = apply::commit(&ledger, &mut state, &changed, found);
                 // What was refused may have been moved there and back, which changes its directory.
                 if !(committed.applied.is_empty() && committed.refused.is_empty()) {

@@ -20,7 +20,7 @@ use nix::{
     unistd::{AccessFlags, faccessat},
 };
 
-use self::record::{Above, Opened, Others};
+use self::record::{Above, Opened, Others, Parting};
 use super::{
     Committed, Refusal, Refused,
     clock::changed,
@@ -28,13 +28,13 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{self, Changed, Tree, change_mode},
+    tree::{self, Looked, Tree, change_mode, mode_of},
 };
 use crate::files::{FileKind, kind};
 
 struct Commit<'c> {
     ledger: &'c Ledger,
-    changed: &'c Changed<'c>,
+    changed: &'c Looked<'c>,
     workspace: Tree<'c>,
     /// Whether `.git` was not there.
     is_new: bool,
@@ -42,8 +42,8 @@ struct Commit<'c> {
     deletions: &'c [Found],
     /// Modes that directories get once everything in them is done.
     modes: Vec<Opened>,
-    /// Modes that directories get last of all.
-    last_modes: Vec<Opened>,
+    /// Modes that directories get last of all, the deepest first.
+    last_modes: Vec<Parting>,
     /// Directories that this commit made, by what they are.
     made: HashMap<PathBuf, (u64, u64)>,
 }
@@ -52,7 +52,7 @@ struct Commit<'c> {
 pub(super) fn commit(
     ledger: &Ledger,
     state: &mut State,
-    changed: &Changed<'_>,
+    changed: &Looked<'_>,
     found: Vec<Found>,
 ) -> Committed {
     let workspace = ledger.workspace();
@@ -142,10 +142,16 @@ impl Commit<'_> {
     }
 
     fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
-        self.check(found, state)?;
         let path = &*found.path;
-        let name = path.file_name().ok_or(Errno::EINVAL)?;
         self.leave(path, state);
+        match self.check(found, state) {
+            Err(Refusal::Failed(libc::EACCES)) if found.unreadable.is_none() => {
+                self.open_way(path)?;
+                self.check(found, state)?;
+            }
+            checked => checked?,
+        }
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(found)?;
         let above = Above::of(path, &parent, state)?;
         let applied = self.change(found, (parent, name), above.held.as_fd(), state);
@@ -188,6 +194,29 @@ impl Commit<'_> {
         others.record(state)
     }
 
+    /// Opens directories up on the way to `path` that are closed to the caller, and his.
+    fn open_way(&mut self, path: &Path) -> Result<(), Refusal> {
+        let mut way: Vec<&Path> = path.ancestors().skip(1).collect();
+        way.reverse();
+        for path in way {
+            let Some(held) = self.workspace.directory(path)? else { return Ok(()) };
+            self.open_up(path, &held, AccessFlags::X_OK)?;
+        }
+        Ok(())
+    }
+
+    /// Opens a directory up, unless it is open for what is `wanted`.
+    fn open_up(&mut self, path: &Path, directory: &OwnedFd, wanted: AccessFlags) -> Result<(), Refusal> {
+        if faccessat(directory, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES) {
+            // Held first: who could not close it again may not open it.
+            let held = directory.try_clone()?;
+            let last = mode_of(&fstat(directory)?);
+            change_mode(directory, last | Mode::S_IRWXU)?;
+            self.modes.push(Opened { path: path.to_owned(), held, last });
+        }
+        Ok(())
+    }
+
     /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
     /// is it here. It is the one that was looked at, or that we made: another one may be anybody's.
     fn parent(&mut self, found: &Found) -> Result<OwnedFd, Refusal> {
@@ -197,14 +226,7 @@ impl Commit<'_> {
         if self.made.get(path).copied().or(found.above) != Some((stat.st_dev, stat.st_ino)) {
             return Err(Refusal::Conflict);
         }
-        let closed = Err(Errno::EACCES);
-        if faccessat(&parent, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS) == closed {
-            let last = Mode::from_bits_truncate(stat.st_mode & 0o7777);
-            // Held first: who could not close it again may not open it.
-            let held = parent.try_clone()?;
-            change_mode(&parent, last | Mode::S_IRWXU)?;
-            self.modes.push(Opened { path: path.to_owned(), held, last });
-        }
+        self.open_up(path, &parent, AccessFlags::W_OK | AccessFlags::X_OK)?;
         Ok(parent)
     }
 
@@ -227,10 +249,11 @@ impl Commit<'_> {
     /// even look for what is deleted, it stays open until that is gone.
     fn leave(&mut self, next: &Path, state: &mut State) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
-            if !opened.last.contains(Mode::S_IXUSR) && self.deletes_in(&opened.path) {
-                self.last_modes.push(opened);
-            } else {
-                opened.close(state);
+            match Parting::of(&opened) {
+                Ok(parting) if parting.closes() && self.deletes_in(&opened.path) => {
+                    self.last_modes.push(parting)
+                }
+                _ => opened.close(state),
             }
         }
     }
@@ -242,7 +265,11 @@ impl Commit<'_> {
     }
 
     fn finish(&mut self, state: &mut State) {
-        for opened in self.modes.drain(..).rev().chain(self.last_modes.drain(..)) {
+        // By their paths, which lead through what is held.
+        for parting in self.last_modes.drain(..) {
+            parting.close(self.workspace, state);
+        }
+        for opened in self.modes.drain(..).rev() {
             opened.close(state);
         }
     }

@@ -1,4 +1,5 @@
-//! What commands changed: the directory that overlayfs keeps it in, compared with the workspace. Writes nothing.
+//! What commands changed: the directory that overlayfs keeps it in, compared with the workspace. Writes nothing; a directory
+//! that is closed to the caller, and his, is open for as long as it takes.
 //!
 //! What was copied up only because it was opened for writing, or because something below it changed, is no change.
 
@@ -18,9 +19,9 @@ use nix::{
 use super::{
     ChangeKind,
     compare::{self, same_contents, same_mode},
-    ledger::{Ledger, State},
+    ledger::State,
     mark::{OPAQUE, ORIGIN, is_whiteout, mark},
-    tree::{self, Changed, Tree},
+    tree::{self, Closed, Looked, Tree},
 };
 use crate::files::{FileKind, kind, names};
 
@@ -67,7 +68,8 @@ impl Level {
 
 pub(super) struct Scan<'s> {
     state: &'s State,
-    changed: &'s Changed<'s>,
+    changed: &'s Looked<'s>,
+    below: &'s Looked<'s>,
     lower: Tree<'s>,
     found: Vec<Found>,
     levels: Vec<Level>,
@@ -79,11 +81,21 @@ pub(super) struct Scan<'s> {
 ///
 /// # Errors
 /// `E2BIG` where it is too much to list, and those of reading directories.
-pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io::Result<Vec<Found>> {
-    let lower = ledger.workspace();
+pub(super) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
+    let found = found_by(state, changed, below)?;
+    for Closed { path, before, now } in below.close() {
+        if !state.is_newer(&path, &before) {
+            state.record(&path, Some(now), (None, false));
+        }
+    }
+    Ok(found)
+}
+
+fn found_by(state: &State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
+    let lower = below.tree;
     let root = identity(&fstat(lower.root)?);
     let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
-    let mut scan = Scan { state, changed, lower, found: Vec::new(), levels: vec![top], bytes: 0 };
+    let mut scan = Scan { state, changed, below, lower, found: Vec::new(), levels: vec![top], bytes: 0 };
     while let Some(level) = scan.levels.pop() {
         scan.bytes = scan.bytes.saturating_sub(level.bytes());
         match scan.level(&level) {
@@ -100,7 +112,7 @@ pub(super) fn scan(ledger: &Ledger, state: &State, changed: &Changed<'_>) -> io:
 impl Scan<'_> {
     fn level(&mut self, level: &Level) -> io::Result<()> {
         let directory = self.changed.list(&level.path)?;
-        let lower = if level.lower.is_some() { self.lower.directory(&level.path)? } else { None };
+        let lower = if level.lower.is_some() { self.below.directory(&level.path)? } else { None };
         let names = names(&directory)?;
         for name in &names {
             let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
@@ -213,7 +225,7 @@ impl Scan<'_> {
         if kind(upper) != FileKind::File || level.lower.is_none() {
             return Ok(false);
         }
-        let Some(parent) = self.lower.stat(&level.path)? else { return Ok(false) };
+        let Some(parent) = self.below.was(&level.path)? else { return Ok(false) };
         if !self.state.is_newer(&level.path, &parent) {
             return Ok(false);
         }

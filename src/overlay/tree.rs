@@ -13,6 +13,7 @@ use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
     sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
+    unistd::{AccessFlags, faccessat},
 };
 
 /// How often a walk is begun again that met a rename elsewhere.
@@ -84,15 +85,23 @@ pub(super) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(open(directory.as_fd(), Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)
 }
 
-/// The tree of changes: what commands wrote, and so the caller's own, whatever modes they gave it.
+/// A tree that is looked at: what commands wrote, or the workspace. Directories of the caller's own are opened up for that,
+/// whatever modes commands gave them.
 #[derive(Debug)]
-pub(super) struct Changed<'t> {
+pub(super) struct Looked<'t> {
     pub(super) tree: Tree<'t>,
-    /// Directories that were opened up, and the modes to give back.
-    opened: RefCell<Vec<(PathBuf, Mode)>>,
+    /// Directories that were opened up, as they were: to get their modes back.
+    opened: RefCell<Vec<(PathBuf, FileStat)>>,
 }
 
-impl<'t> Changed<'t> {
+/// A directory that was opened up and closed again, as it was before and is now.
+pub(super) struct Closed {
+    pub(super) path: PathBuf,
+    pub(super) before: FileStat,
+    pub(super) now: FileStat,
+}
+
+impl<'t> Looked<'t> {
     pub(super) fn of(tree: Tree<'t>) -> Self {
         Self { tree, opened: RefCell::default() }
     }
@@ -106,11 +115,49 @@ impl<'t> Changed<'t> {
             Ok(_) | Err(Errno::EACCES) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let held = self.tree.open(path, DIRECTORY)?;
-        let mode = mode_of(&held)?;
-        change_mode(&held, mode | Mode::S_IRWXU)?;
-        self.opened.borrow_mut().push((path.to_owned(), mode));
+        self.open_up(path, &self.tree.open(path, DIRECTORY)?)?;
         Ok(self.tree.open(path, flags)?)
+    }
+
+    /// The directory at `path`, in which everything can be found; `None` where there is none.
+    pub(super) fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
+        let Some(held) = self.tree.directory(path)? else { return Ok(None) };
+        let wanted = AccessFlags::R_OK | AccessFlags::X_OK;
+        if faccessat(&held, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES) {
+            self.open_up(path, &held)?;
+        }
+        Ok(Some(held))
+    }
+
+    /// What lies at `path`, or was there before it was opened up.
+    pub(super) fn was(&self, path: &Path) -> io::Result<Option<FileStat>> {
+        let opened = self.opened.borrow();
+        match opened.iter().find(|(opened, _)| opened == path) {
+            Some((_, before)) => Ok(Some(*before)),
+            None => self.tree.stat(path),
+        }
+    }
+
+    fn open_up(&self, path: &Path, held: &OwnedFd) -> io::Result<()> {
+        let before = fstat(held)?;
+        change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
+        self.opened.borrow_mut().push((path.to_owned(), before));
+        Ok(())
+    }
+
+    /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is.
+    pub(super) fn close(&self) -> Vec<Closed> {
+        let close = |(path, before): (PathBuf, FileStat)| {
+            let held = self.tree.open(&path, DIRECTORY).ok()?;
+            let there = fstat(&held).ok()?;
+            if (there.st_dev, there.st_ino) != (before.st_dev, before.st_ino) {
+                return None;
+            }
+            change_mode(&held, mode_of(&before)).ok()?;
+            Some(Closed { path, before, now: fstat(&held).ok()? })
+        };
+        // What lies deeper was opened up later.
+        self.opened.borrow_mut().drain(..).rev().filter_map(close).collect()
     }
 
     /// Opens a regular file for reading. What else lies there is not opened, or not for long.
@@ -124,7 +171,7 @@ impl<'t> Changed<'t> {
             Err(Errno::EACCES) => {}
             opened => return Ok(opened?),
         }
-        let mode = mode_of(&held)?;
+        let mode = mode_of(&fstat(&held)?);
         change_mode(&held, mode | Mode::S_IRUSR)?;
         let opened = self.tree.open(path, flags);
         change_mode(&held, mode)?;
@@ -132,19 +179,15 @@ impl<'t> Changed<'t> {
     }
 }
 
-impl Drop for Changed<'_> {
+impl Drop for Looked<'_> {
     fn drop(&mut self) {
-        // What lies deeper was opened up later.
-        for (path, mode) in self.opened.get_mut().drain(..).rev() {
-            if let Ok(held) = self.tree.open(&path, DIRECTORY) {
-                let _ = change_mode(&held, mode);
-            }
-        }
+        self.close();
     }
 }
 
-fn mode_of(held: &OwnedFd) -> nix::Result<Mode> {
-    Ok(Mode::from_bits_truncate(fstat(held)?.st_mode))
+/// Permission bits, with those for set-user-id, set-group-id and sticky.
+pub(super) fn mode_of(stat: &FileStat) -> Mode {
+    Mode::from_bits_truncate(stat.st_mode & 0o7777)
 }
 
 /// chmod(2) of what is held, which the link in /proc leads to.

@@ -38,6 +38,35 @@ impl Opened {
     }
 }
 
+/// A directory that gets its mode last of all. Not held: there may be any number.
+pub(super) struct Parting {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+    last: Mode,
+}
+
+impl Parting {
+    pub(super) fn of(opened: &Opened) -> nix::Result<Self> {
+        let stat = fstat(&opened.held)?;
+        Ok(Self { path: opened.path.clone(), identity: (stat.st_dev, stat.st_ino), last: opened.last })
+    }
+
+    /// Whether its owner finds nothing in it any more.
+    pub(super) fn closes(&self) -> bool {
+        !self.last.contains(Mode::S_IXUSR)
+    }
+
+    /// Another that took its place stays as it is.
+    pub(super) fn close(self, workspace: Tree<'_>, state: &mut State) {
+        let Self { path, identity, last } = self;
+        let Ok(Some(held)) = workspace.directory(&path) else { return };
+        if fstat(&held).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity) {
+            Opened { path, held, last }.close(state);
+        }
+    }
+}
+
 /// The directory that something is put into or taken out of, which changes its times.
 pub(super) struct Above {
     path: PathBuf,

@@ -110,11 +110,16 @@ async fn what_a_command_deletes_in_directories_that_it_closes_is_deleted() {
         let script = format!("rm n/f n/m/f; chmod {closed:o} n/m n; echo x > y; echo x > z");
         shell(&session, &script).await;
         assert_eq!(commit(&session).await, ["M n/", "D n/f", "M n/m/", "D n/m/f", "A y", "M z"]);
+        assert_eq!(fs::metadata(at("n")).unwrap().mode() & 0o7777, closed);
+        assert_eq!(commit(&session).await, [""; 0], "all of it is done");
+        let script = format!("chmod 700 n n/m; rm z n/m/kept; echo x > n/m/new; chmod {closed:o} n/m n");
+        shell(&session, &script).await;
+        assert_eq!(commit(&session).await, ["D n/m/kept", "A n/m/new", "D z"]);
         for name in ["n", "n/m"] {
             assert_eq!(fs::metadata(at(name)).unwrap().mode() & 0o7777, closed, "{name}");
             fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
-        assert!(!at("n/f").exists() && !at("n/m/f").exists() && at("n/m/kept").exists(), "{closed:o}");
+        assert!(!at("n/f").exists() && !at("n/m/f").exists() && at("n/m/new").exists(), "{closed:o}");
     }
 }
 

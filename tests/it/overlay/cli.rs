@@ -138,28 +138,33 @@ fn directories_that_are_closed_again_take_no_descriptors() {
         return super::refused::is_refused_in_memory();
     }
     require!(has("prlimit"), "prlimit of util-linux");
-    let dir = workspace();
-    let at = |number: u32| dir.path().join(format!("d{number}"));
-    let close = |mode: u32| {
-        (0..300).for_each(|number| fs::set_permissions(at(number), PermissionsExt::from_mode(mode)).unwrap());
-    };
-    for number in 0..300 {
-        fs::create_dir(at(number)).unwrap();
-        ["edited", "gone"].iter().for_each(|name| fs::write(at(number).join(name), "old").unwrap());
+    for closed in [0o555, 0o600] {
+        let dir = workspace();
+        let at = |number: u32| dir.path().join(format!("d{number}"));
+        let close = |mode: u32| {
+            (0..300)
+                .for_each(|number| fs::set_permissions(at(number), PermissionsExt::from_mode(mode)).unwrap());
+        };
+        for number in 0..300 {
+            fs::create_dir(at(number)).unwrap();
+            ["edited", "gone"].iter().for_each(|name| fs::write(at(number).join(name), "old").unwrap());
+        }
+        close(0o555);
+        let script = format!(
+            "chmod 755 d*; for d in d*; do echo new > $d/edited; done; rm d*/gone; chmod {closed:o} d*"
+        );
+        let mut command = Command::new("prlimit");
+        command.arg("--nofile=256:256").arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
+        let output = command.args(flags(&["--commit"])).args(["--", "sh", "-c", &script]).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+        let mode = |number: u32| fs::metadata(at(number)).unwrap().permissions().mode() & 0o777;
+        assert!((0..300).all(|number| mode(number) == closed), "{closed:o}");
+        close(0o755);
+        let is_done = |number: u32| {
+            fs::read(at(number).join("edited")).unwrap() == b"new\n" && !at(number).join("gone").exists()
+        };
+        assert!((0..300).all(is_done), "{closed:o}");
     }
-    close(0o555);
-    let script = "chmod 755 d*; for d in d*; do echo new > $d/edited; done; rm d*/gone; chmod 555 d*";
-    let mut command = Command::new("prlimit");
-    command.arg("--nofile=256:256").arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
-    let output = command.args(flags(&["--commit"])).args(["--", "sh", "-c", script]).output().unwrap();
-    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
-    let is_done = |number: u32| {
-        let mode = fs::metadata(at(number)).unwrap().permissions().mode();
-        let edited = fs::read(at(number).join("edited")).unwrap();
-        mode & 0o777 == 0o555 && edited == b"new\n" && !at(number).join("gone").exists()
-    };
-    assert!((0..300).all(is_done));
-    close(0o755);
 }
 
 #[test]
