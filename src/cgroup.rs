@@ -14,6 +14,7 @@
 //! the reaper did not either.
 
 mod controller;
+mod cpus;
 pub(crate) mod device;
 mod find;
 mod group;
@@ -34,7 +35,7 @@ use std::{
 pub(crate) use self::{
     controller::{Controller, Setting},
     find::{Cgroups, Spot},
-    group::HOST,
+    group::{CPUS, HOST},
     leaf::Leaf,
     usage::Used,
 };

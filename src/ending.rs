@@ -79,8 +79,9 @@ pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
 }
 
 fn timed_out(facts: &Facts<'_>) -> Hit {
-    let words = |span: Duration| format!("{}ms", span.as_millis());
-    Hit { limit: Limit::WallTime, configured: facts.timeout.map(words), used: Some(words(facts.duration)) }
+    let configured = facts.timeout.map(|span| Span::from(span).to_string());
+    let used = format!("{}ms", facts.duration.as_millis());
+    Hit { limit: Limit::WallTime, configured, used: Some(used) }
 }
 
 fn flooded(seen: u64, cap: u64) -> Hit {
@@ -162,10 +163,10 @@ mod tests {
         ending(&Facts {
             status: ExitStatus::from_raw(raw),
             cause,
-            duration: Duration::from_millis(250),
+            duration: Duration::from_millis(2250),
             usage: &Usage { user_us, ..Usage::default() },
             limits,
-            timeout: Some(Duration::from_millis(200)),
+            timeout: Some(Duration::from_secs(2)),
             full,
             group: &Used::default(),
         })
@@ -210,7 +211,7 @@ mod tests {
     fn what_kennel_ended_it_for_comes_first() {
         let room = Some(Full::Bytes(1 << 20));
         let wall = judged(libc::SIGKILL, Some(Cause::TimedOut), 9_000_000, &limits(), room);
-        let expected = hit(Limit::WallTime, "200ms", Some("250ms"));
+        let expected = hit(Limit::WallTime, "2s", Some("2250ms"));
         assert_eq!(wall, Ending { ended: Ended::TimedOut, hit: expected });
         let killed = judged(libc::SIGKILL, Some(Cause::Killed), 9_000_000, &limits(), room);
         assert_eq!(killed, Ending { ended: Ended::Killed, hit: None });

@@ -13,7 +13,7 @@ use kennel_helper::{
     wire::{Cursor, Field},
 };
 use nix::{errno::Errno, poll::PollTimeout};
-use tokio::{io::Interest, runtime::Handle};
+use tokio::{io::Interest, runtime::Handle, time::Instant as Deadline};
 
 use crate::{
     cgroup::Leaf,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long what was killed may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How long the last drop waits for init to be gone, in milliseconds; it was killed, so this is ample.
 const LAST_WAIT: u16 = 200;
@@ -162,11 +162,16 @@ impl Inside {
     /// It has not where SIGKILL has to wait: a call that waits for the lock of a directory, or for a disk, is carried out
     /// when its turn comes.
     pub(crate) async fn gone(&self) -> bool {
+        self.gone_by(Deadline::now() + PATIENCE).await
+    }
+
+    /// As [`gone`](Self::gone), for who may be kept from waiting and come back: until then, and not longer.
+    pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
         self.kill();
         let Some(pidfd) = &self.pidfd else { return true };
         let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
         let is_gone = match &ended {
-            Ok(ended) => tokio::time::timeout(PATIENCE, ended.readable()).await.is_ok(),
+            Ok(ended) => tokio::time::timeout_at(last, ended.readable()).await.is_ok(),
             // There is no room for another descriptor.
             Err(_) => sys::has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
         };

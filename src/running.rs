@@ -26,7 +26,7 @@ use crate::{
     ending::Cause,
     explain::{Judge, Refusals},
     flood::Flood,
-    inside::{Arrival, Inside},
+    inside::{Arrival, Inside, PATIENCE},
     prepared::Prepared,
     proxy::{Serving, Witness},
     session::Guard,
@@ -66,6 +66,8 @@ pub(crate) struct Running {
     born: Instant,
     has_started: bool,
     killed: Option<Cause>,
+    /// By when it is to be gone, once all of it was killed.
+    gone_by: Option<Deadline>,
     /// Whether it is not gone although all of it was killed.
     is_stuck: bool,
     /// By what readers of its output tell that it wrote too much, where that ends it.
@@ -108,6 +110,7 @@ impl Running {
             born,
             has_started: false,
             killed: None,
+            gone_by: None,
             is_stuck: false,
             flood,
             last: None,
@@ -186,7 +189,9 @@ impl Running {
                     let arrival = arrival.map_err(Error::io("read the control socket"))?;
                     if matches!(arrival, Arrival::Closed) {
                         // Init closes its descriptors before it takes the other processes with it.
-                        self.is_stuck = !self.inside.get_ref().gone().await;
+                        // Whoever waits for the command may be called away, and come back.
+                        let last = *self.gone_by.get_or_insert_with(|| Deadline::now() + PATIENCE);
+                        self.is_stuck = !self.inside.get_ref().gone_by(last).await;
                     }
                     return Ok(arrival);
                 }

@@ -80,7 +80,8 @@ impl LogFile {
 
     /// Appends a line by one write(2), as far as the disk has room.
     pub(super) fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
-        if self.torn {
+        // Where another was just writing, it is whole by now.
+        if self.torn && !chain::last(&self.file, self.file.metadata()?.len())?.1 {
             line.insert(0, b'\n');
         }
         line.push(b'\n');
@@ -163,6 +164,24 @@ mod tests {
         drop(held);
         log.append_chained(|_| Ok(b"{}".to_vec())).expect("free again");
         assert_eq!(log.patience, PATIENCE);
+    }
+
+    #[test]
+    fn a_line_that_another_was_writing_is_not_ended_twice() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("log");
+        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        for (rest, expected) in [("}\n", "{}\n[]\n"), ("", "{\n[]\n")] {
+            std::fs::write(&path, "{").expect("half a line");
+            let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");
+            File::options()
+                .append(true)
+                .open(&path)
+                .and_then(|mut it| it.write_all(rest.as_bytes()))
+                .expect("written");
+            log.append(b"[]".to_vec()).expect("appended");
+            assert_eq!(std::fs::read_to_string(&path).expect("read"), expected);
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use nix::{
     unistd::{UnlinkatFlags, geteuid, unlinkat},
 };
 
-use super::{Controller, Setting};
+use super::{Controller, Setting, cpus};
 use crate::sys;
 
 /// What every group of ours is called, before 16 hexadecimal digits.
@@ -27,6 +27,9 @@ const PREFIX: &str = "kennel-";
 /// The group of the embedding program, where it has to leave the one that is delegated to it. It stays: whoever is in
 /// it cannot remove it, and the service manager removes it with the one that it delegated.
 pub(crate) const HOST: &str = "kennel-host";
+
+/// The processors that a group is to have.
+pub(crate) const CPUS: &str = "cpuset.cpus";
 
 /// Whoever can open a group can lock it, and so keep us from it.
 const OURS_ALONE: Mode = Mode::S_IRWXU;
@@ -233,8 +236,19 @@ fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
 pub(super) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
     match write(group, setting.file, &setting.value) {
         Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) if setting.file == CPUS => has_cpus(group, &setting.value),
         written => written,
     }
+}
+
+/// The kernel takes any list, and gives the processors of the group above where that has none of it.
+fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
+    let given = read(group, "cpuset.cpus.effective")?;
+    if cpus::lies_in(&given, wanted) {
+        return Ok(());
+    }
+    let reason = format!("the cgroup above has none of the processors {wanted}, only {}", given.trim());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
 /// Writes to a file of a group, in one piece, as the kernel asks for.

@@ -24,7 +24,11 @@ use super::{
     emit::OnHost,
     view::{Access, Node, Origin, Place, View},
 };
-use crate::{Enforcement, Error, Profile, harmless::harmless, host::identity};
+use crate::{
+    Enforcement, Error, Profile,
+    harmless::harmless,
+    host::{identity, remedy::is_shortage},
+};
 
 /// Names that are listed at most. How many there are is what commands made of a directory.
 const MOST_NAMES: usize = 1 << 16;
@@ -32,7 +36,7 @@ const MOST_NAMES: usize = 1 << 16;
 /// Says which of the mounts in the host's directories other spellings lead past, as far as can be told.
 ///
 /// # Errors
-/// A mask: it would be believed to hide something. With profile `ci-only` every one.
+/// A mask: it would be believed to hide something. With profile `ci-only` every one. A shortage, by which none can be told.
 pub(super) fn report(
     parts: &Parts<'_>,
     view: &View,
@@ -42,7 +46,7 @@ pub(super) fn report(
     let mut listed = Listed::new(MOST_NAMES);
     for OnHost { target, path } in mounts {
         let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
-        let Some(past) = other_spelling(path, &mut listed) else { continue };
+        let Some(past) = other_spelling(path, &mut listed)? else { continue };
         let words = &past.words;
         if place.origin == Origin::Policy && is_cover(&place.node) {
             return Err(Error::View {
@@ -104,17 +108,23 @@ fn remedy(mask: &Node) -> &'static str {
 ///
 /// Where the kernel has one entry for all spellings, a mount holds for all of them, and there is none: with directories
 /// of most file systems, with FAT, with ext4 and tmpfs that fold case. Nor is there one without letters.
-fn other_spelling(path: &Path, listed: &mut Listed) -> Option<Past> {
-    let name = in_other_case(path.file_name()?)?;
+///
+/// # Errors
+/// There is not enough of something, which may be otherwise in a moment.
+fn other_spelling(path: &Path, listed: &mut Listed) -> Result<Option<Past>, Error> {
+    let Some(name) = path.file_name().and_then(in_other_case) else { return Ok(None) };
     let shown = harmless(&name.to_string_lossy());
     let said = format!("another spelling of its name ({shown}) leads to it as well, past");
     let (words, is_known) = match leads_past(path, &name, listed) {
-        Ok(false) => return None,
+        Ok(false) => return Ok(None),
         Ok(true) => (said, true),
+        Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
+            return Err(Error::io("look for other spellings of what is mounted on")(error));
+        }
         // What cannot be told is not kept.
         Err(error) => (format!("it cannot be told ({error}) whether {said}"), false),
     };
-    Some(Past { name, words, is_known })
+    Ok(Some(Past { name, words, is_known }))
 }
 
 /// Whether `other` leads to what lies at `path` by an entry of its own.
@@ -260,7 +270,7 @@ mod tests {
         }
         fs::hard_link(at("linked"), at("LINKED")).expect("a link");
         fs::create_dir(at("directory")).expect("a directory");
-        let other = |name: &str| other_spelling(&at(name), &mut Listed::new(10));
+        let other = |name: &str| other_spelling(&at(name), &mut Listed::new(10)).expect("no shortage");
         let past = other("linked").expect("a link");
         assert!(past.name == "LINKED" && past.is_known, "{past:?}");
         for name in ["alone", "two", "TWO", "123", "directory"] {
@@ -275,14 +285,15 @@ mod tests {
         let at = dir.path().join("ɐ".repeat(127));
         assert!(in_other_case(at.file_name().expect("a name")).is_some_and(|name| name.len() > 255));
         fs::write(&at, "").expect("a file");
-        assert!(other_spelling(&at, &mut Listed::new(10)).is_none());
+        assert!(other_spelling(&at, &mut Listed::new(10)).expect("no shortage").is_none());
     }
 
     #[test]
     fn what_cannot_be_told_is_told_as_such() {
         let dir = tempfile::tempdir().expect("a directory");
         ["two", "TWO"].iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
-        let past = other_spelling(&dir.path().join("two"), &mut Listed::new(1)).expect("unknown");
+        let past = other_spelling(&dir.path().join("two"), &mut Listed::new(1));
+        let past = past.expect("no shortage").expect("unknown");
         let expected = "it cannot be told (too many names are beside it) whether another spelling of its name (TWO) \
                         leads to it as well, past";
         assert_eq!((&*past.words, past.is_known), (expected, false));
@@ -297,7 +308,8 @@ mod tests {
         let names: Vec<String> = (0..50).flat_map(pair).collect();
         names.iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
         let mut listed = Listed::new(names.len());
-        assert!(names.iter().all(|name| other_spelling(&dir.path().join(name), &mut listed).is_none()));
+        let is_alone = |name| matches!(other_spelling(&dir.path().join(name), &mut listed), Ok(None));
+        assert!(names.iter().all(is_alone));
     }
 
     #[test]

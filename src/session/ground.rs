@@ -17,6 +17,7 @@ use crate::{
         self, Compiled, Section, Shape,
         footing::{Change, Footing},
     },
+    enforcement::State,
     prepared::Bytes,
     watch::{Moment, Watch},
 };
@@ -36,8 +37,10 @@ struct Now {
     watches: Arc<[Watch]>,
     /// When somebody got a hold while nobody had one.
     since: Moment,
-    /// What protects the protected paths; nothing else can have changed.
+    /// What protects the protected paths.
     protection: Option<Entry>,
+    /// What is not in force in full, by what lies in the host's directories.
+    weaker: Vec<Entry>,
     /// Steps that put up again what the zygote may have lost.
     again: Section,
     /// The same for every worker, once the zygote has.
@@ -102,6 +105,7 @@ impl Now {
             watches: Arc::clone(&compiled.watches),
             since: Moment::now(),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
+            weaker: weaker(&compiled.enforcement),
             again: compiled.again.clone(),
             own: None,
             generation,
@@ -183,11 +187,13 @@ impl Ground {
         Ok(Making { own, watches: Arc::clone(&now.watches), generation: now.generation })
     }
 
-    /// Enters what protects the protected paths now.
+    /// Enters what protects the protected paths now, and what became weaker.
     pub(super) fn report(&self, enforcement: &mut Enforcement) {
-        if let Some(entry) = &self.lock().protection {
+        let now = self.lock();
+        if let Some(entry) = &now.protection {
             enforcement.set(entry.name, entry.state, entry.detail.clone());
         }
+        now.weaker.iter().for_each(|entry| enforcement.weaken(entry.name, &entry.detail));
     }
 
     /// Whether somebody may have a command running, or one that is not undone yet.
@@ -207,6 +213,11 @@ impl Ground {
     fn lock(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn weaker(enforcement: &Enforcement) -> Vec<Entry> {
+    let is_weaker = |entry: &&Entry| entry.asked && entry.state == State::Degraded;
+    enforcement.protections().iter().filter(is_weaker).cloned().collect()
 }
 
 fn replaced(path: PathBuf) -> Error {

@@ -156,17 +156,17 @@ fn cwd(
         (None, None) => return Ok(None),
     };
     let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
-    let denied =
-        |reason: String| SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown());
+    // Whoever asks learns nothing of what else there is.
+    let denied = || {
+        let reason = "is a directory in neither fs_read nor fs_write";
+        SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown())
+    };
     let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
         ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
-        _ => denied(crate::failure::chain(&source)),
+        _ => denied(),
     })?;
-    if !grants.has(&resolved.path) {
-        return Err(denied("is in neither fs_read nor fs_write".to_owned()));
-    }
-    if !resolved.path.is_dir() {
-        return Err(denied("is not a directory".to_owned()));
+    if !grants.has(&resolved.path) || !resolved.path.is_dir() {
+        return Err(denied());
     }
     Ok(Some(resolved.path))
 }

@@ -1,5 +1,6 @@
 //! Flags, exit statuses and `--json`: what scripts depend on.
 
+mod keys;
 mod manual;
 mod output;
 mod report;

@@ -2,7 +2,7 @@
 
 use super::Groups;
 use crate::{
-    cgroup::{Controller, Setting},
+    cgroup::{CPUS, Controller, Setting},
     policy::Limits,
 };
 
@@ -29,7 +29,7 @@ pub(super) fn settings(limits: &Limits, groups: &Groups, own: u64) -> Vec<Settin
         settings.push(Setting::new("cpu.max", format!("{quota} {period}")));
     }
     if let Some(list) = limits.cpuset.as_ref().filter(|_| of(Controller::Cpuset, true)) {
-        settings.push(Setting::new("cpuset.cpus", list));
+        settings.push(Setting::new(CPUS, list));
     }
     if let Some(io) = limits.io.filter(|_| of(Controller::Io, true)) {
         let parts = [

@@ -230,6 +230,10 @@ fn directories_are_compared_by_whole_components_where_they_lead() {
     ] {
         let (boundary, said) = refused(&policy, &cwd(asked));
         assert!(boundary == Boundary::Manifest && said.starts_with("working directory"), "{asked}: {said}");
+        assert!(
+            said.contains("is a directory in neither fs_read nor fs_write"),
+            "nothing else is told: {said}"
+        );
     }
     assert_eq!(policy.check(&envelope("tool", &[])).expect("none").cwd(), None);
     let own = home.policy(&format!("{SPAWN}cwd = '~/work/in'"));

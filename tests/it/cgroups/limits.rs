@@ -1,6 +1,6 @@
 //! Each limit, of one-shots and of sessions, and how a command ended by it.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use kennel::{Details, Ended, Error, Limit, Limits, Session, State};
 use serde_json::json;
@@ -111,6 +111,14 @@ fn processors_are_chosen() {
     let output = kennel(dir.path(), &["--cpuset", "65000"], &["true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(stderr(&output).contains("cgroup"), "{output:?}");
+    // None that the group above has: the kernel takes the list, and gives all of that one's.
+    let ground = ground_with_controllers!();
+    fs::write(ground.0.parent().unwrap().join("cgroup.subtree_control"), "+cpuset").unwrap();
+    fs::write(ground.0.join("cpuset.cpus"), "0").unwrap();
+    let flags = [&ground.flags()[..], &["--cpuset", "1"]].concat();
+    let output = kennel(dir.path(), &flags, &["true"]).output().unwrap();
+    assert!(stderr(&output).contains("none of the processors 1, only 0"), "{output:?}");
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
 }
 
 #[test]

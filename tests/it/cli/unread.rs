@@ -142,7 +142,7 @@ fn shown_on(stdout: impl Into<Stdio>, mut kennel: Command) -> Output {
 }
 
 /// `kennel run --tty` and `kennel exec --tty`.
-fn on_terminals(dir: &Path, session: &Hosted, script: &str) -> [Command; 2] {
+pub(super) fn on_terminals(dir: &Path, session: &Hosted, script: &str) -> [Command; 2] {
     on_terminals_with([&[], &[]], dir, session, script)
 }
 
