@@ -2,7 +2,10 @@
 
 use std::{fs, fs::File, io::Write, process::Stdio};
 
-use nix::pty::openpty;
+use nix::{
+    pty::openpty,
+    sys::termios::{LocalFlags, tcgetattr},
+};
 
 use super::unread::on_terminals;
 use crate::{
@@ -21,6 +24,7 @@ fn control_c_reaches_a_command_that_has_no_descriptor_of_its_terminal() {
         let pty = openpty(None, None).unwrap();
         let mut child = command.stdin(pty.slave).stdout(Stdio::null()).spawn().unwrap();
         until("it has let go of its terminal", || place.join("closed").exists());
+        until("ours is raw", || !tcgetattr(&pty.master).unwrap().local_flags.contains(LocalFlags::ISIG));
         File::from(pty.master.try_clone().unwrap()).write_all(b"\x03").unwrap();
         assert_eq!(ends("it is interrupted", &mut child).code(), Some(5));
         fs::remove_file(place.join("closed")).unwrap();
