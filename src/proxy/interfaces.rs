@@ -38,8 +38,8 @@ impl Interfaces {
     }
 }
 
-/// Whether who sends to that address sends from it, or from loopback: routes of the type `local` keep more here than interfaces list. Nothing
-/// is sent.
+/// Whether who sends to that address sends from it, or from loopback: routes of the type `local` keep more here than interfaces
+/// list. Nothing is sent.
 fn stays_here(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
