@@ -108,7 +108,7 @@ impl Surroundings<'_> {
                  = \"if_available\""
             ),
             (Root, libc::EPERM) => self.mounts(),
-            (Root, libc::EACCES) => {
+            (Root | ProtectedPaths, libc::EACCES) => {
                 format!(
                     "see that the caller may enter the path that the message names; else {}",
                     self.mounts()
@@ -118,7 +118,7 @@ impl Surroundings<'_> {
                 "use Linux {} or later: the mount calls of this kernel are too old, or a seccomp filter hides them",
                 crate::host::OLDEST
             ),
-            (Root, libc::ESTALE) => {
+            (Root | ProtectedPaths, libc::ESTALE) => {
                 "run again: the path was exchanged for another file while the sandbox started".to_owned()
             }
             (Root, libc::ENODEV) => "load the module of the file system: modprobe overlay".to_owned(),
