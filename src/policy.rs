@@ -29,6 +29,7 @@ pub(crate) mod words;
 
 pub use audit::Audit;
 pub(crate) use audit::DATE;
+pub(crate) use cgroup::processors;
 pub use cgroup::{Cgroup, IoLimits};
 pub use env::{Env, EnvBase};
 pub use error::PolicyError;

@@ -1,19 +1,14 @@
-//! Lists of processors, as cpuset(7) has them: `0-3,6`.
+//! Lists of processors: the kernel's, and those of policies.
 
-use std::ops::RangeInclusive;
+use crate::policy::processors;
 
-/// Whether every processor of a list is in another. What is no list has none.
+/// Whether every processor of a list is in another; not where one of them cannot be read.
 pub(super) fn lies_in(list: &str, other: &str) -> bool {
-    let other: Vec<_> = ranges(other).collect();
-    let has = |cpu: u32| other.iter().any(|range| range.contains(&cpu));
-    ranges(list).all(|mut range| range.all(has))
-}
-
-fn ranges(list: &str) -> impl Iterator<Item = RangeInclusive<u32>> {
-    list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse().ok()?..=last.parse().ok()?)
-    })
+    let (Some(list), Some(other)) = (processors(list.trim()), processors(other.trim())) else {
+        return list.trim().is_empty();
+    };
+    let has = |cpu: u16| other.iter().any(|range| range.contains(&cpu));
+    list.into_iter().flatten().all(has)
 }
 
 #[cfg(test)]

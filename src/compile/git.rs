@@ -8,7 +8,7 @@ mod obeyed;
 
 use std::{
     fs,
-    io::Read,
+    io::{self, Read},
     os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
     path::{Path, PathBuf},
 };
@@ -21,8 +21,8 @@ use super::{
 };
 use crate::policy::Profile;
 
-/// Longest link file that is believed to be one.
-const LONGEST_LINK: u64 = 8192;
+/// So much is read of a link file, or of a config.
+const LONGEST: u64 = 8192;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
@@ -73,12 +73,32 @@ pub(super) fn pointed(base: &Path) -> Vec<PathBuf> {
 
 /// The line in a small regular file.
 fn read_link_file(path: &Path) -> Option<String> {
+    String::from_utf8(read_small(path).ok()??).ok()
+}
+
+/// What a regular file begins with; `None` where there is none.
+///
+/// # Errors
+/// It cannot be looked at.
+fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(())?;
-    let mut text = String::new();
-    file.take(LONGEST_LINK).read_to_string(&mut text).ok()?;
-    Some(text)
+    let opened = unless_absent(fs::File::options().read(true).custom_flags(flags).open(path))?;
+    let Some(file) = opened.filter(|file| file.metadata().is_ok_and(|it| it.is_file())) else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// `None` where there is nothing of that kind.
+fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
+            Ok(None)
+        }
+        looked => looked.map(Some),
+    }
 }
 
 /// Where the text in a link file leads, from the directory it is meant from.

@@ -13,12 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::AtFlags,
-    sys::stat::{Mode, fstat},
-    unistd::{AccessFlags, faccessat},
-};
+use nix::{errno::Errno, sys::stat::fstat, unistd::AccessFlags};
 
 use self::record::{Above, Opened, Others, Parting};
 use super::{
@@ -28,7 +23,7 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{self, Looked, Tree, change_mode, mode_of},
+    tree::{self, Looked, Tree, identity, is_closed, mode_of, open_up},
 };
 use crate::files::{FileKind, kind};
 
@@ -207,11 +202,10 @@ impl Commit<'_> {
 
     /// Opens a directory up, unless it is open for what is `wanted`.
     fn open_up(&mut self, path: &Path, directory: &OwnedFd, wanted: AccessFlags) -> Result<(), Refusal> {
-        if faccessat(directory, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES) {
+        if is_closed(directory, wanted) {
             // Held first: who could not close it again may not open it.
             let held = directory.try_clone()?;
-            let last = mode_of(&fstat(directory)?);
-            change_mode(directory, last | Mode::S_IRWXU)?;
+            let last = mode_of(&open_up(&held)?);
             self.modes.push(Opened { path: path.to_owned(), held, last });
         }
         Ok(())
@@ -222,8 +216,7 @@ impl Commit<'_> {
     fn parent(&mut self, found: &Found) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
-        let stat = fstat(&parent)?;
-        if self.made.get(path).copied().or(found.above) != Some((stat.st_dev, stat.st_ino)) {
+        if self.made.get(path).copied().or(found.above) != Some(identity(&fstat(&parent)?)) {
             return Err(Refusal::Conflict);
         }
         self.open_up(path, &parent, AccessFlags::W_OK | AccessFlags::X_OK)?;

@@ -21,7 +21,7 @@ use super::{
     compare::{self, same_contents, same_mode},
     ledger::State,
     mark::{OPAQUE, ORIGIN, is_whiteout, mark},
-    tree::{self, Closed, Looked, Tree},
+    tree::{self, Closed, Looked, Tree, identity},
 };
 use crate::files::{FileKind, kind, names};
 
@@ -282,10 +282,6 @@ impl Scan<'_> {
         self.bytes += bytes;
         if self.bytes > MOST_BYTES { Err(Errno::E2BIG.into()) } else { Ok(()) }
     }
-}
-
-fn identity(stat: &FileStat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }
 
 fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>, level: &Level) -> Found {

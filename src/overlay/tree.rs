@@ -46,6 +46,12 @@ impl Tree<'_> {
         }
     }
 
+    /// The directory at `path`, if it is that one still.
+    pub(super) fn same(self, path: &Path, which: (u64, u64)) -> Option<OwnedFd> {
+        let held = self.open(path, DIRECTORY).ok()?;
+        (identity(&fstat(&held).ok()?) == which).then_some(held)
+    }
+
     /// What lies at `path`; `None` where nothing does.
     pub(super) fn stat(self, path: &Path) -> io::Result<Option<FileStat>> {
         let Some(name) = path.file_name() else { return Ok(Some(fstat(self.root)?)) };
@@ -122,8 +128,7 @@ impl<'t> Looked<'t> {
     /// The directory at `path`, in which everything can be found; `None` where there is none.
     pub(super) fn directory(&self, path: &Path) -> io::Result<Option<OwnedFd>> {
         let Some(held) = self.tree.directory(path)? else { return Ok(None) };
-        let wanted = AccessFlags::R_OK | AccessFlags::X_OK;
-        if faccessat(&held, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES) {
+        if is_closed(&held, AccessFlags::R_OK | AccessFlags::X_OK) {
             self.open_up(path, &held)?;
         }
         Ok(Some(held))
@@ -139,20 +144,14 @@ impl<'t> Looked<'t> {
     }
 
     fn open_up(&self, path: &Path, held: &OwnedFd) -> io::Result<()> {
-        let before = fstat(held)?;
-        change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
-        self.opened.borrow_mut().push((path.to_owned(), before));
+        self.opened.borrow_mut().push((path.to_owned(), open_up(held)?));
         Ok(())
     }
 
     /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is.
     pub(super) fn close(&self) -> Vec<Closed> {
         let close = |(path, before): (PathBuf, FileStat)| {
-            let held = self.tree.open(&path, DIRECTORY).ok()?;
-            let there = fstat(&held).ok()?;
-            if (there.st_dev, there.st_ino) != (before.st_dev, before.st_ino) {
-                return None;
-            }
+            let held = self.tree.same(&path, identity(&before))?;
             change_mode(&held, mode_of(&before)).ok()?;
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };
@@ -183,6 +182,23 @@ impl Drop for Looked<'_> {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Device and inode.
+pub(super) fn identity(stat: &FileStat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Whether the caller may not do in a directory what is `wanted`.
+pub(super) fn is_closed(directory: &OwnedFd, wanted: AccessFlags) -> bool {
+    faccessat(directory, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES)
+}
+
+/// Opens a directory up to its owner; answers what it was before.
+pub(super) fn open_up(held: &OwnedFd) -> nix::Result<FileStat> {
+    let before = fstat(held)?;
+    change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
+    Ok(before)
 }
 
 /// Permission bits, with those for set-user-id, set-group-id and sticky.

@@ -1,7 +1,7 @@
 //! Where cgroups of commands may be made, and what they hold of input and output. Plain data; whether the host has it is
 //! said by the enforcement.
 
-use std::{fmt, path::PathBuf, str::FromStr};
+use std::{fmt, ops::RangeInclusive, path::PathBuf, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -164,18 +164,23 @@ impl fmt::Display for IoLimits {
     }
 }
 
-/// Whether a list of processors is one, such as `0-3,6`.
-pub(super) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
+/// A list of processors such as `0-3,6`, as cpuset(7) has them.
+pub(crate) fn processors(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
     let number =
         |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-    let is_range = |part: &str| match part.split_once('-') {
-        Some((first, last)) => number(first).zip(number(last)).is_some_and(|(first, last)| first <= last),
-        None => number(part).is_some(),
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = number(first).zip(number(last))?;
+        (first <= last).then_some(first..=last)
     };
-    if list.split(',').all(is_range) {
-        return Ok(());
-    }
-    Err(PolicyError::value("limits.cpuset", list, "expected numbers of processors, such as `0-3,6`"))
+    list.split(',').map(range).collect()
+}
+
+/// Whether a list of processors is one.
+pub(super) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
+    let error =
+        || PolicyError::value("limits.cpuset", list, "expected numbers of processors, such as `0-3,6`");
+    processors(list).map(drop).ok_or_else(error)
 }
 
 #[cfg(test)]

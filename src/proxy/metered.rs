@@ -81,10 +81,11 @@ impl AsyncWrite for Metered {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_pause(context));
-        let bytes = bytes.get(..self.proxy.meter.room().min(bytes.len())).unwrap_or_default();
-        if bytes.is_empty() {
+        let room = self.proxy.meter.room();
+        if room == 0 {
             return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
         }
+        let bytes = bytes.get(..room).unwrap_or(bytes);
         let written = std::task::ready!(Pin::new(&mut self.stream).poll_write(context, bytes))?;
         self.passed(Heading::Up, written)?;
         Poll::Ready(Ok(written))

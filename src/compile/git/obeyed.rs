@@ -5,13 +5,11 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
+    fs, io,
     path::{Path, PathBuf},
 };
 
-use super::{LONGEST_LINK, is_repository};
+use super::{is_repository, read_small, unless_absent};
 use crate::host::remedy::is_shortage;
 
 /// What git obeys in a repository.
@@ -149,15 +147,8 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) {
         return Ok(true);
     }
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened = fs::File::options().read(true).custom_flags(flags).open(path.join("config"));
-    let Some(config) = unless_absent(opened)?.filter(|file| file.metadata().is_ok_and(|it| it.is_file()))
-    else {
-        return Ok(false);
-    };
-    let mut text = Vec::new();
-    config.take(LONGEST_LINK).read_to_end(&mut text)?;
-    Ok(String::from_utf8_lossy(&text).to_ascii_lowercase().contains(OF_GIT))
+    let config = read_small(&path.join("config"))?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&config).to_ascii_lowercase().contains(OF_GIT))
 }
 
 /// `None` for what stays as it is.
@@ -166,16 +157,6 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
 /// There is not enough of something, which may be otherwise in a moment.
 fn unless_shortage<T>(error: io::Error) -> io::Result<Option<T>> {
     if error.raw_os_error().is_some_and(is_shortage) { Err(error) } else { Ok(None) }
-}
-
-/// `None` where there is nothing of that kind.
-fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    match looked {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
-            Ok(None)
-        }
-        looked => looked.map(Some),
-    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::{
     overlay::{
         ledger::State,
         scan::Found,
-        tree::{Tree, change_mode},
+        tree::{Tree, change_mode, identity},
     },
 };
 
@@ -48,8 +48,8 @@ pub(super) struct Parting {
 
 impl Parting {
     pub(super) fn of(opened: &Opened) -> nix::Result<Self> {
-        let stat = fstat(&opened.held)?;
-        Ok(Self { path: opened.path.clone(), identity: (stat.st_dev, stat.st_ino), last: opened.last })
+        let identity = identity(&fstat(&opened.held)?);
+        Ok(Self { path: opened.path.clone(), identity, last: opened.last })
     }
 
     /// Whether its owner finds nothing in it any more.
@@ -60,8 +60,7 @@ impl Parting {
     /// Another that took its place stays as it is.
     pub(super) fn close(self, workspace: Tree<'_>, state: &mut State) {
         let Self { path, identity, last } = self;
-        let Ok(Some(held)) = workspace.directory(&path) else { return };
-        if fstat(&held).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == identity) {
+        if let Some(held) = workspace.same(&path, identity) {
             Opened { path, held, last }.close(state);
         }
     }
