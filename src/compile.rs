@@ -15,6 +15,7 @@ mod grants;
 mod home;
 mod identity;
 mod landlock;
+mod lexical;
 pub(crate) mod limits;
 pub(crate) mod narrow;
 pub(crate) mod network;

@@ -14,7 +14,7 @@ use kennel_helper::plan::{Step, Within};
 
 use self::emitter::Emitter;
 use super::{
-    Parts, renew, rooms,
+    Parts, lexical, renew, rooms,
     section::Section,
     view::{Access, Node, Place, View},
 };
@@ -108,7 +108,7 @@ pub(super) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
         Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
         _ => false,
     };
-    if target.ancestors().skip(1).any(changes) { Within::Granted } else { Within::Root }
+    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
 }
 
 /// The sandbox's own empty directory.
@@ -124,7 +124,7 @@ pub(super) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
 
 /// A path of the sandbox as steps want it: relative to the root.
 pub(super) fn relative(path: &Path) -> CString {
-    let below = path.strip_prefix("/").unwrap_or(path).as_os_str();
+    let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
     let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
     // A NUL cannot come from the host, and the policy refuses it; cutting there names another path, which fails.
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());

@@ -6,7 +6,9 @@ use std::{
 };
 
 use super::{
-    Parts, pin,
+    Parts,
+    lexical::clean,
+    pin,
     rooms::Room,
     secrets,
     source::{Kind, Source},
@@ -70,7 +72,7 @@ pub(super) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Sou
 
 /// People name directories through links and expect the name to work inside.
 fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical: &Path) {
-    let given: PathBuf = parts.caller.absolute(given).components().collect();
+    let given = clean(parts.caller.absolute(given));
     let plain = !has_parent(&given);
     // Where the host's own directories are shown, the link is there already.
     if plain && given != canonical && view.is_free(&given) {
@@ -197,11 +199,6 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     }
     pin::way_to(view, &path)?;
     view.grant("mask", path, secrets::cover_node(kind))
-}
-
-/// A target without `.` and doubled slashes, so that one place has one name.
-fn clean(path: &Path) -> PathBuf {
-    path.components().collect()
 }
 
 /// HOME: a private directory, unless the policy shows what is there.

@@ -5,7 +5,9 @@ use std::{ffi::CString, path::Path};
 use kennel_helper::plan::{MOST_ROOMS, Step};
 
 use super::{
-    Parts, emit, renew,
+    Parts, emit,
+    lexical::{self, is_within},
+    renew,
     section::Section,
     view::{Node, View},
 };
@@ -76,10 +78,9 @@ impl Own {
         let mut above = target;
         let mut own = Self { bytes: 0, inodes: 1 };
         // What lies in /proc is the kernel's.
-        let places = view.iter().filter(|(path, _)| path.starts_with(target) && !path.starts_with("/proc"));
-        for (path, place) in places {
-            let shared = path.components().zip(above.components()).take_while(|(one, other)| one == other);
-            own.inodes += path.components().count().saturating_sub(shared.count()) as u64;
+        let is_own = |path: &Path| is_within(path, target) && !is_within(path, Path::new("/proc"));
+        for (path, place) in view.iter().filter(|(path, _)| is_own(path)) {
+            own.inodes += lexical::ancestors(path).take_while(|path| !is_within(above, path)).count() as u64;
             own.bytes += match &place.node {
                 Node::File { contents, .. } => (contents.len() as u64).next_multiple_of(PAGE),
                 Node::Symlink { points_to } if points_to.as_os_str().len() >= SHORT_LINK => PAGE,

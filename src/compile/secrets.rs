@@ -9,7 +9,9 @@ use std::{
 };
 
 use super::{
-    Parts, pin,
+    Parts,
+    lexical::is_within,
+    pin,
     source::{Kind, Source},
     view::{Node, View},
     walk,
@@ -173,16 +175,9 @@ pub(crate) fn secrets_below<'p>(
 
 /// Whether `path` is a secret or lies in one.
 pub(super) fn is_secret(path: &Path, caller: &Caller) -> bool {
-    let of_home = |home: &PathBuf| {
-        path.strip_prefix(home).is_ok_and(|below| OF_HOME.iter().any(|name| lies_in(below, name)))
-    };
-    caller.homes.iter().any(of_home) || OF_SYSTEM.iter().any(|name| lies_in(path, name))
-}
-
-/// `Path::starts_with` for a clean path, without taking both apart.
-fn lies_in(path: &Path, above: &str) -> bool {
-    let rest = path.as_os_str().as_encoded_bytes().strip_prefix(above.as_bytes());
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
+    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, OF_HOME));
+    caller.homes.iter().any(of_home) || lies_in(path, OF_SYSTEM)
 }
 
 /// Puts an empty read-only directory, or /dev/null, over `path`.

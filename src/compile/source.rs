@@ -10,12 +10,13 @@ use std::{
 
 use nix::fcntl::OFlag;
 
+use super::lexical::clean;
 use crate::host::{identity, open_without_links};
 
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// Absolute; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
+    /// Absolute and clean; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
     pub(crate) path: PathBuf,
     pub(crate) identity: (u64, u64),
     pub(crate) kind: Kind,
@@ -84,7 +85,7 @@ impl Source {
 
     /// From metadata at hand.
     pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
-        Self { path, identity: identity(metadata), kind: kind(metadata) }
+        Self { path: clean(path), identity: identity(metadata), kind: kind(metadata) }
     }
 
     pub(crate) fn is_dir(&self) -> bool {
@@ -116,8 +117,7 @@ fn plain(path: &Path) -> io::Result<Metadata> {
 }
 
 fn open_plain(path: &Path) -> io::Result<fs::File> {
-    let lexical = path.components().collect::<PathBuf>();
-    if lexical.as_os_str() != path.as_os_str()
+    if clean(path).as_os_str() != path.as_os_str()
         || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
     {
         return Err(io::ErrorKind::InvalidInput.into());

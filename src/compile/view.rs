@@ -7,7 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{overlay::Overlaid, rooms::Room, source::Source};
+use super::{
+    lexical::{self, clean},
+    overlay::Overlaid,
+    rooms::Room,
+    source::Source,
+};
 use crate::{Error, policy::Protection};
 
 /// What lies at a place.
@@ -176,7 +181,7 @@ impl View {
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows =
             |place: &Place| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
-        !target.ancestors().any(|above| self.get(above).is_some_and(shows))
+        !lexical::ancestors(target).any(|above| self.get(above).is_some_and(shows))
     }
 
     /// Whether a directory may be at `target`: for certain not where nothing is shown. What is in a directory of the
@@ -203,7 +208,7 @@ impl View {
 
     /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
     pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &Place)> {
-        target.ancestors().skip(1).find_map(|path| self.mount_at(path))
+        lexical::ancestors(target).skip(1).find_map(|path| self.mount_at(path))
     }
 
     /// Whether the mount point of what is at `target` lies in the overlay: in the workspace, or in what is bound over
@@ -234,9 +239,10 @@ impl View {
 
     /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
+        let path = clean(path);
         let shown = |(target, place): (&Path, &Place)| {
             let Node::Bind { source, .. } = &place.node else { return None };
-            let below = path.strip_prefix(&source.path).ok()?;
+            let below = lexical::below(&path, &source.path)?;
             if below.as_os_str().is_empty() {
                 return (place.origin == Origin::Profile).then(|| target.to_owned());
             }
@@ -248,15 +254,16 @@ impl View {
     /// Whether something hides what would be at `target`.
     pub(crate) fn is_covered(&self, target: &Path) -> bool {
         let hides = |place: &Place| matches!(place.node, Node::Cover | Node::CoverFile);
-        target.ancestors().any(|above| self.get(above).is_some_and(hides))
+        lexical::ancestors(target).any(|above| self.get(above).is_some_and(hides))
     }
 
     /// Whether commands can change what lies at the host's `path`, under whatever name they see it.
     pub(crate) fn is_writable(&self, path: &Path) -> bool {
+        let path = clean(path);
         self.writable_directories().any(|(target, source)| {
-            let Ok(below) = path.strip_prefix(&source.path) else { return false };
+            let Some(below) = lexical::below(&path, &source.path) else { return false };
             let target = target.join(below);
-            let mount = target.ancestors().find_map(|at| self.mount_at(at));
+            let mount = lexical::ancestors(&target).find_map(|at| self.mount_at(at));
             let writes = |place: &Place| matches!(place.node, Node::Bind { access: Access::Write, .. });
             mount.is_some_and(|(_, place)| writes(place)) && !self.is_covered(&target)
         })

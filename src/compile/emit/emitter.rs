@@ -2,16 +2,16 @@
 
 use std::{
     collections::BTreeSet,
-    ffi::CStr,
+    ffi::{CStr, CString},
     io,
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use kennel_helper::plan::{Step, Within};
 
 use super::{
     super::{
-        overlay,
+        lexical, overlay,
         rooms::Room,
         section::Section,
         source::Source,
@@ -26,7 +26,7 @@ use crate::{Error, host::remedy::of_path, policy::Protection};
 pub(super) struct Emitter<'e> {
     pub(super) view: &'e View,
     pub(super) setup: &'e mut Section,
-    pub(super) made: BTreeSet<PathBuf>,
+    pub(super) made: BTreeSet<CString>,
     pub(super) empty: &'e Path,
     pub(super) by_worker: &'e dyn Fn(&Path, &Node) -> bool,
     pub(super) on_host: Vec<OnHost>,
@@ -109,7 +109,7 @@ impl Emitter<'_> {
 
     /// Directories between the mount that the target lies in and the target itself.
     fn parents(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
-        let above: Vec<&Path> = target.ancestors().skip(1).collect();
+        let above: Vec<&Path> = lexical::ancestors(target).skip(1).collect();
         for path in above.into_iter().rev().filter(|path| *path != Path::new("/")) {
             match self.view.get(path).map(|place| &place.node) {
                 Some(Node::Symlink { .. } | Node::File { .. }) => {
@@ -124,8 +124,10 @@ impl Emitter<'_> {
     }
 
     pub(super) fn make_dir(&mut self, path: &Path, mode: u32) {
-        if self.made.insert(path.to_owned()) {
-            self.setup.push(Protection::Root, &Step::MakeDir { path: &relative(path), mode });
+        let path = relative(path);
+        if !self.made.contains(&path) {
+            self.setup.push(Protection::Root, &Step::MakeDir { path: &path, mode });
+            self.made.insert(path);
         }
     }
 
@@ -182,7 +184,9 @@ impl Emitter<'_> {
                 }
             }
             // From the merged tree: the host's own would be written past the overlay.
-            Node::Bind { source, access } if source.path == target && self.view.lies_in_overlay(target) => {
+            Node::Bind { source, access }
+                if source.path.as_os_str() == target && self.view.lies_in_overlay(target) =>
+            {
                 push(&Step::Pin { target: &path, attributes: attributes(*access) });
             }
             Node::Bind { source, access } => {
