@@ -218,9 +218,9 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     toolchains::show(&mut view, parts);
     network::show_resolver(&mut view, parts);
     grants::show_masks(&mut view, parts)?;
-    secrets::mask(&mut view, parts)?;
+    let ways = secrets::mask(&mut view, parts)?;
     network::show_certificates(&mut view, parts);
-    let protected = protect::protect(&mut view, parts, workspace)?;
+    let protected = protect::protect(&mut view, parts, workspace, &ways)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
         pin::in_shared_places(&mut view);
     }

@@ -5,6 +5,8 @@
 //! too: only it can have written the link back.
 
 mod obeyed;
+mod parts;
+mod pointer;
 
 use std::{
     fs,
@@ -13,7 +15,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) use self::obeyed::Obeyed;
+pub(super) use self::{
+    obeyed::Obeyed,
+    pointer::{Pointers, Way},
+};
 use super::{
     Parts, secrets,
     source::Source,
@@ -22,7 +27,7 @@ use super::{
 use crate::policy::Profile;
 
 /// So much is read of a link file, or of a config.
-const LONGEST: u64 = 8192;
+const LONGEST: u64 = 64 << 10;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
@@ -60,15 +65,6 @@ fn repository_of(workspace: &Path) -> Option<Source> {
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
         && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
     (agreed && is_repository(&anchor)).then_some(source)
-}
-
-/// The repository that `.git` in a directory is a pointer to, and the one that it has its config of: other directories than
-/// these, without links.
-pub(super) fn pointed(base: &Path) -> Vec<PathBuf> {
-    let to = |from: &Path, text: Option<String>, prefix: &str| follow(from, text?.strip_prefix(prefix)?);
-    let Some(own) = to(base, read_link_file(&base.join(".git")), "gitdir:") else { return Vec::new() };
-    let common = to(&own, read_link_file(&own.join("commondir")), "");
-    common.into_iter().chain([own]).collect()
 }
 
 /// The line in a small regular file.

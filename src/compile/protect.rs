@@ -13,11 +13,13 @@ use std::{
 };
 
 use self::gap::{Gap, MOST_FOLLOWED, Why};
-use super::walk::{Met, Walk};
 use super::{
-    Parts, git, pin,
+    Parts,
+    git::{self, Pointers, Way},
+    pin,
     source::Source,
     view::{Access, Node, Origin, Place, View},
+    walk::{Met, Walk},
 };
 use crate::{
     Enforcement, Error, Profile,
@@ -85,18 +87,22 @@ impl Grant {
     }
 }
 
-/// Protects the policy's paths in the workspace, and what git obeys in every writable grant.
+/// Protects the policy's paths in the workspace, what git obeys in every writable grant, and the links that lead git to its
+/// repository and programs to `secrets`: what they lead to is known by them.
 ///
 /// # Errors
-/// Where a path is being exchanged meanwhile.
+/// Where a path is being exchanged meanwhile, or where it is not allowed to look.
 pub(super) fn protect(
     view: &mut View,
     parts: &Parts<'_>,
     workspace: Option<&Source>,
+    secrets: &[Way],
 ) -> Result<Protected, Error> {
     let mut protected = Protected::default();
     let grants = writable_directories(view);
-    let pointed: Vec<PathBuf> = grants.iter().flat_map(|grant| git::pointed(&grant.base)).collect();
+    let pointers = pointers(&grants)?;
+    let ways = || pointers.iter().flat_map(|pointers| &pointers.ways).chain(secrets);
+    let pointed: Vec<PathBuf> = pointers.iter().flat_map(|it| it.repositories.iter().cloned()).collect();
     for grant in grants {
         let obeyed = git::Obeyed::below(&grant.base, &pointed).map_err(|error| not_held(&grant, error))?;
         let git::Obeyed { mut paths, listed, unseen } = obeyed;
@@ -109,11 +115,26 @@ pub(super) fn protect(
         let walks = paths.iter().map(|path| Walk::new(&grant.base, &grant.base, path, 0)).collect();
         let others = protected.watches.len();
         protect_below(view, &grant, walks, &mut protected)?;
+        for way in ways() {
+            let mut walk = Walk::new(&grant.base, &way.from, &way.to, 0);
+            protect_way(view, &grant, &mut walk, &mut protected)?;
+        }
         let of_grant = protected.watches.iter_mut().skip(others);
         watch::hold(of_grant, &grant.base, grant.identity).map_err(|error| not_held(&grant, error))?;
     }
     close_pins(view);
     Ok(protected)
+}
+
+/// Where git is led from each grant.
+fn pointers(grants: &[Grant]) -> Result<Vec<Pointers>, Error> {
+    let of = |grant: &Grant| {
+        Pointers::of(&grant.base).map_err(|source| {
+            let (path, remedy) = (grant.base.join(".git"), of_call(&source).map(str::to_owned));
+            Error::Grant { what: "repository that git is led to by", path, source, remedy }
+        })
+    };
+    grants.iter().map(of).collect()
 }
 
 fn not_held(grant: &Grant, source: io::Error) -> Error {
@@ -167,6 +188,20 @@ fn protect_one(
     walk: &mut Walk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<PathBuf>, Error> {
+    let Some((at, metadata)) = protect_way(view, grant, walk, protected)? else { return Ok(None) };
+    let linked = other_names(&at, &metadata).map(|path| Gap { path, why: Why::Linked });
+    protected.gaps.extend(linked);
+    bind_everywhere(view, &at)?;
+    Ok(Some(at))
+}
+
+/// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
+fn protect_way(
+    view: &mut View,
+    grant: &Grant,
+    walk: &mut Walk<'_>,
+    protected: &mut Protected,
+) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
     while let Some(met) = walk.go_on(|path| grant.covers(view, path))? {
         match met {
             Met::Link { at, to } => {
@@ -180,12 +215,7 @@ fn protect_one(
                 pin_everywhere(view, &first)?;
                 return Ok(None);
             }
-            Met::Thing { at, metadata } => {
-                let linked = other_names(&at, &metadata).map(|path| Gap { path, why: Why::Linked });
-                protected.gaps.extend(linked);
-                bind_everywhere(view, &at)?;
-                return Ok(Some(at));
-            }
+            Met::Thing { at, metadata } => return Ok(Some((at, metadata))),
         }
     }
     Ok(None)

@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     Parts,
+    git::Way,
     lexical::is_within,
     pin,
     source::{Kind, Source},
@@ -86,18 +87,20 @@ const OF_SYSTEM: &[&str] = &[
 /// What one is called in messages.
 const SECRET: &str = "secret";
 
-/// Covers every secret that the view would show, by whatever path it would.
+/// Covers every secret that the view would show, by whatever path it would. Answers the ways to those that links lead to:
+/// without these nobody would know them for secrets.
 ///
 /// # Errors
 /// Where the way to one is being exchanged meanwhile.
-pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    for secret in existing(view, parts)? {
+pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<Vec<Way>, Error> {
+    let (secrets, ways) = existing(view, parts)?;
+    for secret in secrets {
         for target in view.shown_at(&secret.path) {
             pin::way_to(view, &target)?;
             cover(view, SECRET, &target, secret.kind);
         }
     }
-    Ok(())
+    Ok(ways)
 }
 
 /// Where secrets of the caller's would be seen if somebody made them.
@@ -110,22 +113,26 @@ fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
     caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)))
 }
 
-/// The secrets that are there, by canonical path: some people keep theirs behind links. Those of the system lie
-/// where they are named, so that the view tells whether they need a look at all.
+/// The secrets that are there, by canonical path, and the ways to those that people keep behind links. Those of the system
+/// lie where they are named, so that the view tells whether they need a look at all.
 ///
 /// # Errors
 /// One cannot be looked at that commands may yet see.
-fn existing(view: &View, parts: &Parts<'_>) -> Result<Vec<Source>, Error> {
+fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), Error> {
     let of_homes = of_homes(parts.caller).filter(|path| parts.names.may_exist(path));
     let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(parts.caller));
     let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
-    let mut secrets = Vec::new();
+    let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in of_homes.chain(of_system) {
-        secrets.extend(look(view, parts, &path)?);
+        let Some(secret) = look(view, parts, &path)? else { continue };
+        if secret.path != path {
+            ways.push(Way { from: "/".into(), to: path });
+        }
+        secrets.push(secret);
     }
     secrets.sort_by(|one, other| one.path.cmp(&other.path));
     secrets.dedup();
-    Ok(secrets)
+    Ok((secrets, ways))
 }
 
 /// The secret at `path`, if there is one. Where it is not allowed to look, and a command could allow it to itself, one may be

@@ -3,6 +3,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     ffi::OsStr,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -97,7 +98,7 @@ pub(super) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
 pub(super) struct Looked<'t> {
     pub(super) tree: Tree<'t>,
     /// Directories that were opened up, as they were: to get their modes back.
-    opened: RefCell<Vec<(PathBuf, FileStat)>>,
+    opened: RefCell<BTreeMap<PathBuf, FileStat>>,
 }
 
 /// A directory that was opened up and closed again, as it was before and is now.
@@ -136,15 +137,15 @@ impl<'t> Looked<'t> {
 
     /// What lies at `path`, or was there before it was opened up.
     pub(super) fn was(&self, path: &Path) -> io::Result<Option<FileStat>> {
-        let opened = self.opened.borrow();
-        match opened.iter().find(|(opened, _)| opened == path) {
-            Some((_, before)) => Ok(Some(*before)),
+        match self.opened.borrow().get(path) {
+            Some(before) => Ok(Some(*before)),
             None => self.tree.stat(path),
         }
     }
 
     fn open_up(&self, path: &Path, held: &OwnedFd) -> io::Result<()> {
-        self.opened.borrow_mut().push((path.to_owned(), open_up(held)?));
+        let before = open_up(held)?;
+        self.opened.borrow_mut().entry(path.to_owned()).or_insert(before);
         Ok(())
     }
 
@@ -155,8 +156,8 @@ impl<'t> Looked<'t> {
             change_mode(&held, mode_of(&before)).ok()?;
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };
-        // What lies deeper was opened up later.
-        self.opened.borrow_mut().drain(..).rev().filter_map(close).collect()
+        // What lies deeper first.
+        self.opened.take().into_iter().rev().filter_map(close).collect()
     }
 
     /// Opens a regular file for reading. What else lies there is not opened, or not for long.

@@ -5,30 +5,22 @@
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
-use super::{is_repository, read_small, unless_absent};
+use super::{
+    is_repository,
+    parts::{PARTS, obeyed_in},
+    read_small,
+};
 use crate::host::remedy::is_shortage;
 
 /// What git obeys in a repository.
-const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
-
-/// The same in a linked worktree's directory.
-const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
-
-/// Parts of a repository in which there are other directories of git.
-const PARTS: [(&str, Holds); 2] = [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
-
-/// What makes a repository of a directory. Git makes none of one that submodules with longer names lie in.
-const SIGNS: &[&str] = &["HEAD", "config"];
+pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 
 /// What `git init` writes into every `config`.
 const OF_GIT: &str = "repositoryformatversion";
-
-/// Entries below each of [`PARTS`] that are looked at; of a repository with more all of it is read-only.
-const MOST_ENTRIES: usize = 2000;
 
 /// What git outside obeys below a directory, which the paths are relative to.
 #[derive(Debug, Default)]
@@ -38,23 +30,6 @@ pub(in crate::compile) struct Obeyed {
     pub(in crate::compile) listed: Vec<PathBuf>,
     /// Those of `paths` that were not looked at in full, and stand for all that is in them.
     pub(in crate::compile) unseen: Vec<PathBuf>,
-}
-
-/// A directory to look at.
-struct Directory {
-    path: PathBuf,
-    holds: Holds,
-    /// How many directories around it are the beginning of submodules' names.
-    within: usize,
-}
-
-/// Directories of git's own in a repository, by what lies in them.
-#[derive(Clone, Copy)]
-enum Holds {
-    /// What a linked worktree has for itself: `worktrees`.
-    Worktrees,
-    /// Repositories of submodules: `modules`. Their names may have slashes.
-    Submodules,
 }
 
 impl Obeyed {
@@ -82,58 +57,15 @@ impl Obeyed {
     fn take_repository(&mut self, base: &Path, repository: &Path) -> io::Result<()> {
         self.paths.extend(OBEYED.iter().map(|name| repository.join(name)));
         for (name, holds) in PARTS {
-            let (part, mut found) = (repository.join(name), Self::default());
-            if found.look(base, &part, holds).map(Some).or_else(unless_shortage)?.is_some() {
-                self.paths.append(&mut found.paths);
-                self.listed.append(&mut found.listed);
+            let part = repository.join(name);
+            if let Some(found) = obeyed_in(base, &part, holds).map(Some).or_else(unless_shortage)? {
+                self.paths.extend(found.paths);
+                self.listed.extend(found.listed);
             } else {
                 self.paths.push(part.clone());
                 self.unseen.push(part);
             }
         }
-        Ok(())
-    }
-
-    /// Looks at all that is in a part of a repository. Submodules have worktrees and submodules too, and worktrees have
-    /// submodules of their own.
-    ///
-    /// # Errors
-    /// Something cannot be looked at, or there is too much.
-    fn look(&mut self, base: &Path, part: &Path, holds: Holds) -> io::Result<()> {
-        let mut directories = vec![Directory { path: part.to_owned(), holds, within: 0 }];
-        let (mut seen, mut signs) = (0, BTreeSet::new());
-        while let Some(Directory { path: directory, holds, within }) = directories.pop() {
-            for entry in unless_absent(fs::read_dir(base.join(&directory)))?.into_iter().flatten() {
-                let entry = entry?;
-                seen += 1;
-                if seen > MOST_ENTRIES {
-                    return Err(io::ErrorKind::FileTooLarge.into());
-                }
-                let below = directory.join(entry.file_name());
-                match holds {
-                    Holds::Worktrees => {
-                        self.paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| below.join(name)));
-                        let path = below.join("modules");
-                        directories.push(Directory { path, holds: Holds::Submodules, within: 0 });
-                    }
-                    Holds::Submodules if may_be_repository(&base.join(&below))? => {
-                        self.paths.extend(OBEYED.iter().map(|name| below.join(name)));
-                        let around = below.ancestors().skip(1).take(within);
-                        signs.extend(around.flat_map(|around| SIGNS.iter().map(|sign| around.join(sign))));
-                        let part = |(name, holds)| Directory { path: below.join(name), holds, within: 0 };
-                        directories.extend(PARTS.map(part));
-                    }
-                    Holds::Submodules if entry.file_type()?.is_dir() => {
-                        directories.push(Directory { path: below, holds, within: within + 1 });
-                    }
-                    Holds::Submodules => {}
-                }
-            }
-            self.listed.push(directory);
-        }
-        // A submodule may have such a name too.
-        signs.retain(|sign| !base.join(sign).is_dir());
-        self.paths.extend(signs);
         Ok(())
     }
 }
@@ -161,9 +93,12 @@ fn unless_shortage<T>(error: io::Error) -> io::Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
-    use super::*;
+    use super::{
+        super::{Pointers, parts::MOST_ENTRIES},
+        *,
+    };
 
     /// A directory with these empty files, and directories where the name ends with `/`, below `.git`.
     fn with(names: &[&str]) -> tempfile::TempDir {
@@ -179,7 +114,8 @@ mod tests {
     }
 
     fn obeyed(base: &Path) -> Obeyed {
-        Obeyed::below(base, &super::super::pointed(base)).expect("no shortage")
+        let pointers = Pointers::of(base).expect("they may be looked at");
+        Obeyed::below(base, &pointers.repositories).expect("no shortage")
     }
 
     fn has(paths: &[PathBuf], below: &str) -> bool {
@@ -257,7 +193,38 @@ mod tests {
         for path in ["worktrees", "modules", "modules/tools", "modules/tools/sub/modules"] {
             assert!(has(&found.listed, path), "{path}: {found:?}");
         }
-        assert!(!has(&found.listed, "modules/tools/sub"), "it changes all the time");
+    }
+
+    /// As somebody can lay it around those that are there, or while the user adds them.
+    #[test]
+    fn what_only_looks_like_a_repository_hides_none() {
+        let sub = ["modules/tools/sub/objects/", "modules/tools/sub/refs/", "modules/tools/sub/HEAD"];
+        for around in [
+            &["modules/tools/config"][..],
+            &["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"],
+            &["modules/tools/HEAD/", "modules/tools/config/"],
+        ] {
+            let names: Vec<&str> = sub.iter().chain(around).copied().collect();
+            let found = obeyed(with(&names).path());
+            for path in ["modules/tools/sub/config", "modules/tools/HEAD", "modules/tools/config"] {
+                assert!(has(&found.paths, path), "{around:?}, {path}: {found:?}");
+            }
+        }
+        let hooks = ["modules/tools/hooks/objects/", "modules/tools/hooks/refs/", "modules/tools/hooks/HEAD"];
+        let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
+        let dir = with(&[hooks, around].concat());
+        assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"));
+        fs::write(dir.path().join(".git/modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
+        assert!(!has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "git would not make that");
+        fs::create_dir(dir.path().join("elsewhere")).expect("a directory");
+        std::os::unix::fs::symlink("../../elsewhere", dir.path().join(".git/modules/link")).expect("a link");
+        assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
+    }
+
+    #[test]
+    fn whatever_its_config_says_a_submodule_is_one() {
+        let dir = with(&["modules/sub/", "modules/sub/config"]);
+        assert!(has(&obeyed(dir.path()).paths, "modules/sub/hooks"));
     }
 
     /// As for a directory of worktrees beside their repository, or one that was made by `--separate-git-dir`.

@@ -84,7 +84,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
     for path in covers {
         view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
     }
-    let protected = protect(&mut view, &parts, Some(&source)).expect("protected");
+    let protected = protect(&mut view, &parts, Some(&source), &[]).expect("protected");
     let bound = |wanted: Access| -> Vec<String> {
         let below = |(target, place): (&Path, &Place)| match &place.node {
             Node::Bind { access, .. } if place.origin == Origin::Wall && *access == wanted => {

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
 };
 
@@ -124,6 +124,51 @@ fn a_repository_that_git_is_pointed_to_is_protected() {
     }
 }
 
+/// A pointer, and the common directory, by way of a link; and a link to a pointer.
+#[test]
+fn links_that_lead_git_to_its_repository_stay() {
+    for (pointer, link, to) in
+        [("gitdir: link/main\n", "link", "repos"), ("gitdir: repos/tree\n", "repos/link", "main")]
+    {
+        let ws = workspace();
+        make_repository(&ws.path().join("repos/main"));
+        fs::create_dir_all(ws.path().join("repos/tree")).unwrap();
+        fs::write(ws.path().join("repos/tree/commondir"), "../link\n").unwrap();
+        symlink(to, ws.path().join(link)).unwrap();
+        fs::write(ws.path().join(".git"), pointer).unwrap();
+        let plant = format!("cp -rL {link} evil; rm {link}; mv evil {link}; echo evil >> {link}/config");
+        let told = denials(ws.path(), &[], &plant);
+        assert!(told.contains(link) && told.contains(&format!("led to {to}")), "{told}");
+        assert!(fs::symlink_metadata(ws.path().join(link)).is_err(), "and nothing takes its place");
+    }
+    let ws = workspace();
+    make_repository(&ws.path().join("repos/main"));
+    fs::write(ws.path().join("pointer"), "gitdir: repos/main\n").unwrap();
+    symlink("pointer", ws.path().join(".git")).unwrap();
+    check(ws.path(), &[], &[("open s:pointer 1", "EROFS"), ("open s:repos/main/config 1", "EROFS")]);
+}
+
+/// Known by the link alone: without it the next sandbox shows what it led to.
+#[test]
+fn links_that_lead_to_secrets_are_looked_after() {
+    let home = home();
+    fs::create_dir(home.path().join("dotfiles")).unwrap();
+    fs::rename(home.path().join(".ssh"), home.path().join("dotfiles/ssh")).unwrap();
+    symlink("dotfiles/ssh", home.path().join(".ssh")).unwrap();
+    let told = |script: &str| {
+        let json = tempfile::NamedTempFile::new().unwrap();
+        let path = json.path().to_str().unwrap();
+        let mut command = crate::support::kennel(home.path(), &["-q", "--json", path], &["sh", "-c", script]);
+        assert!(command.env("HOME", home.path()).output().unwrap().status.success());
+        let report: serde_json::Value = serde_json::from_slice(&fs::read(json.path()).unwrap()).unwrap();
+        report["denials"].to_string()
+    };
+    assert_eq!(told("true"), "[]");
+    let denials = told("rm .ssh; mkdir .ssh");
+    assert!(denials.contains(".ssh") && denials.contains("led to dotfiles/ssh"), "{denials}");
+    assert!(fs::symlink_metadata(home.path().join(".ssh")).is_err(), "and nothing takes its place");
+}
+
 #[test]
 fn too_much_in_a_directory_of_git_s_is_told() {
     let ws = repository();
@@ -144,7 +189,7 @@ fn secrets_in_a_directory_that_a_command_closed_stay_covered() {
         fs::rename(home.path().join(".ssh"), home.path().join("ssh")).unwrap();
         fs::create_dir(home.path().join("dotfiles")).unwrap();
         fs::rename(home.path().join("ssh"), home.path().join("dotfiles/ssh")).unwrap();
-        std::os::unix::fs::symlink("dotfiles/ssh", home.path().join(".ssh")).unwrap();
+        symlink("dotfiles/ssh", home.path().join(".ssh")).unwrap();
         let with_home = |script: &str| {
             let mut command = crate::support::kennel(home.path(), &["-q"], &["sh", "-c", script]);
             command.env("HOME", home.path()).output().unwrap()
