@@ -97,9 +97,10 @@ fn confine(run: &Run) -> Result<(Outcome, Result<Settled, Error>), Error> {
         }
         ended
     });
-    // Neither a thread that waits for input nobody types nor the last of the sandbox's empty namespaces may hold
-    // up the exit, which takes care of both.
-    std::mem::forget(runtime);
+    // A thread that waits for input nobody types may not hold up the exit. What is left of init is waited for, because in a
+    // container it could be nobody's to take away; there is enough to do until it is gone.
+    drop((sandbox, policy));
+    runtime.shutdown_background();
     outcome
 }
 

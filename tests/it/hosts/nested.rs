@@ -71,3 +71,20 @@ fn process_1_of_a_container() {
     let output = run(&before, dir.path(), &["-q"]);
     assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
 }
+
+/// As in a container: nobody takes away who is left to PID 1.
+#[test]
+fn nothing_is_left_to_a_first_process_that_reaps_nobody() {
+    const FIRST: &str = "import os, sys\n\
+        child = os.posix_spawn(sys.argv[1], ['kennel', 'run', '-q', '--', 'true'], os.environ)\n\
+        print(os.waitpid(child, 0)[1], [pid for pid in os.listdir('/proc') if pid.isdigit()])";
+    require!(crate::support::has("python3"), "python3");
+    let dir = place();
+    let mut unshare = std::process::Command::new("unshare");
+    unshare
+        .args(["-Urpf", "--mount-proc", "python3", "-c", FIRST])
+        .arg(kennel_path())
+        .current_dir(dir.path());
+    let output = unshare.output().unwrap();
+    assert_eq!(stdout(&output), "0 ['1']", "{output:?}");
+}
