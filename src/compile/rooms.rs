@@ -78,8 +78,8 @@ impl Own {
         let mut above = target;
         let mut own = Self { bytes: 0, inodes: 1 };
         // What lies in /proc is the kernel's.
-        let is_own = |path: &Path| is_within(path, target) && !is_within(path, Path::new("/proc"));
-        for (path, place) in view.iter().filter(|(path, _)| is_own(path)) {
+        let is_kernels = |path: &Path| is_within(path, Path::new("/proc"));
+        for (path, place) in view.within(target).filter(|(path, _)| !is_kernels(path)) {
             own.inodes += lexical::ancestors(path).take_while(|path| !is_within(above, path)).count() as u64;
             own.bytes += match &place.node {
                 Node::File { contents, .. } => (contents.len() as u64).next_multiple_of(PAGE),

@@ -201,9 +201,22 @@ impl View {
 
     /// Whether anything lies below `target`.
     pub(crate) fn has_children(&self, target: &Path) -> bool {
+        self.below(target).next().is_some()
+    }
+
+    /// Places below `target` in order, parents first.
+    fn below(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
         let first = target.join("").into_os_string();
-        let mut below = self.places.range::<OsStr, _>((Excluded(first.as_os_str()), Unbounded));
-        below.next().is_some_and(|(next, _)| next.as_encoded_bytes().starts_with(first.as_encoded_bytes()))
+        let from = self.places.range::<OsStr, _>((Excluded(first.as_os_str()), Unbounded));
+        from.map(|(at, place)| (Path::new(at), place)).take_while(move |(at, _)| {
+            at.as_os_str().as_encoded_bytes().starts_with(first.as_encoded_bytes())
+        })
+    }
+
+    /// What lies at `target` and below it, parents first.
+    pub(super) fn within(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
+        let at = self.places.get_key_value(target.as_os_str());
+        at.into_iter().map(|(at, place)| (Path::new(at), place)).chain(self.below(target))
     }
 
     /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
