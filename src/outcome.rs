@@ -179,6 +179,9 @@ pub struct Outcome {
     pub is_left: bool,
     /// The record of the command in the audit log, where there is one.
     pub audit_id: Option<String>,
+    /// How many records of the sandbox so far could not be written to the audit log, and why, in words. With
+    /// [`fail_closed`](crate::Audit::fail_closed) nothing runs then.
+    pub unaudited: Option<String>,
     /// The configured value of the limit that ended it, in words.
     pub(crate) configured: Option<String>,
     /// What it used of that limit, in the same words, as far as that is known.
@@ -231,7 +234,8 @@ impl Outcome {
             harmless(&line)
         });
         let ended = self.ended_by().map(|failure| failure.message);
-        denials.chain(ended.iter().chain(&self.unwritten).map(|line| format!("kennel: {line}"))).collect()
+        let lost = self.unwritten.iter().chain(&self.unaudited);
+        denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect()
     }
 
     /// The limit that ended it, its value, and what was used of it where that says more.

@@ -21,7 +21,7 @@ use crate::{
     cgroup::Groups,
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
-    host::remedy::remedy,
+    host::remedy::{of_call, of_path, remedy},
     inside::Inside,
     proxy::{Ask, Gate},
     start::Images,
@@ -152,11 +152,19 @@ impl Prepared {
 
 /// Opens the audit log of a policy.
 pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
-    Log::open(audit).map_err(|source| Error::Grant {
-        what: "audit log",
-        path: audit.path.clone(),
-        source,
-        remedy: Some("name a file in a directory that you can write".to_owned()),
+    Log::open(audit).map_err(|source| {
+        let otherwise = match source.kind() {
+            _ if source.raw_os_error() == Some(libc::ELOOP) => {
+                "name the file itself: links to one are not followed"
+            }
+            io::ErrorKind::InvalidData => {
+                "name another file: this one is no log, or somebody else wrote to it"
+            }
+            io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
+            _ => "name a file in a directory that you can write",
+        };
+        let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
+        Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
     })
 }
 
@@ -170,8 +178,8 @@ pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32
         None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
             step: "start a process in the sandbox".to_owned(),
             protection: Protection::PidNamespace,
+            remedy: of_call(&source).map(str::to_owned),
             source,
-            remedy: None,
         },
         None => Error::Io { what: "carry out the plan inside", source },
     }

@@ -46,6 +46,9 @@ pub struct Report {
     /// What it changed and could not be committed. Only where it was to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_changes: Option<Vec<Refused>>,
+    /// What could not be written to the audit log, and why. Only where that is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unaudited: Option<String>,
     /// What went wrong, where Kennel or a limit ended it, its output could not be written, or it could not be started.
     pub failure: Option<Failure>,
 }
@@ -77,6 +80,7 @@ impl Report {
             denials: outcome.denials.clone(),
             changes: None,
             refused_changes: None,
+            unaudited: outcome.unaudited.clone(),
             failure: outcome.failure(),
         }
     }
@@ -98,6 +102,7 @@ impl Report {
             denials: Vec::new(),
             changes: None,
             refused_changes: None,
+            unaudited: None,
             failure: Some(error.failure()),
         }
     }

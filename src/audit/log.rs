@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{file::LogFile, line::Line, place};
-use crate::policy::Audit;
+use crate::{harmless::harmless, policy::Audit};
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ struct State {
     file: Option<LogFile>,
     /// Records that could not be written since the last that could.
     lost: u64,
+    /// How many could not be written in all, and why not the last.
+    unwritten: Option<(u64, String)>,
 }
 
 impl Log {
@@ -42,7 +44,7 @@ impl Log {
         let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let file = LogFile::open(&directory, &name, &place::day(SystemTime::now()))?;
-        let state = Mutex::new(State { file: Some(file), lost: 0 });
+        let state = Mutex::new(State { file: Some(file), lost: 0, unwritten: None });
         Ok(Self { audit: audit.clone(), directory, name, state })
     }
 
@@ -67,9 +69,19 @@ impl Log {
                     tracing::error!(%path, %error, "the audit log cannot be written");
                 }
                 state.lost += 1;
+                let before = state.unwritten.take().map_or(0, |(before, _)| before);
+                state.unwritten = Some((before + 1, error.to_string()));
             }
         }
         written
+    }
+
+    /// That records could not be written, if so, in words.
+    pub(crate) fn unwritten(&self) -> Option<String> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, cause) = state.unwritten.as_ref()?;
+        let path = harmless(&self.audit.path.to_string_lossy());
+        Some(format!("audit log {path}: records that could not be written: {count}: {cause}"))
     }
 
     fn append(&self, state: &mut State, mut line: Line<'_>, today: &str) -> io::Result<()> {

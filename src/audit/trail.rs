@@ -72,6 +72,11 @@ impl Trail {
         }
     }
 
+    /// That records could not be written, if so, in words.
+    pub(crate) fn unwritten(&self) -> Option<String> {
+        self.log.as_ref()?.unwritten()
+    }
+
     /// The number of the command that runs, where it is the only one.
     pub(crate) fn only(&self) -> Option<u64> {
         let execs = self.lock();
@@ -136,12 +141,16 @@ impl Exec {
         self.id.as_deref()
     }
 
-    /// Its end.
-    pub(crate) fn ended(&mut self, outcome: &Outcome) {
-        use std::os::unix::process::ExitStatusExt;
-        if !std::mem::take(&mut self.is_open) {
-            return;
+    /// Its end. Whether some of what was to be written down could not be is entered.
+    pub(crate) fn ended(&mut self, outcome: &mut Outcome) {
+        if std::mem::take(&mut self.is_open) {
+            self.write_end(outcome);
+            outcome.unaudited = self.trail.unwritten();
         }
+    }
+
+    fn write_end(&self, outcome: &Outcome) {
+        use std::os::unix::process::ExitStatusExt;
         if let Some(limit) = outcome.limit {
             let (configured, used) = (outcome.configured.as_deref(), outcome.used.as_deref());
             self.write(Record::Limit { limit, configured, used });

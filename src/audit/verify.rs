@@ -49,6 +49,9 @@ impl AuditError {
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+                Some("end who holds the lock of the log, or let the policy's audit fail open")
+            }
             Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
             Self::Read { .. } => None,
             Self::Broken { .. } => {

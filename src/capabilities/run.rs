@@ -113,6 +113,7 @@ fn outcome(
         denials: Vec::new(),
         is_left: false,
         audit_id: None,
+        unaudited: None,
         configured,
         used,
     }

@@ -80,7 +80,7 @@ impl Running {
         denials.extend(self.witness.iter().flat_map(Witness::denials));
         let limit = hit.as_ref().map(|hit| hit.limit);
         let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
-        let outcome = Outcome {
+        let mut outcome = Outcome {
             status,
             ended,
             limit,
@@ -96,8 +96,9 @@ impl Running {
             configured,
             used,
             audit_id: self.exec.id().map(str::to_owned),
+            unaudited: None,
         };
-        self.exec.ended(&outcome);
+        self.exec.ended(&mut outcome);
         outcome
     }
 

@@ -218,10 +218,10 @@ pub(crate) struct Exec {
 const VERIFY_HELP: &str = "\
 Examples:
   kennel audit verify exec-2026-01-31.log
-  kennel audit verify --head 5d41…  exec.log   also that nothing was cut off since
+  kennel audit verify --head \"$HASH\" exec.log   also that nothing was cut off since it printed HASH
 
 Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
-Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read.";
+Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read. All are looked at.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditAction {
@@ -241,7 +241,7 @@ pub(crate) enum AuditAction {
 pub(crate) enum PolicyAction {
     /// Print the policy that these flags and files make, as JSON.
     Show(PolicyFlags),
-    /// Check it against this host: every path, every protection.
+    /// Check it against this host: every path, every protection. Starts a sandbox with it, and no command.
     Check(PolicyFlags),
 }
 

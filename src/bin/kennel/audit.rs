@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use kennel::{AuditError, Error, verify_audit};
 
-use crate::{args::AuditAction, report};
+use crate::{FAILED, args::AuditAction, report};
 
 /// A log is not whole.
 const BROKEN: u8 = 1;
@@ -16,19 +16,34 @@ pub(crate) fn audit(action: &AuditAction) -> Result<ExitCode, Error> {
         let reason = "a hash is that of a line in one log: name one FILE with it".to_owned();
         return Err(Error::Command { what: "--head", value: head.clone(), reason });
     }
-    let mut code = ExitCode::SUCCESS;
+    let head = head.as_deref().map(hash).transpose()?;
+    let mut code = 0;
     for file in files {
         let found = match verify_audit(file, head.as_deref()) {
-            Err(error @ AuditError::Broken { .. }) => {
+            Err(error) => {
+                let of_this = if matches!(error, AuditError::Broken { .. }) { BROKEN } else { FAILED };
                 report::error(&error.into());
-                code = BROKEN.into();
+                // The others are looked at all the same; that one could not be is worse than what is known.
+                code = code.max(of_this);
                 continue;
             }
-            found => found?,
+            Ok(found) => found,
         };
         let (records, chained) = (found.records, found.chained);
         let line = format!("{}: {records} records, {chained} chained, head {}\n", file.display(), found.head);
         report::answer(line.as_bytes())?;
     }
-    Ok(code)
+    Ok(code.into())
+}
+
+/// A hash as logs have it.
+fn hash(typed: &str) -> Result<String, Error> {
+    match typed.len() == 64 && typed.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        true => Ok(typed.to_ascii_lowercase()),
+        false => {
+            let reason =
+                "is no SHA-256 hash: 64 hexadecimal digits, as `kennel audit verify` prints them".to_owned();
+            Err(Error::Command { what: "--head", value: typed.to_owned(), reason })
+        }
+    }
 }

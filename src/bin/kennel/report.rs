@@ -74,11 +74,11 @@ pub(crate) fn remarks(outcome: &Outcome) {
 
 /// [`remarks`], unless they are to be left out; what was lost is said in any case.
 pub(crate) fn end(outcome: &Outcome, is_quiet: bool) {
-    match &outcome.unwritten {
-        _ if !is_quiet => remarks(outcome),
-        Some(why) => say(format_args!("kennel: {why}")),
-        None => {}
+    if !is_quiet {
+        return remarks(outcome);
     }
+    let lost = outcome.unwritten.iter().chain(&outcome.unaudited);
+    lost.for_each(|why| say(format_args!("kennel: {why}")));
 }
 
 /// What was not enforced as asked, and nothing else keeps.
@@ -160,12 +160,14 @@ pub(crate) fn write(file: &File, path: &Path, report: &[u8]) -> Result<(), Error
 }
 
 fn unwritten(path: &Path, source: io::Error) -> Error {
-    Error::Grant {
-        what: "report",
-        path: path.to_owned(),
-        source,
-        remedy: Some("name a file that can be written with --json".into()),
-    }
+    let remedy = match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on the file system of --json",
+        _ if source.raw_os_error() == Some(libc::ELOOP) => {
+            "name the file itself with --json: a link to one is not followed"
+        }
+        _ => "name a file that can be written with --json",
+    };
+    Error::Grant { what: "report", path: path.to_owned(), source, remedy: Some(remedy.into()) }
 }
 
 /// The object of `--json`, on one line.

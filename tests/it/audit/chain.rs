@@ -50,6 +50,14 @@ fn what_was_changed_is_found() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(stderr(&output).contains(line) && stderr(&output).contains("to mend it"), "{output:?}");
     }
+    // As others write hashes, and no hash.
+    fs::write(log.path(), &text).unwrap();
+    assert_eq!(verify(&["--head", &head.to_uppercase()], &log.path()).status.code(), Some(0));
+    for typed in ["", "zz", &head[..8]] {
+        let output = verify(&["--head", typed], &log.path());
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        assert!(stderr(&output).contains("is no SHA-256 hash: 64"), "{output:?}");
+    }
     // A hash is that of one log.
     let output = verify(&["--head", head, log.path().to_str().unwrap()], &log.path());
     assert_eq!(output.status.code(), Some(125));
@@ -57,6 +65,12 @@ fn what_was_changed_is_found() {
     let output = verify(&[], Path::new("/nonexistent/log"));
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("/nonexistent/log: No such file"), "{output:?}");
+    // What cannot be read keeps no other from being looked at.
+    let broken = log.place.path().join("broken");
+    fs::write(&broken, text.replacen("\"sh\"", "\"no\"", 1)).unwrap();
+    let output = verify(&["/nonexistent/log", broken.to_str().unwrap()], &log.path());
+    assert_eq!(output.status.code(), Some(125));
+    assert!(stderr(&output).contains("line 2") && stdout(&output).contains("6 records"), "{output:?}");
 }
 
 #[tokio::test]

@@ -35,8 +35,12 @@ async fn what_is_lost_is_counted_where_the_log_fails_open() {
     let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
     fs::write(log.path(), vec![b'\n'; 4096]).unwrap();
     fill(log.place.path());
-    for _ in 0..3 {
-        assert!(session.command("true").status().await.unwrap().status.success());
+    for lost in ["2", "4", "6"] {
+        let outcome = session.command("true").status().await.unwrap();
+        assert!(outcome.status.success());
+        let told = format!("records that could not be written: {lost}: No space left on device");
+        assert!(outcome.unaudited.as_deref().is_some_and(|words| words.contains(&told)), "{outcome:?}");
+        assert!(outcome.remarks().iter().any(|line| line.contains(&told)), "{:?}", outcome.remarks());
     }
     fs::remove_file(log.place.path().join("ballast")).unwrap();
     session.command("true").status().await.unwrap();

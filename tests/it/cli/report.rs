@@ -193,14 +193,17 @@ fn a_report_in_shared_memory_is_a_file_like_others() {
     fs::write(&victim, "mine").unwrap();
     let pipe = |path: &Path| mkfifo(path, Mode::S_IRWXU).unwrap();
     let link = |path: &Path| symlink(&victim, path).unwrap();
-    for make in [&pipe as &dyn Fn(&Path), &link] {
+    let linked = "name the file itself with --json: a link to one is not followed";
+    for (make, remedy) in
+        [(&pipe as &dyn Fn(&Path), "name a file that can be written with --json"), (&link, linked)]
+    {
         fs::remove_file(&file).unwrap();
         make(&file);
         let mut child = run().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         assert_eq!(ends("a report that cannot be", &mut child).code(), Some(125));
         let output = child.wait_with_output().unwrap();
         assert!(output.stdout.is_empty(), "{output:?}");
-        assert!(stderr(&output).contains("name a file that can be written with --json"), "{output:?}");
+        assert!(stderr(&output).contains(remedy), "{output:?}");
     }
     assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
 }
