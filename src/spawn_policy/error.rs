@@ -141,7 +141,9 @@ impl SpawnError {
             Self::HashMismatch { .. } => {
                 Some("find out who changed the program; if it was you, put its new hash into the manifest")
             }
-            Self::CredentialRequired { .. } => Some("give it to whoever resolves credentials here"),
+            Self::CredentialRequired { .. } => Some(
+                "give it to whoever resolves credentials here: kennel op takes it from the variable or --credential",
+            ),
             Self::Denied { boundary: Boundary::Manifest, .. } => {
                 Some("ask for what the manifest has, or change it")
             }

@@ -37,6 +37,8 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
     let json = op.json.as_deref().map(report::create).transpose()?;
+    // A pipe may be silent for long: as long as nothing runs, signals end this process at once.
+    let read = from_files(&op.credential);
     let runtime = run::runtime(run::IDLE)?;
     let showing = Showing::ready()?;
     runtime.block_on(run::have_a_thread())?;
@@ -45,7 +47,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
             // What was started goes with the future.
             biased;
             status = interrupted() => Err(status),
-            output = spawn(op, own) => Ok(output),
+            output = spawn(op, own, read) => Ok(output),
         }
     });
     let mut result = match result {
@@ -70,7 +72,11 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     Ok(output.exit_code().into())
 }
 
-async fn spawn(op: &Op, own: io::Result<OwnEnvironment>) -> Result<Output, SpawnError> {
+async fn spawn(
+    op: &Op,
+    own: io::Result<OwnEnvironment>,
+    read: Result<Secrets, SpawnError>,
+) -> Result<Output, SpawnError> {
     let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
     if let Some(log) = &op.audit {
         policy = policy.audit(log.clone())?;
@@ -78,13 +84,16 @@ async fn spawn(op: &Op, own: io::Result<OwnEnvironment>) -> Result<Output, Spawn
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;
     // Before anything else looks at our environment, and copies it.
-    let given = Given(Mutex::new(credentials(op, &envelope, own.as_ref().ok())?));
+    let given = Given(Mutex::new(credentials(read?, &envelope, own.as_ref().ok())?));
     drop(own);
     policy.spawn(&envelope, &given).await
 }
 
+/// Credentials, by the variables that they come in.
+type Secrets = BTreeMap<String, Secret>;
+
 /// The credentials that were given. Each can be had once, because secrets are not copied.
-struct Given(Mutex<BTreeMap<String, Secret>>);
+struct Given(Mutex<Secrets>);
 
 impl CredentialResolver for Given {
     fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r> {
@@ -93,26 +102,35 @@ impl CredentialResolver for Given {
     }
 }
 
-/// The credentials of the envelope: from the files that were named, else from this process's environment.
+/// The credentials in the files that were named.
+fn from_files(named: &[(String, String)]) -> Result<Secrets, SpawnError> {
+    let read = |(key, path): &(String, String)| {
+        let secret = read(Path::new(path)).map_err(|error| {
+            let source = io::Error::new(error.kind(), format!("{path}: {error}"));
+            SpawnError::CredentialFailed { key: key.clone(), source: source.into() }
+        })?;
+        Ok((key.clone(), secret))
+    };
+    named.iter().map(read).collect()
+}
+
+/// The credentials of the envelope: those that were `read`, else from this process's environment.
 fn credentials(
-    op: &Op,
+    mut read: Secrets,
     envelope: &Envelope,
     own: Option<&OwnEnvironment>,
-) -> Result<BTreeMap<String, Secret>, SpawnError> {
-    let mut found = BTreeMap::new();
+) -> Result<Secrets, SpawnError> {
+    if let Some(key) = read.keys().find(|key| !envelope.credential_env_keys.contains(key)) {
+        let reason = "the operation takes no credential of that name".to_owned();
+        return Err(Error::Command { what: "--credential", value: key.clone(), reason }.into());
+    }
     for key in &envelope.credential_env_keys {
         // Wiped there also where a file goes before it.
-        let own = taken_from_environment(key, own);
-        let file = op.credential.iter().find(|(name, _)| name == key);
-        let secret = match file {
-            Some((_, path)) => read(Path::new(path))
-                .map(Some)
-                .map_err(|source| SpawnError::CredentialFailed { key: key.clone(), source: source.into() })?,
-            None => own,
-        };
-        found.extend(secret.map(|secret| (key.clone(), secret)));
+        if let (Some(secret), false) = (taken_from_environment(key, own), read.contains_key(key)) {
+            read.insert(key.clone(), secret);
+        }
     }
-    Ok(found)
+    Ok(read)
 }
 
 /// The contents of a file, without the newline that editors put at its end.

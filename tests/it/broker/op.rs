@@ -170,6 +170,24 @@ fn credentials_come_from_variables_and_files() {
     let mut op = home.op(&manifest, &["x", "--credential", "B=b", "-q"]);
     let output = op.env("A", "of the variable").env("B", "not this").env("C", "not listed").output().unwrap();
     assert_eq!(stdout(&output), "of the variable+of the file+unset", "{output:?}");
+    let output = home.run_op(&manifest, &["x", "--credential", "BB=b"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("takes no credential of that name"), "{output:?}");
+    let output = home.run_op(&manifest, &["x", "--credential", "B=absent"]);
+    assert!(stderr(&output).contains("absent: No such file"), "{output:?}");
+}
+
+/// Whoever writes to it may never do so.
+#[test]
+fn who_waits_for_a_credential_is_ended_by_signals() {
+    let home = Home::new("echo \"$A\"");
+    let manifest = home.manifest("credential_env_keys = ['A']\noperations.x = 'tool'");
+    nix::unistd::mkfifo(&home.at("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut child = home.op(&manifest, &["x", "--credential", "A=pipe", "-q"]).spawn().unwrap();
+    thread::sleep(patient(Duration::from_millis(300)));
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    signal(&child, Signal::SIGTERM);
+    assert!(!ends("it was told to", &mut child).success());
 }
 
 #[test]
