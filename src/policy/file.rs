@@ -81,6 +81,21 @@ impl Policy {
         base.apply(&mut policy)?;
         Ok(policy)
     }
+
+    /// The same policy for whoever is in another directory: its relative paths are meant from `directory`, which is absolute.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`] where a path begins with `~/`, which only policy files know.
+    ///
+    /// ```
+    /// let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, "repo");
+    /// assert_eq!(policy.based_in("/home/me".as_ref())?.workspace, std::path::Path::new("/home/me/repo"));
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn based_in(mut self, directory: &Path) -> Result<Policy, PolicyError> {
+        Base { directory, home: None }.apply(&mut self)?;
+        Ok(self)
+    }
 }
 
 fn parse_toml(file: &str, text: &str) -> Result<Policy, PolicyError> {

@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{kennel, kennel_path, stderr, stdout, workspace};
+use crate::support::{has, kennel, kennel_path, require, stderr, stdout, workspace};
 
 fn cli(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()
@@ -212,6 +212,41 @@ fn policy_check_lists_protections_and_runs_nothing() {
         "{output:?}"
     );
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A limit that no probe of features shows.
+#[test]
+fn policy_check_starts_a_sandbox() {
+    require!(has("unshare"), "unshare of util-linux");
+    let dir = workspace();
+    let script = "echo 0 > /proc/sys/user/max_user_namespaces; exec \"$0\" policy check --profile ci-only";
+    let mut unshare = Command::new("unshare");
+    unshare.args(["-Ur", "sh", "-c", script]).arg(kennel_path()).current_dir(dir.path());
+    let output = unshare.output().unwrap();
+    assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
+    assert!(stderr(&output).contains("user.max_user_namespaces"), "{output:?}");
+    let beside = workspace();
+    let audit = beside.path().join("log");
+    let output = cli(dir.path(), &["policy", "check", "--overlay", "--audit", audit.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::read(&audit).is_ok_and(|log| log.is_empty()), "nothing ran that would be written down");
+}
+
+#[test]
+fn a_shown_policy_means_the_same_elsewhere() {
+    let (dir, beside) = (workspace(), workspace());
+    let shown = cli(dir.path(), &["policy", "show", "--ro", "./sub/x"]);
+    let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    assert_eq!(policy["workspace"].as_str().map(Path::new), Some(&*fs::canonicalize(dir.path()).unwrap()));
+    assert!(
+        policy["mounts"].to_string().contains("/sub/x\"") && !policy.to_string().contains("\"./"),
+        "{policy}"
+    );
+    let file = beside.path().join("p.json");
+    fs::write(&file, stdout(&cli(dir.path(), &["policy", "show"]))).unwrap();
+    let mut command = kennel(beside.path(), &["-q", "--policy", file.to_str().unwrap()], &["touch", "made"]);
+    assert!(command.status().unwrap().success());
+    assert!(dir.path().join("made").exists() && !beside.path().join("made").exists());
 }
 
 #[test]

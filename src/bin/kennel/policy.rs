@@ -6,24 +6,53 @@ use kennel::{Audit, Error, ForeignProxy, Mount, Network, Overlay, Policy, Policy
 
 use crate::{
     args::{PolicyAction, PolicyFlags},
-    report,
+    report, run,
 };
+
+/// Where no program is in a sandbox.
+const NO_PROGRAM: &str = "/.kennel/nothing";
 
 /// Runs `kennel policy`.
 pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     match action {
         PolicyAction::Show(flags) => {
-            let mut policy = from_flags(flags)?;
+            let policy = from_flags(flags)?;
             policy.validate()?;
+            // Whoever keeps what is printed may use it elsewhere.
+            let here = std::env::current_dir();
+            let here = here.map_err(|source| Error::Io { what: "find the current directory", source })?;
+            let mut policy = policy.based_in(&here)?;
             policy.network = policy.network.shown();
             report::answer(format!("{}\n", report::json(&policy)).as_bytes())?;
         }
         PolicyAction::Check(flags) => {
-            let sandbox = Sandbox::new(&from_flags(flags)?)?;
+            let policy = from_flags(flags)?;
+            let sandbox = Sandbox::new(&policy)?;
+            try_out(policy)?;
             report::answer(report::enforcement_table(sandbox.enforcement()).as_bytes())?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a sandbox with all its walls, for a command that is not there: no look at a host says as much.
+///
+/// # Errors
+/// Whatever kept it from coming as far as that.
+fn try_out(mut policy: Policy) -> Result<(), Error> {
+    // What is asked here is no command that somebody has to account for, and takes nobody's directory.
+    policy.audit = None;
+    policy.overlay = policy.overlay.filter(|overlay| overlay.upper.is_none());
+    let tried = run::runtime(run::IDLE)?.block_on(async {
+        let sandbox = Sandbox::new(&policy)?;
+        let tried = sandbox.command(NO_PROGRAM).status().await;
+        sandbox.shutdown().await;
+        tried
+    });
+    match tried {
+        Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// The policy that a file, if any, and the flags make together.
