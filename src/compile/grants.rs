@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Parts,
-    lexical::clean,
+    lexical::{self, clean},
     pin,
     rooms::Room,
     secrets,
@@ -179,24 +179,21 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
         (_, node) => node.map(|_| Kind::Directory),
     };
     let has_shown = view.retract_below(&path);
-    let Some(kind) = kind.or(has_shown.then_some(Kind::Directory)) else {
-        return Err(Error::View {
-            what: "mask",
-            path,
-            reason: "nothing is visible there".to_owned(),
-            remedy: Some("remove the mask, or correct its path".to_owned()),
-        });
+    let refused = |reason: &str, remedy: &str| Error::View {
+        what: "mask",
+        path: path.clone(),
+        reason: reason.to_owned(),
+        remedy: Some(remedy.to_owned()),
     };
-    if let Some(shown) = &on_host
-        && std::fs::canonicalize(shown).is_ok_and(|canonical| canonical != *shown)
-    {
-        return Err(Error::View {
-            what: "mask",
-            path,
-            reason: "the way to it passes a symbolic link".to_owned(),
-            remedy: Some("name the place it leads to".to_owned()),
-        });
+    let of_view = lexical::ancestors(&path).skip(1).filter_map(|above| view.get(above));
+    let is_linked = of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
+        || on_host.as_ref().is_some_and(|it| std::fs::canonicalize(it).is_ok_and(|found| found != *it));
+    if is_linked {
+        return Err(refused("the way to it passes a symbolic link", "name the place it leads to"));
     }
+    let Some(kind) = kind.or(has_shown.then_some(Kind::Directory)) else {
+        return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
+    };
     pin::way_to(view, &path)?;
     view.grant("mask", path, secrets::cover_node(kind))
 }

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf};
 
-use crate::failure::{self, Boundary, Class, Details, Failure};
+use crate::{
+    failure::{self, Boundary, Class, Details, Failure},
+    host::remedy::of_call,
+};
 
 /// Why a session cannot listen, or a session that listens cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +107,19 @@ impl ListenError {
                 Some("start it with kennel session start --name; kennel session list shows those that run")
             }
             Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
-            Self::Io { .. } | Self::Refused { .. } => None,
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::WouldBlock => {
+                    Some("it does not answer: see whether its program is stopped or busy, or end that")
+                }
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem => {
+                    Some("let XDG_RUNTIME_DIR name a directory that is there, and that you can write")
+                }
+                _ => of_call(source),
+            },
+            Self::Refused { .. } => None,
         }
     }
 }

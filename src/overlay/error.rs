@@ -84,7 +84,7 @@ impl OverlayError {
             Self::Committing => "start the command when the commit is done",
             Self::InUse { .. } => "name another directory, or wait until that session has ended",
             Self::NotEmpty { .. } => {
-                "empty it, or name another: a session that was killed leaves its changes there"
+                "empty it (chmod -R u+rwX on it first), or name another: a session that was killed leaves its changes there"
             }
             Self::Reachable { .. } => "chmod 700 it, or name another directory",
             Self::NeedsSession => "prepare a Session, or keep the changes in memory",
