@@ -197,6 +197,13 @@ impl Client {
         self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
     }
 
+    /// Whether the session has not read all that it was told: its program is stopped, or busy with others. A command that was
+    /// asked for does not run then.
+    #[must_use]
+    pub fn is_unheard(&self) -> bool {
+        crate::sys::is_unheard(self.as_fd())
+    }
+
     /// Passes a signal on to the command. A session that has gone away is no error here: [`next`](Self::next) tells.
     ///
     /// # Errors

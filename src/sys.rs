@@ -98,6 +98,14 @@ pub(crate) fn received(number: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
+/// ioctl(SIOCOUTQ) of unix(7): whether the peer has not read all that was sent to it.
+pub(crate) fn is_unheard(socket: BorrowedFd<'_>) -> bool {
+    let mut unread: libc::c_int = 0;
+    // SAFETY: the call writes one int at the address. SIOCOUTQ is TIOCOUTQ.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) };
+    answer == 0 && unread > 0
+}
+
 /// ioctl(TIOCSWINSZ).
 pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result<()> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };

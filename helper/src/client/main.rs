@@ -58,6 +58,9 @@ const PASSED_ON: u64 = bit(1)
     | bit(27)
     | bit(28);
 
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: of those the ones that people end programs with.
+const ENDING: u64 = bit(1) | bit(2) | bit(3) | bit(15);
+
 const fn bit(signal: u32) -> u64 {
     1 << signal.wrapping_sub(1)
 }
@@ -173,6 +176,8 @@ fn namespace(process: &[u8], kind: &CStr) -> Option<(u64, u64)> {
 fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
     let signals = sys::signal_fd(passed_on).map_err(Trouble::Own)?;
     let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(Trouble::Own)?;
+    // Whether what was asked for was read, since when signals are the command's.
+    let mut is_heard = false;
     loop {
         let [signalled, spoken] = wait(&signals, socket).map_err(Trouble::Own)?;
         if spoken {
@@ -193,6 +198,12 @@ fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
         }
         if signalled {
             let number = sys::next_signal(&signals).map_err(Trouble::Own)?;
+            // There is no command that it could be passed on to: whoever is to start it has not looked yet.
+            is_heard |= !sys::is_unheard(socket);
+            if ENDING & bit(number) != 0 && !is_heard {
+                words::unheard();
+                return Ok(128i32.saturating_add_unsigned(number));
+            }
             pass_on(socket, number);
         }
     }

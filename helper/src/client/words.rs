@@ -36,6 +36,11 @@ pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
     let _ = tell(trouble, socket.unwrap_or_default().to_bytes());
 }
 
+/// Says why a signal ends this program and not the command.
+pub(crate) fn unheard() {
+    let _ = write(&[b"the session does not answer: its program is stopped or busy\n"]);
+}
+
 /// Writes lines that came from the session, likewise.
 pub(crate) fn pass(message: &[u8]) {
     let _ = put(message);

@@ -100,6 +100,8 @@ fn run(exec: &Exec) -> Result<End, Error> {
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
     let mut window = None;
     let mut ending = Ending::default();
+    // Whether the session has read what it was asked for, since when signals are the command's.
+    let mut is_heard = false;
     loop {
         let woken = wait(&client, &signals, window.as_mut());
         let [spoken, signalled] =
@@ -117,7 +119,13 @@ fn run(exec: &Exec) -> Result<End, Error> {
             }
         }
         if signalled {
-            pass_on(&client, &signals, window.as_ref(), &mut ending)?;
+            is_heard |= !client.is_unheard();
+            let unheard = pass_on((&client, is_heard), &signals, window.as_ref(), &mut ending)?;
+            if let Some(number) = unheard.and_then(|number| u8::try_from(128 + number).ok()) {
+                let message =
+                    b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
+                return Ok(End::told(number, message, None));
+            }
         }
     }
 }
@@ -218,16 +226,20 @@ fn retry(mut call: impl FnMut() -> nix::Result<i32>) -> io::Result<()> {
     }
 }
 
+/// Passes on what has come; answers the signal that is to end us, where the session has not even heard of the command.
 fn pass_on(
-    client: &Client,
+    (client, is_heard): (&Client, bool),
     signals: &SignalFd,
     window: Option<&Window>,
     ending: &mut Ending,
-) -> Result<(), Error> {
+) -> Result<Option<i32>, Error> {
     let failed = |source: io::Error| Error::Io { what: "pass a signal on", source };
     while let Some(signal) = signals.read_signal().map_err(|errno| failed(errno.into()))? {
         let number = signal.ssi_signo.cast_signed();
         ending.note(number);
+        if means_to_end(number) && !is_heard {
+            return Ok(Some(number));
+        }
         match (number, window) {
             (libc::SIGTSTP, _) => {
                 client.signal(libc::SIGSTOP)?;
@@ -238,5 +250,5 @@ fn pass_on(
             _ => client.signal(number)?,
         }
     }
-    Ok(())
+    Ok(None)
 }

@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use super::{Hosted, signal};
-use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, until};
+use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, stderr, until};
 
 /// Starts a script that says `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -65,6 +68,27 @@ fn signals_end_a_command_that_does_not_catch_them() {
         signal(&child, number);
         assert_eq!(child.wait().unwrap().code(), Some(128 + number as i32), "{name}");
     }
+}
+
+/// Nobody is there to pass them on to.
+#[test]
+fn signals_end_who_is_not_heard() {
+    let session = Hosted::start(&[]);
+    let tell = |number| kill(Pid::from_raw(session.host().cast_signed()), number).unwrap();
+    for mut command in [session.exec(&["true"]), session.kennel(&["exec", "s", "--", "true"])] {
+        tell(Signal::SIGSTOP);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        thread::sleep(patient(Duration::from_millis(300)));
+        let waits = child.try_wait();
+        signal(&child, Signal::SIGTERM);
+        thread::sleep(patient(Duration::from_millis(300)));
+        let ended = child.try_wait();
+        tell(Signal::SIGCONT);
+        assert_eq!(waits.unwrap(), None);
+        assert_eq!(ended.unwrap().and_then(|status| status.code()), Some(128 + 15));
+        assert!(stderr(&child.wait_with_output().unwrap()).contains("the session does not answer"));
+    }
+    assert!(session.is_well());
 }
 
 /// timeout(1) sends SIGCONT after SIGTERM.

@@ -14,6 +14,8 @@ const SOCK_SEQPACKET: usize = 5;
 const SO_PEERCRED: usize = 17;
 const SO_PEERPIDFD: usize = 77;
 const ENOPROTOOPT: i32 = 92;
+/// linux/sockios.h: of a Unix socket, how much memory has what its peer has not read.
+const SIOCOUTQ: usize = 0x5411;
 
 /// `struct cmsghdr` before its data.
 const RIGHTS_HEAD: usize = 16;
@@ -196,4 +198,10 @@ impl Iterator for Strings {
         // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
         Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
     }
+}
+
+/// ioctl(SIOCOUTQ) of unix(7): whether the peer has not read all that was sent to it.
+pub(crate) fn is_unheard(socket: &Fd) -> bool {
+    let mut unread = 0i32;
+    call!(crate::kernel::nr::IOCTL, socket.0, SIOCOUTQ, &raw mut unread).is_ok() && unread > 0
 }
