@@ -148,6 +148,28 @@ fn links_that_lead_git_to_its_repository_stay() {
     check(ws.path(), &[], &[("open s:pointer 1", "EROFS"), ("open s:repos/main/config 1", "EROFS")]);
 }
 
+/// As a command of another sandbox may, for a while.
+#[test]
+fn a_way_to_the_repository_that_is_closed_is_refused() {
+    let (ws, elsewhere) = (workspace(), workspace());
+    for place in [&ws, &elsewhere] {
+        make_repository(&place.path().join("repos/main"));
+        fs::set_permissions(place.path().join("repos"), Permissions::from_mode(0o0)).unwrap();
+    }
+    fs::write(ws.path().join(".git"), "gitdir: repos/main\n").unwrap();
+    let output = shell(ws.path(), &["-q"], "chmod 700 repos; echo evil >> repos/main/config");
+    // Root looks all the same, and what sets the sandbox up has no more rights there than others.
+    let told = if is_root() { "may enter the path that" } else { "give yourself access to its directory" };
+    assert!(output.status.code() == Some(125) && stderr(&output).contains(told), "{output:?}");
+    // What is out of the reach of commands is nothing to them.
+    fs::write(ws.path().join(".git"), format!("gitdir: {}/repos/main\n", elsewhere.path().display()))
+        .unwrap();
+    assert!(shell(ws.path(), &["-q"], "true").status.success());
+    for place in [&ws, &elsewhere] {
+        fs::set_permissions(place.path().join("repos"), Permissions::from_mode(0o700)).unwrap();
+    }
+}
+
 /// Known by the link alone: without it the next sandbox shows what it led to.
 #[test]
 fn links_that_lead_to_secrets_are_looked_after() {
