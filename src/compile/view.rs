@@ -142,7 +142,8 @@ impl View {
     pub(super) fn retract_below(&mut self, target: &Path) -> bool {
         let before = self.places.len();
         self.places.retain(|at, place| {
-            let is_below = Path::new(at).strip_prefix(target).is_ok_and(|rest| !rest.as_os_str().is_empty());
+            let below = lexical::below(Path::new(at), target);
+            let is_below = below.is_some_and(|rest| !rest.as_os_str().is_empty());
             let is_shown = match place.node {
                 Node::Bind { access, .. } => access != Access::Device,
                 Node::File { .. } | Node::Symlink { .. } => true,

@@ -96,7 +96,9 @@ pub(super) fn obeyed_in(base: &Path, part: &Path, holds: Holds) -> io::Result<Ob
     }
     // A submodule may have such a name too, or lie in one that has.
     let Look { mut obeyed, mut signs, repositories, .. } = look;
-    signs.retain(|sign| !repositories.iter().any(|repository| repository.starts_with(sign)));
+    for way in repositories.iter().flat_map(|repository| repository.ancestors()) {
+        signs.remove(way);
+    }
     obeyed.paths.extend(signs);
     Ok(obeyed)
 }
