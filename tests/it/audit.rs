@@ -14,9 +14,8 @@ use std::{
 
 use kennel::{Audit, Class, Policy, Profile, Sandbox, Session};
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::support::{kennel, refused, report, shell, stderr, until, workspace};
+use crate::support::{TempDir, kennel, refused, report, shell, stderr, until, workspace};
 
 /// A log in a directory of its own, where no command can write.
 struct Log {

@@ -27,9 +27,8 @@ use std::{
 };
 
 use kennel::{CredentialResolver, Envelope, Manifest, Resolving, Secret, SpawnError, SpawnPolicy};
-use tempfile::TempDir;
 
-use crate::support::{kennel_path, workspace};
+use crate::support::{TempDir, kennel_path, workspace};
 
 /// A home with a program `tool`, a shell script, and the directories `in` and `out`.
 struct Home {

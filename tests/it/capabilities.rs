@@ -15,11 +15,10 @@ use std::{
 };
 
 use kennel::{Capabilities, Layer, Wrapper};
-use tempfile::TempDir;
 
 use crate::{
     listen::runtime,
-    support::{payload_path, workspace},
+    support::{TempDir, payload_path, workspace},
 };
 
 /// Nothing in these tests takes that long unless it hangs.

@@ -20,9 +20,8 @@ use std::{
 };
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use super::support::{is_emulated, is_root, kennel_path, payload_path, stderr, stdout, workspace};
+use super::support::{TempDir, is_emulated, is_root, kennel_path, payload_path, stderr, stdout, workspace};
 
 mod calls;
 mod machines;

@@ -16,9 +16,8 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::Pid};
-use tempfile::TempDir;
 
-use crate::support::{kennel_path, workspace};
+use crate::support::{TempDir, kennel_path, workspace};
 
 /// A session in a process of its own, with a runtime directory and a workspace of its own.
 pub struct Hosted {
@@ -103,7 +102,7 @@ impl Drop for Hosted {
 
 /// A directory that only we can enter.
 pub fn runtime() -> TempDir {
-    let dir = tempfile::Builder::new().prefix("kennel-test-run-").tempdir_in("/tmp").unwrap();
+    let dir = TempDir::new("kennel-test-run-", "/tmp");
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     dir
 }

@@ -58,13 +58,11 @@ use std::{
     process::{Command, Output},
 };
 
-use tempfile::TempDir;
-
 use self::{
     names::NameServer,
     origin::{Origin, Server, answer},
 };
-use crate::support::{attempt, kennel, stderr, stdout, workspace};
+use crate::support::{TempDir, attempt, kennel, stderr, stdout, workspace};
 
 /// Where the proxy is inside.
 const PROXY: &str = "127.0.0.1:3128";

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{has, is_root, is_second_pass, kennel_path, payload_path, require};
+use crate::support::{TempDir, has, is_root, is_second_pass, kennel_path, payload_path, require};
 
 /// The ordinary user. Needs no account.
 const USER: u32 = 1000;
@@ -29,7 +29,7 @@ fn all_tests_pass_as_an_ordinary_user() {
         return;
     }
     require!(has("setpriv"), "setpriv of util-linux");
-    let dir = tempfile::Builder::new().prefix("kennel-second-").tempdir_in("/tmp").unwrap();
+    let dir = TempDir::new("kennel-second-", "/tmp");
     let place = |name: &str| dir.path().join(name);
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     // Also when a build has replaced the file meanwhile.

@@ -3,13 +3,15 @@
 
 use std::{
     env,
-    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
 };
 
-use tempfile::TempDir;
+#[path = "support/place.rs"]
+mod place;
+
+pub use place::{TempDir, workspace, workspace_in, workspace_on_disk};
 
 /// Skips the test where the host lacks what it needs; with `KENNEL_MUST_RUN=1` that is a failure.
 ///
@@ -76,25 +78,6 @@ pub(crate) use require_ci_only;
 /// Whether the tests run as root, whose sandboxes leak first.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
-}
-
-/// An empty workspace in /tmp, removed at the end of the test.
-pub fn workspace() -> TempDir {
-    workspace_in(Path::new("/tmp"))
-}
-
-/// One elsewhere.
-pub fn workspace_in(place: &Path) -> TempDir {
-    let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir_in(place).unwrap();
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    dir
-}
-
-/// One on a disk: where `KENNEL_DISK` says, which every virtual machine must, or else in /tmp, whatever that lies on.
-pub fn workspace_on_disk() -> TempDir {
-    let disk = env::var_os("KENNEL_DISK").map(PathBuf::from);
-    assert!(disk.is_some() || env::var_os("KENNEL_CGROUPS").is_none(), "there must be a disk here");
-    workspace_in(disk.as_deref().unwrap_or(Path::new("/tmp")))
 }
 
 /// `kennel run FLAGS -- COMMAND…` in `workspace`, its output collected.

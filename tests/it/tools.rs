@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::support::{fails, has, is_second_pass, kennel, report, require, succeeds, workspace};
+use crate::support::{TempDir, fails, has, is_second_pass, kennel, report, require, succeeds, workspace};
 
 /// An identity for commits, since that of HOME is not visible.
 const AS: &str = "git -c user.name=kennel -c user.email=kennel@example.invalid -c init.defaultBranch=main";
 
 /// A repository with one commit, made outside.
-fn checkout() -> tempfile::TempDir {
+fn checkout() -> TempDir {
     let dir = workspace();
     fs::write(dir.path().join("README"), "hello\n").unwrap();
     let script = format!("{AS} init --quiet && git add . && {AS} commit --quiet -m first");

@@ -14,11 +14,12 @@ use nix::{
     sys::signal::Signal,
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::{
     listen::{Hosted, signal},
-    support::{ends, full_pipe, kennel, patient_flag, payload_path, report, stderr, until, workspace},
+    support::{
+        TempDir, ends, full_pipe, kennel, patient_flag, payload_path, report, stderr, until, workspace,
+    },
 };
 
 /// Both ways through Kennel: `kennel run`, and `kennel exec` in a session.

@@ -16,7 +16,6 @@ use nix::{
     sys::signal::Signal,
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::{
     listen::{at, runtime, signal},
@@ -25,7 +24,7 @@ use crate::{
     },
 };
 
-use crate::support::{by_env, patient};
+use crate::support::{TempDir, by_env, patient};
 
 /// A session in the background, stopped at the end of the test.
 struct Background {

@@ -8,10 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tempfile::TempDir;
-
 use super::{check, check_outside, command};
-use crate::support::{payload_path, run, workspace};
+use crate::support::{TempDir, payload_path, run, workspace};
 
 /// A workspace with a `.git` as git makes it.
 pub(super) fn repository() -> TempDir {

@@ -2,10 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
-use tempfile::TempDir;
-
 use super::{command, landlock_abi, lines};
-use crate::support::{attempt, only_as_root, require, stderr, workspace};
+use crate::support::{TempDir, attempt, only_as_root, require, stderr, workspace};
 
 /// A home directory with secrets and something that is none.
 pub(super) fn home() -> TempDir {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::protected::denials;
-use crate::support::{kennel_path, only_as_root, run, stderr, until, workspace};
+use crate::support::{TempDir, kennel_path, only_as_root, run, stderr, until, workspace};
 
 /// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
 fn deep(at: &str) -> String {
@@ -25,7 +25,7 @@ pub(super) fn is_there(path: &Path) -> bool {
 }
 
 /// A workspace with a `.git` and no hooks.
-pub(super) fn bare() -> tempfile::TempDir {
+pub(super) fn bare() -> TempDir {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
     ws

@@ -3,10 +3,9 @@
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
 
 use kennel::Session;
-use tempfile::TempDir;
 
 use super::{errno, in_time, names, policy, session, shell, workspace};
-use crate::support::{has, require};
+use crate::support::{TempDir, has, require};
 
 /// A workspace with a repository that has a hook and a config, but no `commondir`.
 fn repository() -> TempDir {

@@ -9,7 +9,7 @@ use std::{
 use kennel::{Child, Session, Stdio};
 
 use super::{names, session, workspace};
-use crate::support::{has, require};
+use crate::support::{TempDir, has, require};
 
 /// How long each race is run at least, and at most, when too little happens.
 const LONG: Duration = Duration::from_secs(2);
@@ -56,7 +56,7 @@ async fn hammer(session: &Session, path: &str, secret: &str, wanted: (u32, u32))
 }
 
 /// A victim outside: nothing of it may be read or changed.
-fn victim() -> tempfile::TempDir {
+fn victim() -> TempDir {
     let dir = workspace();
     fs::write(dir.path().join("file"), "the secret").unwrap();
     dir

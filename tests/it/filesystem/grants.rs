@@ -7,10 +7,10 @@ use std::{
     process::Command,
 };
 
-use crate::support::{fails, refused, succeeds, workspace};
+use crate::support::{TempDir, fails, refused, succeeds, workspace};
 
 /// A directory with one file in it, outside of any workspace.
-fn data() -> (tempfile::TempDir, PathBuf) {
+fn data() -> (TempDir, PathBuf) {
     let dir = workspace();
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{fails, refused, succeeds, workspace};
+use crate::support::{TempDir, fails, refused, succeeds, workspace};
 
 /// `outer/inner/file` beside an empty workspace.
-fn nested() -> (tempfile::TempDir, PathBuf, PathBuf) {
+fn nested() -> (TempDir, PathBuf, PathBuf) {
     let dir = workspace();
     let outer = dir.path().join("outer");
     let inner = outer.join("inner");

@@ -2,10 +2,10 @@
 
 use std::{fs, path::Path, process::Output};
 
-use crate::support::{fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace};
+use crate::support::{TempDir, fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace};
 
 /// A home directory with secrets and with a file that is none.
-fn home() -> tempfile::TempDir {
+fn home() -> TempDir {
     let home = workspace();
     for dir in [".ssh", ".aws", ".gnupg", ".docker", ".config/gcloud", ".config/gh"] {
         fs::create_dir_all(home.path().join(dir)).unwrap();

@@ -11,11 +11,12 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    fails, has, is_alone, kennel, only_as_root, patient_flag, report, require, stderr, succeeds, workspace,
+    TempDir, fails, has, is_alone, kennel, only_as_root, patient_flag, report, require, stderr, succeeds,
+    workspace,
 };
 
 /// A workspace that looks like a repository.
-fn repository() -> tempfile::TempDir {
+fn repository() -> TempDir {
     let dir = workspace();
     fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
     fs::create_dir_all(dir.path().join(".git/refs")).unwrap();

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
 };
 
-use crate::support::{fails, kennel, only_as_user, refused, stdout, succeeds, workspace};
+use crate::support::{TempDir, fails, kennel, only_as_user, refused, stdout, succeeds, workspace};
 
 #[test]
 fn workspace_is_writable_at_its_own_path_and_the_host_sees_it() {
@@ -175,7 +175,7 @@ fn current_directory_that_was_removed_is_refused() {
 
 #[test]
 fn workspace_grants_and_home_can_lie_in_var_tmp() {
-    let place = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/var/tmp").unwrap();
+    let place = TempDir::new("kennel-test-", "/var/tmp");
     let (dir, path) = (workspace(), place.path().to_str().unwrap());
     succeeds(place.path(), &[], "touch made");
     assert!(place.path().join("made").exists());

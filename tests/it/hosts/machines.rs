@@ -6,10 +6,8 @@ use std::{
     path::PathBuf,
 };
 
-use tempfile::TempDir;
-
 use super::{Before, DEGRADE, kennel, report, run, state};
-use crate::support::{stderr, stdout};
+use crate::support::{TempDir, stderr, stdout};
 
 mod apparmor;
 

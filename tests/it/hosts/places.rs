@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Degraded, Row, kennel, place, run, script};
-use crate::support::{is_root, kennel_path, only_as_root, require, stderr, stdout};
+use crate::support::{TempDir, is_root, kennel_path, only_as_root, require, stderr, stdout};
 
 /// Namespaces of a rootless container, with a /proc of its own.
 const CONTAINER: [&str; 3] = ["unshare", "-Urmpf", "--mount-proc"];
@@ -107,7 +107,7 @@ fn no_account() {
     let someone = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups", "env", "-u", "HOME"];
     require!(crate::support::has("setpriv"), "setpriv of util-linux");
     let someone = someone.map(str::to_owned).to_vec();
-    let copy = tempfile::Builder::new().prefix("kennel-hosts-").tempdir_in("/tmp").unwrap();
+    let copy = TempDir::new("kennel-hosts-", "/tmp");
     fs::set_permissions(copy.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let kennel = copy.path().join("kennel");
     fs::copy(kennel_path(), &kennel).unwrap();

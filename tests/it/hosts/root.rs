@@ -11,7 +11,8 @@ use std::{
 
 use super::{DEGRADE, no_user_namespaces, place, refusing, report, run, runtime_directory, state};
 use crate::support::{
-    has, is_root, is_without_user_namespace, kennel_path, only_as_root, patient, payload_path, stderr, stdout,
+    TempDir, has, is_root, is_without_user_namespace, kennel_path, only_as_root, patient, payload_path,
+    stderr, stdout,
 };
 
 /// A test of such a sandbox: what `kennel run FLAGS -- sh -c SCRIPT` says there.
@@ -297,7 +298,7 @@ fn all_attempts_to_get_out_fail_as_before() {
     if !is_root() || is_without_user_namespace() {
         return;
     }
-    let dir = tempfile::Builder::new().prefix("kennel-hosts-").tempdir_in("/tmp").unwrap();
+    let dir = TempDir::new("kennel-hosts-", "/tmp");
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let [payload, kennel] = [payload_path(), kennel_path()].map(|path| path.display().to_string());
     let wrapper = dir.path().join("kennel");

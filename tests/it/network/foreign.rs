@@ -15,10 +15,9 @@ use std::{
 };
 
 use kennel::{Error, ForeignProxy, Network, NetworkMode, Policy, Profile, Session};
-use tempfile::TempDir;
 
 use super::{Origin, stderr, stdout, upstream::Upstream};
-use crate::support::{has, kennel, patient, require, workspace};
+use crate::support::{TempDir, has, kennel, patient, require, workspace};
 
 /// A Unix socket that leads to an upstream proxy of the test's.
 struct Foreign {

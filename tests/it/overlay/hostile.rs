@@ -15,7 +15,7 @@ use super::{
     CONFLICT, available, changes, commit, is_without_temporaries, refusals, require_overlay, session, shell,
     workspace,
 };
-use crate::support::attempt;
+use crate::support::{TempDir, attempt};
 
 #[tokio::test]
 async fn links_are_committed_as_links_and_followed_by_nobody() {
@@ -237,7 +237,7 @@ fn exchange_with_temporary(base: &Path, stop: &Arc<AtomicBool>) -> JoinHandle<bo
 
 /// Commits what a script did in a workspace with a directory `private`, which somebody exchanges for what has a temporary
 /// name; answers what was refused.
-async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (tempfile::TempDir, Vec<String>) {
+async fn with_exchange(prepare: impl Fn(&Path), script: &str) -> (TempDir, Vec<String>) {
     // Once the name may be gone too soon.
     for _ in 0..20 {
         let dir = workspace();

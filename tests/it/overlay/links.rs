@@ -3,9 +3,10 @@
 use std::{fs, path::Path};
 
 use super::{CONFLICT, commit, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
+use crate::support::TempDir;
 
 /// A workspace with a file for the first of each names, of which the others are links.
-fn with_links(files: &[&[&str]]) -> tempfile::TempDir {
+fn with_links(files: &[&[&str]]) -> TempDir {
     let dir = workspace();
     let at = |name: &str| dir.path().join(name);
     for names in files {

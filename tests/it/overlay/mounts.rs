@@ -13,10 +13,8 @@ use std::{
     thread::JoinHandle,
 };
 
-use tempfile::TempDir;
-
 use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{has, is_alone, require};
+use crate::support::{TempDir, has, is_alone, require};
 
 const BUSY: &str = "Device or resource busy (os error 16)";
 const OTHER_MOUNT: &str = "Invalid cross-device link (os error 18)";

@@ -5,9 +5,10 @@ use std::fs;
 use kennel::{Mount, Session};
 
 use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
+use crate::support::TempDir;
 
 /// A workspace with a repository in it.
-fn repository() -> tempfile::TempDir {
+fn repository() -> TempDir {
     let dir = workspace();
     for name in ["hooks", "objects", "refs"] {
         fs::create_dir_all(dir.path().join(".git").join(name)).unwrap();

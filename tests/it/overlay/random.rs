@@ -17,8 +17,9 @@ use kennel::{Policy, Profile, Session};
 use super::{is_without_temporaries, require_overlay, session, workspace};
 use crate::support::{has, require};
 
-/// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay; what `cp` makes of
-/// a directory that is copied into itself depends on the order of its names.
+/// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay, which leaves what
+/// it may not remove: it moves no directory that it could not empty. What `cp` makes of a directory that is copied into
+/// itself depends on the order of its names.
 fn operation() -> impl Strategy<Value = String> {
     let path = || "[abc](/[abc]){0,2}";
     let attribute = |(path, value): (String, u8)| {
@@ -29,7 +30,9 @@ fn operation() -> impl Strategy<Value = String> {
         2 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("[ -f {path} ] && echo {byte} >> {path}")),
         3 => path().prop_map(|path| format!("mkdir {path}")),
         2 => path().prop_map(|path| format!("rm -rf {path}")),
-        2 => (path(), path()).prop_map(|(from, to)| format!("mv -T {from} {to}")),
+        2 => (path(), path()).prop_map(|(from, to)| {
+            format!("[ -z \"$(find {from} -type d ! -perm -u=rwx)\" ] && mv -T {from} {to}")
+        }),
         1 => (path(), path()).prop_map(|(from, to)| format!("case {to}/ in {from}/*) ;; *) cp -rT {from} {to};; esac")),
         1 => (path(), path()).prop_map(|(to, at)| format!("ln -sfn {to} {at}")),
         1 => (path(), prop::sample::select(vec!["700", "755", "500"]))

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::support::{refused, stderr, workspace};
+use crate::support::{TempDir, refused, stderr, workspace};
 
 /// The promise of kernels before Linux 6.6.
 pub(crate) fn is_refused_in_memory() {
@@ -14,7 +14,7 @@ pub(crate) fn is_refused_in_memory() {
 }
 
 /// An empty directory beside a workspace, on a file system that may do for changes.
-fn upper() -> tempfile::TempDir {
+fn upper() -> TempDir {
     let dir = workspace();
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     dir

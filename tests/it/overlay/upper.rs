@@ -5,9 +5,10 @@ use std::{fs, path::Path};
 use kennel::{Error, Overlay, OverlayError, Policy, Sandbox, Session};
 
 use super::{changes, commit, policy, shell, workspace};
+use crate::support::TempDir;
 
 /// A directory that nobody else reaches.
-fn private() -> tempfile::TempDir {
+fn private() -> TempDir {
     let dir = workspace();
     close(dir.path(), 0o700);
     dir

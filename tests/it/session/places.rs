@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use kennel::{Mount, Policy, Profile, Sandbox, Session, Size, TmpLife};
 
 use super::{check, fails, policy, said, shell, with_payload};
-use crate::support::{runs, workspace};
+use crate::support::{TempDir, runs, workspace};
 
 fn home() -> PathBuf {
     std::env::var_os("HOME").expect("a home").into()
@@ -175,7 +175,7 @@ async fn every_command_has_the_view_of_a_one_shot() {
 #[tokio::test]
 async fn a_workspace_in_the_home_is_writable_in_every_command() {
     let home = home();
-    let dir = tempfile::Builder::new().prefix(".kennel-test-").tempdir_in(&home).unwrap();
+    let dir = TempDir::new(".kennel-test-", &home);
     let session = Session::prepare(&policy(dir.path())).await.unwrap();
     for round in 1..=4 {
         assert_eq!(shell(&session, "echo x >> log; wc -l < log; touch ~/mine").await, format!("{round}\n"));

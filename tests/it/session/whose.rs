@@ -16,12 +16,12 @@ use super::{
     alone, eventually, in_time, policy, session, shell,
     tree::{children, signal, workers, zygote},
 };
-use crate::support::{has, payload_path, require, workspace};
+use crate::support::{TempDir, has, payload_path, require, workspace};
 
 const MAKE: &str = "echo x > .git/commondir; until [ -e stop ]; do sleep 0.01; done";
 
 /// A workspace with a repository that has no `commondir`.
-fn repository() -> tempfile::TempDir {
+fn repository() -> TempDir {
     let dir = workspace();
     fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
     fs::write(dir.path().join(".git/config"), "[a]\n").unwrap();
@@ -222,7 +222,7 @@ async fn a_wall_that_was_taken_away_by_a_second_name_is_put_up_again() {
 }
 
 /// A workspace with a protected link and no repository.
-fn linked() -> tempfile::TempDir {
+fn linked() -> TempDir {
     let dir = workspace();
     symlink("one", dir.path().join("link")).unwrap();
     dir
