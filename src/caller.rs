@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -89,7 +89,10 @@ impl Caller {
     /// Directories of the caller's PATH, absolute ones only.
     pub(crate) fn search_path(&self) -> Vec<PathBuf> {
         let path = self.variable("PATH").unwrap_or_default();
-        env::split_paths(path).filter(|entry| entry.is_absolute()).collect()
+        env::split_paths(path)
+            .filter(|entry| entry.is_absolute())
+            .map(|entry| entry.components().collect())
+            .collect()
     }
 
     /// `path` made absolute against the caller's directory, not resolved.
@@ -110,7 +113,13 @@ impl Caller {
 
 /// HOME, where it can be one.
 fn named_home(home: Option<OsString>) -> Option<PathBuf> {
-    home.map(PathBuf::from).filter(|home| home.is_absolute())
+    home.map(PathBuf::from).filter(|home| home.is_absolute()).and_then(|home| spelled_plainly(&home))
+}
+
+/// An absolute path without `//`, `.` and a slash at the end; and without `..`, which is followed while it can be.
+fn spelled_plainly(path: &Path) -> Option<PathBuf> {
+    let goes_up = path.components().any(|part| part == Component::ParentDir);
+    if goes_up { fs::canonicalize(path).ok() } else { Some(path.components().collect()) }
 }
 
 /// Each path, and where it leads if that is elsewhere. `/` is nobody's home.
@@ -136,7 +145,7 @@ impl Account {
             let fields: Vec<&str> = line.split(':').collect();
             let &[name, _, id, _, _, home, ..] = fields.as_slice() else { return None };
             let usable = id.parse() == Ok(uid) && home.starts_with('/');
-            usable.then(|| Self { name: name.to_owned(), home: home.into() })
+            usable.then(|| Some(Self { name: name.to_owned(), home: spelled_plainly(Path::new(home))? }))?
         })
     }
 }

@@ -75,9 +75,14 @@ impl Watch {
         }
     }
 
+    /// Whether it looks in the host's directory `base`, and not in one that lies there.
+    pub(crate) fn is_in(&self, base: &Path) -> bool {
+        self.base == base
+    }
+
     /// What it says of the paths below `base`, if it is about those.
     pub(crate) fn never(&self, base: &Path) -> Option<Never> {
-        (self.base == base).then(|| match self.expected {
+        self.is_in(base).then(|| match self.expected {
             Expected::Absent | Expected::Link(_) => Never::always(&self.path),
             Expected::NoRepository => Never::unless_new(&self.path),
         })

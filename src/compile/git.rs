@@ -4,9 +4,9 @@
 //! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
 //! too: only it can have written the link back.
 
+mod names;
 mod obeyed;
 mod parts;
-mod pointer;
 
 use std::{
     fs,
@@ -15,10 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) use self::{
-    obeyed::Obeyed,
-    pointer::{Pointers, Way},
-};
+pub(super) use self::obeyed::Obeyed;
 use super::{
     Parts, secrets,
     source::Source,
@@ -26,8 +23,8 @@ use super::{
 };
 use crate::policy::Profile;
 
-/// So much is read of a link file, or of a config.
-const LONGEST: u64 = 64 << 10;
+/// So much is read of a link file, or of a config: one with the names of several thousand submodules.
+const LONGEST: u64 = 1 << 20;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
@@ -44,9 +41,12 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 
-/// Whether `path` is a repository itself (`.git`, or a bare one), so that its hooks lie directly in it.
+/// Whether git could take `path` for a repository (`.git`, or a bare one), or for the directory of a linked worktree, so that
+/// its hooks lie directly in it or where its `commondir` leads.
 fn is_repository(path: &Path) -> bool {
-    path.join("HEAD").is_file() && path.join("objects").is_dir() && path.join("refs").is_dir()
+    let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
+    let has_own = || path.join("objects").is_dir() && path.join("refs").is_dir();
+    has_head && (has_own() || path.join("commondir").is_file())
 }
 
 /// The repository's common directory, if both sides say that `workspace` belongs to it.
@@ -87,12 +87,26 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
+/// The same of what a link leads to, too.
+///
+/// # Errors
+/// There is nothing, or it cannot be looked at.
+fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let there = fs::symlink_metadata(path)?;
+    match there.is_symlink() {
+        true => read_small(&fs::canonicalize(path)?),
+        false if there.is_dir() => Ok(None),
+        false => read_small(path),
+    }
+}
+
 /// `None` where there is nothing of that kind.
 fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     match looked {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
-            Ok(None)
-        }
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => Ok(None),
+            _ => Err(error),
+        },
         looked => looked.map(Some),
     }
 }

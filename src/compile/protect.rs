@@ -4,6 +4,7 @@
 //! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
 
 mod gap;
+mod grants;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,22 +13,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::gap::{Gap, MOST_FOLLOWED, Why};
+use self::{
+    gap::{Gap, MOST_FOLLOWED, Why},
+    grants::{Grants, seen_at},
+};
 use super::{
-    Parts,
-    git::{self, Pointers, Way},
-    pin,
+    Parts, lexical, pin,
     source::Source,
     view::{Access, Node, Origin, Place, View},
-    walk::{Met, Walk},
+    walk::{Met, Walk, Way},
 };
 use crate::{
     Enforcement, Error, Profile,
     enforcement::State,
     harmless::harmless,
-    host::remedy::of_call,
     policy::Protection,
-    watch::{self, Expected, Watch},
+    watch::{Expected, Watch},
 };
 
 /// What came of protecting.
@@ -67,28 +68,8 @@ impl Protected {
     }
 }
 
-/// A writable grant: its place in the sandbox, and the directory of the host.
-struct Grant {
-    target: PathBuf,
-    base: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
-}
-
-impl Grant {
-    /// The part of a path of the host that lies below the grant.
-    fn below<'p>(&self, path: &'p Path) -> &'p Path {
-        path.strip_prefix(&self.base).unwrap_or(path)
-    }
-
-    /// Whether the sandbox sees a cover in the place of the host's `path`.
-    fn covers(&self, view: &View, path: &Path) -> bool {
-        view.get(&self.target.join(self.below(path))).is_some_and(|place| is_cover(&place.node))
-    }
-}
-
-/// Protects the policy's paths in the workspace, what git obeys in every writable grant, and the links that lead git to its
-/// repository and programs to `secrets`: what they lead to is known by them.
+/// Protects the policy's paths in the workspace, what git obeys in every writable grant, and the links that lead programs to
+/// `secrets`: what they lead to is known by them.
 ///
 /// # Errors
 /// Where a path is being exchanged meanwhile, or where it is not allowed to look.
@@ -98,76 +79,36 @@ pub(super) fn protect(
     workspace: Option<&Source>,
     secrets: &[Way],
 ) -> Result<Protected, Error> {
-    let mut protected = Protected::default();
-    let grants = writable_directories(view);
-    let pointers = pointers(&grants)?;
-    let ways = || pointers.iter().flat_map(|pointers| &pointers.ways).chain(secrets);
-    let pointed: Vec<PathBuf> = pointers.iter().flat_map(|it| it.repositories.iter().cloned()).collect();
-    for grant in grants {
-        let obeyed = git::Obeyed::below(&grant.base, &pointed).map_err(|error| not_held(&grant, error))?;
-        let git::Obeyed { mut paths, listed, unseen } = obeyed;
-        protected.listed.extend(listed.iter().map(|path| grant.base.join(path)));
-        let unseen = unseen.iter().map(|path| Gap { path: grant.base.join(path), why: Why::Unseen });
-        protected.gaps.extend(unseen);
-        if workspace.is_some_and(|workspace| grant.base == workspace.path) {
-            paths.extend(parts.policy.protect.iter().map(|path| grant.below(path).to_owned()));
-        }
-        let walks = paths.iter().map(|path| Walk::new(&grant.base, &grant.base, path, 0)).collect();
-        let others = protected.watches.len();
-        protect_below(view, &grant, walks, &mut protected)?;
-        for way in ways() {
-            let mut walk = Walk::new(&grant.base, &way.from, &way.to, 0);
-            protect_way(view, &grant, &mut walk, &mut protected)?;
-        }
-        let of_grant = protected.watches.iter_mut().skip(others);
-        watch::hold(of_grant, &grant.base, grant.identity).map_err(|error| not_held(&grant, error))?;
+    let grants = Grants::of(view);
+    let obeyed = grants.obeyed()?;
+    let unseen = obeyed.unseen.into_iter().map(|path| Gap { path, why: Why::Unseen });
+    let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
+    let of_policy = workspace
+        .into_iter()
+        .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)));
+    let walks = obeyed.paths.into_iter().chain(of_policy).map(|way| Walk::new(&grants.bases, &way, 0));
+    protect_all(view, &grants, walks.collect(), &mut protected)?;
+    for way in secrets {
+        protect_way(view, &grants, &mut Walk::new(&grants.bases, way, 0), &mut protected)?;
     }
+    grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
 }
 
-/// Where git is led from each grant.
-fn pointers(grants: &[Grant]) -> Result<Vec<Pointers>, Error> {
-    let of = |grant: &Grant| {
-        Pointers::of(&grant.base).map_err(|source| {
-            let (path, remedy) = (grant.base.join(".git"), of_call(&source).map(str::to_owned));
-            Error::Grant { what: "repository that git is led to by", path, source, remedy }
-        })
-    };
-    grants.iter().map(of).collect()
-}
-
-fn not_held(grant: &Grant, source: io::Error) -> Error {
-    let remedy = match source.raw_os_error() {
-        Some(libc::ESTALE) => Some("run again: it was being exchanged while the sandbox was prepared"),
-        _ => of_call(&source),
-    };
-    let (path, remedy) = (grant.base.clone(), remedy.map(str::to_owned));
-    Error::Grant { what: "writable grant", path, source, remedy }
-}
-
-fn writable_directories(view: &View) -> Vec<Grant> {
-    let grant = |(target, source): (&Path, &Source)| Grant {
-        target: target.to_owned(),
-        base: source.path.clone(),
-        identity: source.identity,
-    };
-    view.writable_directories().map(grant).collect()
-}
-
 /// Protects what each walk leads to, and then what the links in it lead to, and so on.
-fn protect_below<'g>(
+fn protect_all<'g>(
     view: &mut View,
-    grant: &'g Grant,
+    grants: &'g Grants,
     mut walks: VecDeque<Walk<'g>>,
     protected: &mut Protected,
 ) -> Result<(), Error> {
     // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
     let mut fewest: BTreeMap<PathBuf, u32> = BTreeMap::new();
     while let Some(mut walk) = walks.pop_front() {
-        let Some(thing) = protect_one(view, grant, &mut walk, protected)? else { continue };
+        let Some(thing) = protect_one(view, grants, &mut walk, protected)? else { continue };
         if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
-            let links = links_in(grant, &thing, walk.links()).unwrap_or_else(|_| {
+            let links = links_in(grants, &thing, walk.links()).unwrap_or_else(|_| {
                 protected.gaps.push(Gap { path: thing.clone(), why: Why::Unseen });
                 Vec::new()
             });
@@ -184,11 +125,11 @@ fn protect_below<'g>(
 /// Walks to the end, and binds what is there over itself, read-only, wherever it is shown. Says what that is.
 fn protect_one(
     view: &mut View,
-    grant: &Grant,
+    grants: &Grants,
     walk: &mut Walk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<PathBuf>, Error> {
-    let Some((at, metadata)) = protect_way(view, grant, walk, protected)? else { return Ok(None) };
+    let Some((at, metadata)) = protect_way(view, grants, walk, protected)? else { return Ok(None) };
     let linked = other_names(&at, &metadata).map(|path| Gap { path, why: Why::Linked });
     protected.gaps.extend(linked);
     bind_everywhere(view, &at)?;
@@ -198,20 +139,21 @@ fn protect_one(
 /// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
 fn protect_way(
     view: &mut View,
-    grant: &Grant,
+    grants: &Grants,
     walk: &mut Walk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
-    while let Some(met) = walk.go_on(|path| grant.covers(view, path))? {
+    while let Some(met) = walk.go_on(|path| grants.cover(view, path))? {
         match met {
             Met::Link { at, to } => {
-                let below = grant.below(&at);
-                protected.watches.push(Watch::new(&grant.base, below, below, Expected::Link(to)));
+                let watch =
+                    grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
+                protected.watches.extend(watch);
                 pin_everywhere(view, &at)?;
             }
             Met::Up { at } => pin_everywhere(view, &at)?,
             Met::Nothing { first, path } => {
-                protected.watches.push(watch_absent(grant, &path, &first));
+                protected.watches.extend(watch_absent(grants, &path, &first));
                 pin_everywhere(view, &first)?;
                 return Ok(None);
             }
@@ -222,11 +164,12 @@ fn protect_way(
 }
 
 /// The whole path is what must not appear, not only its first missing part.
-fn watch_absent(grant: &Grant, path: &Path, first: &Path) -> Watch {
-    let (path, first) = (grant.below(path), grant.below(first));
+fn watch_absent(grants: &Grants, path: &Path, first: &Path) -> Option<Watch> {
+    let (base, first) = grants.split(first)?;
+    let path = lexical::below(path, base)?;
     let repository = is_new_repository(path, first);
     let expected = if repository { Expected::NoRepository } else { Expected::Absent };
-    Watch::new(&grant.base, path, first, expected)
+    Some(Watch::new(base, path, first, expected))
 }
 
 /// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
@@ -234,7 +177,7 @@ fn watch_absent(grant: &Grant, path: &Path, first: &Path) -> Watch {
 ///
 /// # Errors
 /// It cannot be looked at.
-fn links_in<'g>(grant: &'g Grant, thing: &Path, links: u32) -> io::Result<Vec<Walk<'g>>> {
+fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32) -> io::Result<Vec<Walk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -243,30 +186,25 @@ fn links_in<'g>(grant: &'g Grant, thing: &Path, links: u32) -> io::Result<Vec<Wa
     for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
-            walks.push(Walk::new(&grant.base, thing, &fs::read_link(entry.path())?, links + 1));
+            let way = Way::new(thing, fs::read_link(entry.path())?);
+            walks.push(Walk::new(&grants.bases, &way, links + 1));
         }
     }
     Ok(walks)
 }
 
-fn is_cover(node: &Node) -> bool {
-    matches!(node, Node::Cover | Node::CoverFile)
-}
-
-/// Pins the way to the host's `path` in every place where it is shown.
+/// Pins the way to the host's `path` in every place where it is seen.
 fn pin_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
-    view.shown_at(path).iter().try_for_each(|place| pin::way_to(view, place))
+    seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
 }
 
-/// Binds the host's `path` over itself, read-only, in every place where it is shown.
+/// Binds the host's `path` over itself, read-only, in every place where it is seen.
 fn bind_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
     let source = pin::exact(path)?;
-    for place in view.shown_at(path) {
+    for place in seen_at(view, path) {
         pin::way_to(view, &place)?;
-        if view.get(&place).is_none_or(|place| !is_cover(&place.node)) {
-            let node = Node::Bind { source: source.clone(), access: Access::Read };
-            view.wall("protected path", &place, node, Protection::ProtectedPaths);
-        }
+        let node = Node::Bind { source: source.clone(), access: Access::Read };
+        view.wall("protected path", &place, node, Protection::ProtectedPaths);
     }
     Ok(())
 }

@@ -10,12 +10,11 @@ use std::{
 
 use super::{
     Parts,
-    git::Way,
     lexical::is_within,
     pin,
     source::{Kind, Source},
     view::{Node, View},
-    walk,
+    walk::{self, Way},
 };
 use crate::{
     Error,
@@ -126,7 +125,7 @@ fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), E
     for path in of_homes.chain(of_system) {
         let Some(secret) = look(view, parts, &path)? else { continue };
         if secret.path != path {
-            ways.push(Way { from: "/".into(), to: path });
+            ways.push(Way::new(Path::new("/"), path));
         }
         secrets.push(secret);
     }

@@ -3,12 +3,62 @@
 //! By the text alone it cannot be told: up from a link is up from where the link leads.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     fs::{self, Metadata},
     path::{Component, Path, PathBuf},
 };
 
+use super::lexical;
 use crate::{Error, host::MOST_LINKS};
+
+/// A path as it is written, and the directory without links that it is meant from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Way {
+    pub(super) from: PathBuf,
+    pub(super) to: PathBuf,
+}
+
+impl Way {
+    pub(super) fn new(from: &Path, to: impl Into<PathBuf>) -> Self {
+        Self { from: from.to_owned(), to: to.into() }
+    }
+
+    /// The way to `name` in the directory that this one leads to.
+    pub(super) fn join(&self, name: impl AsRef<Path>) -> Self {
+        Self { from: self.from.clone(), to: self.to.join(name) }
+    }
+
+    /// Where it leads, as it is written.
+    pub(super) fn path(&self) -> PathBuf {
+        self.from.join(&self.to)
+    }
+}
+
+/// Directories of the host, without links: walks tell of what lies below one.
+#[derive(Debug)]
+pub(super) struct Bases(HashSet<OsString>);
+
+impl Bases {
+    pub(super) fn new(directories: impl IntoIterator<Item = PathBuf>) -> Self {
+        Self(directories.into_iter().map(PathBuf::into_os_string).collect())
+    }
+
+    /// The nearest one around the host's `path`, which is absolute, and not that one itself.
+    pub(super) fn around<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        lexical::ancestors(path).skip(1).find(|above| self.0.contains(above.as_os_str()))
+    }
+
+    /// Whether `path` is one, or lies below one or above.
+    pub(super) fn touch(&self, path: &Path) -> bool {
+        self.hold(path) || self.0.iter().any(|base| lexical::is_within(Path::new(base), path))
+    }
+
+    /// Whether `path` is one, or lies below one.
+    fn hold(&self, path: &Path) -> bool {
+        self.0.contains(path.as_os_str()) || self.around(path).is_some()
+    }
+}
 
 /// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.
 #[derive(Debug)]
@@ -23,10 +73,10 @@ pub(super) enum Met {
     Nothing { first: PathBuf, path: PathBuf },
 }
 
-/// A walk to what a path leads to, of which only what lies below `base` is told.
+/// A walk to what a path leads to, of which only what lies below one of `bases` is told.
 #[derive(Debug)]
 pub(super) struct Walk<'b> {
-    base: &'b Path,
+    bases: &'b Bases,
     /// As far as it went: no link in it, and no `..`.
     here: PathBuf,
     /// The parts to come, the next one last.
@@ -42,8 +92,8 @@ pub(super) struct Walk<'b> {
 /// # Errors
 /// Where it is not allowed to look.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let root = Path::new("/");
-    let mut walk = Walk { what, ..Walk::new(root, root, path.strip_prefix(root).unwrap_or(path), 0) };
+    let root = Bases::new([PathBuf::from("/")]);
+    let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), 0) };
     let mut places = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
         match met {
@@ -58,10 +108,9 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
 }
 
 impl<'b> Walk<'b> {
-    /// To a protected path, from the directory `from`, which has no link in it, along `path`, after `links` links on the way
-    /// there.
-    pub(super) fn new(base: &'b Path, from: &Path, path: &Path, links: u32) -> Self {
-        Self { base, here: from.to_owned(), rest: reversed(path), links, what: "protected path" }
+    /// To a protected path along `way`, after `links` links on the way there.
+    pub(super) fn new(bases: &'b Bases, way: &Way, links: u32) -> Self {
+        Self { bases, here: way.from.clone(), rest: reversed(&way.to), links, what: "protected path" }
     }
 
     /// Links that were followed, those before the walk included.
@@ -69,11 +118,11 @@ impl<'b> Walk<'b> {
         self.links
     }
 
-    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the base, under what is
+    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the bases, under what is
     /// covered, or through too many links.
     ///
     /// # Errors
-    /// Where it is not allowed to look below the base.
+    /// Where it is not allowed to look below a base.
     pub(super) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<Met>, Error> {
         while self.links <= MOST_LINKS {
             match self.rest.pop() {
@@ -85,7 +134,7 @@ impl<'b> Walk<'b> {
                 // The last step was one up, or there was none.
                 None => {}
             }
-            if self.is_below_base() && is_covered(&self.here) {
+            if self.is_told() && is_covered(&self.here) {
                 return Ok(None);
             }
             let Some(metadata) = self.look()? else { return Ok(self.nothing()) };
@@ -95,23 +144,23 @@ impl<'b> Walk<'b> {
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
                 let at = self.here.clone();
-                return Ok(self.is_below_base().then_some(Met::Thing { at, metadata }));
+                return Ok(self.is_told().then_some(Met::Thing { at, metadata }));
             }
         }
         Ok(None)
     }
 
-    /// The base itself is granted by name, so nothing is told of it.
-    fn is_below_base(&self) -> bool {
-        self.here != self.base && self.here.starts_with(self.base)
+    /// A base itself is granted by name, so nothing is told of it, unless it lies below another.
+    fn is_told(&self) -> bool {
+        self.bases.around(&self.here).is_some()
     }
 
-    /// What is here; `None` where nothing is. Below the base, not being allowed to look is not nothing.
+    /// What is here; `None` where nothing is. Below a base, not being allowed to look is not nothing.
     fn look(&self) -> Result<Option<Metadata>, Error> {
         match fs::symlink_metadata(&self.here) {
             Ok(metadata) => Ok(Some(metadata)),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
-            Err(_) if !self.is_below_base() => Ok(None),
+            Err(_) if !self.is_told() => Ok(None),
             Err(source) => Err(Error::Grant {
                 what: self.what,
                 path: self.here.clone(),
@@ -122,7 +171,7 @@ impl<'b> Walk<'b> {
     }
 
     fn step_up(&mut self) -> Option<Met> {
-        let up = self.is_below_base().then(|| Met::Up { at: self.here.join("..") });
+        let up = self.is_told().then(|| Met::Up { at: self.here.join("..") });
         self.here.pop();
         up
     }
@@ -132,7 +181,7 @@ impl<'b> Walk<'b> {
         let to = fs::read_link(&self.here).unwrap_or_default();
         self.rest.extend(reversed(&to));
         self.links += 1;
-        let link = self.is_below_base().then(|| Met::Link { at: self.here.clone(), to });
+        let link = self.is_told().then(|| Met::Link { at: self.here.clone(), to });
         self.here.pop();
         link
     }
@@ -141,7 +190,7 @@ impl<'b> Walk<'b> {
     fn nothing(&self) -> Option<Met> {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
-        self.is_below_base().then(|| Met::Nothing { first: self.here.clone(), path })
+        self.is_told().then(|| Met::Nothing { first: self.here.clone(), path })
     }
 }
 
@@ -201,7 +250,8 @@ mod tests {
 
     /// The end of the walk along `path`, and the links on the way.
     fn end(base: &Path, path: &str) -> (Option<Met>, Vec<PathBuf>) {
-        let mut walk = Walk::new(base, base, Path::new(path), 0);
+        let bases = Bases::new([base.to_owned()]);
+        let mut walk = Walk::new(&bases, &Way::new(base, path), 0);
         let mut links = Vec::new();
         loop {
             match walk.go_on(|_| false).expect("everything may be looked at") {

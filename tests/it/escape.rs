@@ -9,6 +9,7 @@
 //! | `grants` | writing what is read-only, undoing the mounts, swapping what is granted |
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
+//! | `git` | ways around what git obeys |
 //! | `undone` | keeping what is undone afterwards from being undone |
 //! | `moved` | leading what undoes to what is somebody else's |
 //! | `secrets` | what is masked |
@@ -28,6 +29,7 @@ use super::support::{self, attempt, payload_path};
 
 mod closed;
 mod found;
+mod git;
 mod grants;
 mod helper;
 mod kernel;

@@ -7,11 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    is_repository,
-    obeyed::{OBEYED, Obeyed},
-    read_small, unless_absent,
-};
+use nix::unistd::{AccessFlags, access};
+
+use super::{is_repository, names::names, obeyed::OBEYED, read_followed, read_small, unless_absent};
 
 /// What git obeys in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
@@ -27,7 +25,7 @@ const SIGNS: &[&str] = &["HEAD", "config"];
 /// anywhere.
 const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
-/// Entries of a part that are looked at, those of repositories in it aside.
+/// Entries of a part that are looked at, those of repositories in it aside; and repositories.
 pub(super) const MOST_ENTRIES: usize = 2000;
 
 /// Entries of repositories in a part that are looked at.
@@ -42,11 +40,20 @@ pub(super) enum Holds {
     Submodules,
 }
 
-/// A look at a part of a repository below `base`, which the paths are relative to.
-struct Look<'b> {
-    base: &'b Path,
-    obeyed: Obeyed,
-    repositories: Vec<PathBuf>,
+/// What was found in a part of a repository. Paths are relative to that.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// What git obeys.
+    pub(super) paths: BTreeSet<PathBuf>,
+    /// Directories, there or not, in which others of git's are put.
+    pub(super) listed: BTreeSet<PathBuf>,
+}
+
+/// A look at a part of a repository.
+struct Look<'r> {
+    repository: &'r Path,
+    found: Found,
+    repositories: BTreeSet<PathBuf>,
     /// What would make repositories of the directories around repositories.
     signs: BTreeSet<PathBuf>,
     directories: Vec<Directory>,
@@ -75,37 +82,46 @@ impl Directory {
     }
 }
 
-/// What git obeys in a part of a repository below `base`. Submodules have worktrees and submodules too, and worktrees have
+/// What git obeys in the part `name` of a repository. Submodules have worktrees and submodules too, and worktrees have
 /// submodules of their own.
 ///
 /// # Errors
 /// Something cannot be looked at, or there is too much.
-pub(super) fn obeyed_in(base: &Path, part: &Path, holds: Holds) -> io::Result<Obeyed> {
+pub(super) fn obeyed_in(repository: &Path, name: &str, holds: Holds) -> io::Result<Found> {
     let mut look = Look {
-        base,
-        obeyed: Obeyed::default(),
-        repositories: Vec::new(),
+        repository,
+        found: Found::default(),
+        repositories: BTreeSet::new(),
         signs: BTreeSet::new(),
-        directories: vec![Directory::new(part.to_owned(), holds)],
+        directories: vec![Directory::new(PathBuf::from(name), holds)],
     };
+    if matches!(holds, Holds::Submodules) {
+        look.named(Path::new(""), Path::new(name))?;
+    }
     let (mut entries, mut of_repositories) = (MOST_ENTRIES, MOST_OF_REPOSITORIES);
     while let Some(directory) = look.directories.pop() {
-        let left = if directory.is_repository { &mut of_repositories } else { &mut entries };
-        look.directory(&directory, left)?;
-        look.obeyed.listed.push(directory.path);
+        // What has a name in the config may be found a second time.
+        if look.found.listed.insert(directory.path.clone()) {
+            let left = if directory.is_repository { &mut of_repositories } else { &mut entries };
+            look.directory(&directory, left)?;
+        }
     }
     // A submodule may have such a name too, or lie in one that has.
-    let Look { mut obeyed, mut signs, repositories, .. } = look;
+    let Look { mut found, mut signs, repositories, .. } = look;
     for way in repositories.iter().flat_map(|repository| repository.ancestors()) {
         signs.remove(way);
     }
-    obeyed.paths.extend(signs);
-    Ok(obeyed)
+    found.paths.extend(signs);
+    Ok(found)
 }
 
 impl Look<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        self.repository.join(path)
+    }
+
     fn directory(&mut self, directory: &Directory, left: &mut usize) -> io::Result<()> {
-        for entry in unless_absent(fs::read_dir(self.base.join(&directory.path)))?.into_iter().flatten() {
+        for entry in unless_absent(fs::read_dir(self.at(&directory.path)))?.into_iter().flatten() {
             let entry = entry?;
             *left = left.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
             if directory.passes_over(&entry.file_name()) {
@@ -114,8 +130,10 @@ impl Look<'_> {
             let (path, kind) = (directory.path.join(entry.file_name()), entry.file_type()?);
             match directory.holds {
                 Holds::Worktrees => {
-                    self.obeyed.paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| path.join(name)));
-                    self.directories.push(Directory::new(path.join("modules"), Holds::Submodules));
+                    self.found.paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| path.join(name)));
+                    // They have the config of their repository.
+                    let around = directory.path.parent().unwrap_or(Path::new("")).to_owned();
+                    self.submodules_of(&around, path.join("modules"))?;
                 }
                 Holds::Submodules if kind.is_dir() => self.submodule(path, directory.within)?,
                 // Where it leads is followed by git, and by nobody here.
@@ -128,20 +146,52 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// Has the submodules looked at that lie in `modules`, of a repository with its config in `around`.
+    fn submodules_of(&mut self, around: &Path, modules: PathBuf) -> io::Result<()> {
+        self.named(around, &modules)?;
+        self.directories.push(Directory::new(modules, Holds::Submodules));
+        Ok(())
+    }
+
+    /// Takes those that are there of the submodules that the config in `around` names. Whatever lies around one, it is one.
+    fn named(&mut self, around: &Path, modules: &Path) -> io::Result<()> {
+        let config = unless_absent(read_followed(&self.at(&around.join("config"))))?.flatten();
+        for name in names(&config.unwrap_or_default()) {
+            let path = modules.join(&name);
+            let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != modules).collect();
+            way.reverse();
+            // What is missing on the way may yet be made.
+            let mut is_there = true;
+            for at in &way {
+                match unless_absent(fs::symlink_metadata(self.at(at)))? {
+                    Some(there) if there.is_symlink() => return Err(io::ErrorKind::NotADirectory.into()),
+                    there => is_there &= there.is_some_and(|there| there.is_dir()),
+                }
+            }
+            if is_there {
+                self.submodule(path.clone(), way.len() - 1)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes what git obeys in the repository of a submodule, if it is one, or would be again if somebody put back what he took
     /// away: its config stays, because it is protected. Others can lie in it only while git takes it for none.
     fn submodule(&mut self, path: PathBuf, within: usize) -> io::Result<()> {
-        let at = self.base.join(&path);
-        let is_like_one = is_repository(&at);
-        if is_like_one || is_file(&at.join("config"))? {
-            self.obeyed.paths.extend(OBEYED.iter().map(|name| path.join(name)));
+        let at = self.at(&path);
+        let is_new = !self.repositories.contains(&path);
+        if is_new && (is_repository(&at) || is_file(&at.join("config"))?) {
+            if self.repositories.len() == MOST_ENTRIES {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            self.repositories.insert(path.clone());
+            self.found.paths.extend(OBEYED.iter().map(|name| path.join(name)));
             let around = path.ancestors().skip(1).take(within);
             self.signs.extend(around.flat_map(|around| SIGNS.iter().map(|sign| around.join(sign))));
-            let part = |(name, holds)| Directory::new(path.join(name), holds);
-            self.directories.extend(PARTS.map(part));
-            self.repositories.push(path.clone());
+            self.directories.push(Directory::new(path.join("worktrees"), Holds::Worktrees));
+            self.submodules_of(&path, path.join("modules"))?;
         }
-        let is_repository = is_like_one && has_head(&at)?;
+        let is_repository = is_surely_repository(&at)?;
         let within = if is_repository { 0 } else { within + 1 };
         self.directories.push(Directory { path, holds: Holds::Submodules, within, is_repository });
         Ok(())
@@ -153,13 +203,19 @@ fn is_file(path: &Path) -> io::Result<bool> {
     Ok(unless_absent(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
 }
 
-/// Whether git takes its `HEAD` for one: a branch's name, or an object's.
+/// Whether every git takes it for a repository, and so puts no submodule into it: it is as git makes one.
+fn is_surely_repository(path: &Path) -> io::Result<bool> {
+    let has = |name: &str| {
+        let at = path.join(name);
+        fs::symlink_metadata(&at).is_ok_and(|it| it.is_dir()) && access(&at, AccessFlags::X_OK).is_ok()
+    };
+    let is_own = unless_absent(fs::symlink_metadata(path.join("commondir")))?.is_none();
+    Ok(is_own && has("objects") && has("refs") && has_head(path)?)
+}
+
+/// Whether its `HEAD` is as git writes one: with a branch's name, or with an object's.
 fn has_head(repository: &Path) -> io::Result<bool> {
-    let head = repository.join("HEAD");
-    if let Ok(link) = fs::read_link(&head) {
-        return Ok(link.starts_with("refs"));
-    }
-    let text = read_small(&head)?.unwrap_or_default();
-    let name = text.get(..40).is_some_and(|name| name.iter().all(u8::is_ascii_hexdigit));
-    Ok(name || text.strip_prefix(b"ref:").is_some_and(|branch| branch.trim_ascii().starts_with(b"refs/")))
+    let text = read_small(&repository.join("HEAD"))?.unwrap_or_default();
+    let has_object = text.get(..40).is_some_and(|name| name.iter().all(u8::is_ascii_hexdigit));
+    Ok(has_object || text.starts_with(b"ref: refs/"))
 }

@@ -1,0 +1,289 @@
+//! What is found to be obeyed, in directories made for it.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::{super::parts::MOST_ENTRIES, *};
+
+/// A directory with these empty files, and directories where the name ends with `/`, below `.git`.
+fn with(names: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for name in names {
+        let path = dir.path().join(".git").join(name);
+        fs::create_dir_all(path.parent().expect("the repository")).expect("a directory");
+        match name.ends_with('/') {
+            true => fs::create_dir_all(path).expect("a directory"),
+            false => fs::write(path, "").expect("a file"),
+        }
+    }
+    dir
+}
+
+/// What is obeyed below a directory. Paths are relative to it, where they lie in it.
+#[derive(Debug)]
+struct Below {
+    paths: Vec<PathBuf>,
+    listed: Vec<PathBuf>,
+    unseen: Vec<PathBuf>,
+}
+
+fn obeyed(base: &Path) -> Below {
+    obeyed_beside(base, base)
+}
+
+/// The same where commands may write in another directory.
+fn obeyed_beside(base: &Path, writable: &Path) -> Below {
+    let real = |path: &Path| fs::canonicalize(path).expect("its name");
+    let (base, writable) = (real(base), real(writable));
+    let mut obeyed = Obeyed::default();
+    obeyed.take(&base, &Bases::new([writable])).expect("no shortage");
+    let below = |path: &Path| {
+        let around = path.parent().and_then(|around| fs::canonicalize(around).ok());
+        let path = around.map_or(path.to_owned(), |around| around.join(path.file_name().expect("a name")));
+        path.strip_prefix(&base).unwrap_or(&path).to_owned()
+    };
+    let mut paths: Vec<PathBuf> = obeyed.paths.iter().map(|way| below(&way.path())).collect();
+    paths.sort();
+    paths.dedup();
+    Below {
+        paths,
+        listed: obeyed.listed.iter().map(|path| below(path)).collect(),
+        unseen: obeyed.unseen.iter().map(|path| below(path)).collect(),
+    }
+}
+
+fn has(paths: &[PathBuf], path: &str) -> bool {
+    paths.contains(&Path::new(".git").join(path))
+}
+
+#[test]
+fn too_many_directories_are_protected_as_one() {
+    for (below, deepest) in [("worktrees", "commondir"), ("modules", "config")] {
+        let one = ["0/objects/", "0/refs/", "0/HEAD"].map(|name| format!("{below}/{name}"));
+        let dir = with(&one.each_ref().map(String::as_str));
+        let deepest = format!("{below}/0/{deepest}");
+        let found = obeyed(dir.path());
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        for number in 1..=MOST_ENTRIES {
+            fs::write(dir.path().join(".git").join(below).join(number.to_string()), "").expect("an entry");
+        }
+        let found = obeyed(dir.path());
+        assert!(has(&found.paths, below) && !has(&found.paths, &deepest) && has(&found.unseen, below));
+    }
+}
+
+#[test]
+fn what_cannot_be_looked_at_is_protected_as_a_whole() {
+    if nix::unistd::geteuid().is_root() {
+        return;
+    }
+    for (below, closed) in [("worktrees", "worktrees"), ("modules", "modules"), ("modules", "modules/sub")] {
+        for mode in [0, 0o300, 0o400] {
+            let dir = with(&[&format!("{closed}/x/")]);
+            let closed = dir.path().join(".git").join(closed);
+            let set = |mode| fs::set_permissions(&closed, fs::Permissions::from_mode(mode)).expect("ours");
+            set(mode);
+            let found = obeyed(dir.path());
+            set(0o700);
+            assert!(has(&found.unseen, below) && has(&found.paths, below), "{below} {mode:o}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_submodule_without_head_is_still_one() {
+    let dir = with(&["modules/sub/objects/", "modules/sub/refs/"]);
+    fs::write(dir.path().join(".git/modules/sub/config"), "[core]\n\trepositoryFormatVersion = 0\n")
+        .expect("a file");
+    assert!(has(&obeyed(dir.path()).paths, "modules/sub/hooks"));
+    fs::create_dir_all(dir.path().join("bare/info")).expect("a directory");
+    fs::rename(dir.path().join(".git/modules/sub/config"), dir.path().join("bare/config")).expect("renamed");
+    assert!(obeyed(&dir.path().join("bare")).paths.contains(&"hooks".into()));
+}
+
+#[test]
+fn a_directory_of_submodules_cannot_be_made_one() {
+    let dir = with(&["modules/tools/sub/objects/", "modules/tools/sub/refs/", "modules/tools/sub/HEAD"]);
+    let found = obeyed(dir.path());
+    for path in ["modules/tools/config", "modules/tools/HEAD", "modules/tools/sub/config"] {
+        assert!(has(&found.paths, path), "{path}: {found:?}");
+    }
+    assert!(!has(&found.paths, "modules/tools/hooks"));
+    let dir =
+        with(&["modules/tools/config/objects/", "modules/tools/config/refs/", "modules/tools/config/HEAD"]);
+    assert!(!has(&obeyed(dir.path()).paths, "modules/tools/config"), "it is a submodule");
+    assert!(!has(&obeyed(with(&["modules/new/"]).path()).paths, "modules/new/config"), "it may become one");
+    for path in ["worktrees", "modules", "modules/tools", "modules/tools/sub/modules"] {
+        assert!(has(&found.listed, path), "{path}: {found:?}");
+    }
+}
+
+/// As somebody can lay it around those that are there, or while the user adds them.
+#[test]
+fn what_only_looks_like_a_repository_hides_none() {
+    let sub = ["modules/tools/sub/objects/", "modules/tools/sub/refs/", "modules/tools/sub/HEAD"];
+    for around in [
+        &["modules/tools/config"][..],
+        &["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"],
+        &["modules/tools/HEAD/", "modules/tools/config/"],
+    ] {
+        let names: Vec<&str> = sub.iter().chain(around).copied().collect();
+        let found = obeyed(with(&names).path());
+        for path in ["modules/tools/sub/config", "modules/tools/HEAD", "modules/tools/config"] {
+            assert!(has(&found.paths, path), "{around:?}, {path}: {found:?}");
+        }
+    }
+    let hooks = ["modules/tools/hooks/objects/", "modules/tools/hooks/refs/", "modules/tools/hooks/HEAD"];
+    let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
+    let dir = with(&[hooks, around].concat());
+    assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"));
+    fs::write(dir.path().join(".git/modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
+    assert!(!has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "git would not make that");
+    fs::create_dir(dir.path().join("elsewhere")).expect("a directory");
+    symlink("../../elsewhere", dir.path().join(".git/modules/link")).expect("a link");
+    assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
+}
+
+#[test]
+fn whatever_its_config_says_a_submodule_is_one() {
+    let dir = with(&["modules/sub/", "modules/sub/config"]);
+    assert!(has(&obeyed(dir.path()).paths, "modules/sub/hooks"));
+}
+
+/// As for a directory of worktrees beside their repository, or one that was made by `--separate-git-dir`.
+#[test]
+fn a_repository_that_git_is_pointed_to_is_one() {
+    let dir = with(&[]);
+    let at = |name: &str| dir.path().join(name);
+    for name in ["bare/worktrees/main", "bare/modules/sub/objects", "bare/modules/sub/refs"] {
+        fs::create_dir_all(at(name)).expect("a directory");
+    }
+    fs::write(at("bare/modules/sub/HEAD"), "").expect("a file");
+    fs::write(at("bare/worktrees/main/commondir"), "../..\n").expect("a file");
+    fs::write(at(".git"), "gitdir: ./bare\n").expect("a file");
+    let of_pointer = obeyed(dir.path()).paths;
+    for path in ["bare/hooks", "bare/config", "bare/modules/sub/config", "bare/worktrees/main/commondir"] {
+        assert!(of_pointer.contains(&path.into()), "{path}: {of_pointer:?}");
+    }
+    fs::write(at(".git"), format!("gitdir: {}\n", at("bare/worktrees/main").display())).expect("a file");
+    let of_worktree = obeyed(dir.path()).paths;
+    assert!(of_worktree.contains(&"bare/hooks".into()), "{of_worktree:?}");
+    let elsewhere = tempfile::tempdir().expect("a temporary directory");
+    assert_eq!(obeyed(elsewhere.path()).paths.len(), OBEYED.len(), "it lies elsewhere");
+}
+
+#[test]
+fn git_is_followed_along_links() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    for name in ["w", "main/objects", "main/refs", "tree"] {
+        fs::create_dir_all(at(name)).expect("a directory");
+    }
+    symlink("../main", at("w/.git")).expect("a link");
+    let real = fs::canonicalize(dir.path()).expect("its name");
+    let leads = |to: &str| obeyed_beside(&at("w"), dir.path()).paths.contains(&real.join(to));
+    assert!(leads("main/config") && leads("main/hooks"), "a link to a repository");
+    // To a pointer, which is meant from where the link lies; and what says where the config is, a link too.
+    fs::remove_file(at("w/.git")).expect("removed");
+    fs::write(at("pointer"), "gitdir: ../tree\n").expect("a file");
+    symlink("../pointer", at("w/.git")).expect("a link");
+    fs::write(at("common"), "../main\n").expect("a file");
+    symlink("../common", at("tree/commondir")).expect("a link");
+    assert!(leads("tree/config.worktree") && leads("main/config"));
+    // A directory too can have its config elsewhere.
+    fs::remove_file(at("w/.git")).expect("removed");
+    fs::create_dir(at("w/.git")).expect("a directory");
+    fs::write(at("w/.git/commondir"), "../../main\r\n").expect("a file");
+    assert!(leads("main/config"));
+}
+
+#[test]
+fn a_pointer_is_read_as_git_reads_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for name in ["main", " main", "main ", "main\t"] {
+        fs::create_dir(dir.path().join(name)).expect("a directory");
+        fs::write(dir.path().join(".git"), format!("gitdir: {name}\r\n")).expect("a file");
+        let paths = obeyed(dir.path()).paths;
+        assert!(paths.contains(&Path::new(name).join("config")), "{name:?}: {paths:?}");
+    }
+    for nowhere in ["gitdir: \n", "gitdir: \0main", &format!("gitdir: {}", "x".repeat(300)), "else"] {
+        fs::write(dir.path().join(".git"), nowhere).expect("a file");
+        assert_eq!(obeyed(dir.path()).paths.len(), OBEYED.len(), "{nowhere:?}");
+    }
+}
+
+#[test]
+fn the_way_to_what_cannot_be_looked_at_is_known() {
+    if nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir_all(dir.path().join("repos/main")).expect("a directory");
+    fs::write(dir.path().join(".git"), "gitdir: repos/main\n").expect("a file");
+    let set = |mode| fs::set_permissions(dir.path().join("repos"), fs::Permissions::from_mode(mode));
+    set(0).expect("ours");
+    let found = obeyed(dir.path());
+    set(0o700).expect("ours");
+    assert!(found.paths.contains(&"repos/main/hooks".into()), "{found:?}");
+}
+
+#[test]
+fn a_repository_is_one_around_a_part_of_it() {
+    let dir =
+        with(&["objects/", "refs/", "HEAD", "modules/sub/HEAD", "modules/sub/config", "worktrees/w/HEAD"]);
+    let at = |name: &str| dir.path().join(".git").join(name);
+    let found = obeyed(&at("modules"));
+    assert!(found.paths.contains(&"sub/config".into()), "{found:?}");
+    fs::write(at("worktrees/w/commondir"), "../..\n").expect("a file");
+    let found = obeyed(&at("worktrees/w"));
+    assert!(found.paths.contains(&"config.worktree".into()), "{found:?}");
+    assert!(found.paths.contains(&"commondir".into()), "{found:?}");
+}
+
+/// As somebody can lay it there before the user adds the submodule.
+#[test]
+fn a_submodule_is_found_by_its_name_whatever_lies_around_it() {
+    let sub = ["modules/tools/logs/objects/", "modules/tools/logs/refs/", "modules/tools/logs/HEAD"];
+    let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
+    let dir = with(&[&sub[..], &around[..]].concat());
+    let at = |name: &str| dir.path().join(".git").join(name);
+    let is_found = || has(&obeyed(dir.path()).paths, "modules/tools/logs/config");
+    let write = |head: &str| fs::write(at("modules/tools/HEAD"), head).expect("a file");
+    write("ref: refs/heads/x\n");
+    assert!(!is_found(), "git would not make that");
+    fs::write(at("modules/tools/commondir"), "/nonexistent").expect("a file");
+    assert!(is_found(), "it has its objects elsewhere");
+    fs::remove_file(at("modules/tools/commondir")).expect("removed");
+    write("ref:\x0crefs/heads/x\n");
+    assert!(is_found(), "no white space to git");
+    write("ref: refs/heads/x\n");
+    fs::write(at("config"), "[submodule \"tools/logs\"]\n\turl = x\n").expect("a file");
+    assert!(is_found(), "it has a name in the config");
+    fs::write(at("config"), "[submodule \"tools/logs\"]\n[submodule \"tools/later\"]\n").expect("a file");
+    assert!(is_found() && !has(&obeyed(dir.path()).paths, "modules/tools/later/config"), "it may be made");
+    fs::rename(at("modules/tools"), at("modules/elsewhere")).expect("renamed");
+    symlink("elsewhere", at("modules/tools")).expect("a link");
+    assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
+}
+
+#[test]
+fn too_many_repositories_are_protected_as_one() {
+    let dir = with(&["modules/sub/HEAD", "modules/sub/objects/", "modules/sub/refs/"]);
+    let sub = dir.path().join(".git/modules/sub");
+    fs::write(sub.join("HEAD"), "ref: refs/heads/main\n").expect("a file");
+    for number in 0..=MOST_ENTRIES {
+        fs::create_dir(sub.join(number.to_string())).expect("a directory");
+        fs::write(sub.join(number.to_string()).join("config"), "").expect("a file");
+    }
+    assert!(has(&obeyed(dir.path()).unseen, "modules"));
+}
+
+#[test]
+fn whoever_takes_away_its_head_leaves_a_repository() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("cfg"), "[Core]\n\tbare = true\n").expect("a file");
+    symlink("cfg", at("config")).expect("a link");
+    assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
+    fs::write(at("cfg"), "[server]\n\tport = 1\n").expect("a file");
+    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "any program has a config");
+}

@@ -1,0 +1,91 @@
+//! The writable grants, in which paths are protected.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::super::{git, lexical, source::Source, view::View, walk::Bases};
+use crate::{
+    Error,
+    host::remedy::of_call,
+    watch::{self, Watch},
+};
+
+/// A writable grant: its place in the sandbox, and the directory of the host.
+struct Grant {
+    target: PathBuf,
+    base: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+/// The writable grants. One directory may have several places.
+pub(super) struct Grants {
+    grants: Vec<Grant>,
+    pub(super) bases: Bases,
+}
+
+impl Grants {
+    pub(super) fn of(view: &View) -> Self {
+        let grant = |(target, source): (&Path, &Source)| Grant {
+            target: target.to_owned(),
+            base: source.path.clone(),
+            identity: source.identity,
+        };
+        let grants: Vec<Grant> = view.writable_directories().map(grant).collect();
+        let bases = Bases::new(grants.iter().map(|grant| grant.base.clone()));
+        Self { grants, bases }
+    }
+
+    /// The nearest grant around the host's `path`, and the part of the path that lies below it.
+    pub(super) fn split<'p>(&self, path: &'p Path) -> Option<(&'p Path, &'p Path)> {
+        let base = self.bases.around(path)?;
+        Some((base, lexical::below(path, base)?))
+    }
+
+    /// Whether there is a cover wherever the sandbox would see the host's `path`.
+    pub(super) fn cover(&self, view: &View, path: &Path) -> bool {
+        let Some((base, below)) = self.split(path) else { return false };
+        let mut targets = self.grants.iter().filter(|grant| grant.base == base).map(|grant| &grant.target);
+        // Most are seen there; elsewhere takes longer to find out.
+        targets.all(|target| view.is_covered(&target.join(below))) && seen_at(view, path).is_empty()
+    }
+
+    /// Holds what the watches begin at.
+    pub(super) fn hold(&self, watches: &mut [Watch]) -> Result<(), Error> {
+        for Grant { base, identity, .. } in &self.grants {
+            let of_grant = watches.iter_mut().filter(|watch| watch.is_in(base));
+            watch::hold(of_grant, base, *identity).map_err(|error| not_held(base, error))?;
+        }
+        Ok(())
+    }
+
+    /// What git obeys in all of them.
+    ///
+    /// # Errors
+    /// A shortage, by which it cannot be known.
+    pub(super) fn obeyed(&self) -> Result<git::Obeyed, Error> {
+        let mut obeyed = git::Obeyed::default();
+        for Grant { base, .. } in &self.grants {
+            obeyed.take(base, &self.bases).map_err(|error| not_held(base, error))?;
+        }
+        Ok(obeyed)
+    }
+}
+
+/// Every place where the sandbox sees the host's `path`, and nothing that lies nearer instead.
+pub(super) fn seen_at(view: &View, path: &Path) -> Vec<PathBuf> {
+    let mut places = view.shown_at(path);
+    places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
+    places
+}
+
+fn not_held(base: &Path, source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        Some(libc::ESTALE) => Some("run again: it was being exchanged while the sandbox was prepared"),
+        _ => of_call(&source),
+    };
+    let (path, remedy) = (base.to_owned(), remedy.map(str::to_owned));
+    Error::Grant { what: "writable grant", path, source, remedy }
+}
