@@ -64,7 +64,9 @@ impl RequestBuf {
             arguments.push(&c_string("argument", argument)?);
         }
         let mut environment = environment_with_room(wanted);
-        for (name, value) in wanted.environment {
+        // Of two variables of one name, getenv(3) takes the first.
+        let is_secret = |name: &OsString| wanted.secrets.iter().any(|(secret, _)| secret == name);
+        for (name, value) in wanted.environment.iter().filter(|(name, _)| !is_secret(name)) {
             environment.push(&variable(name, value)?);
         }
         for (name, secret) in wanted.secrets {

@@ -75,7 +75,7 @@ pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
         Err(Refusal::of(&destination, Reason::Limit))
     } else {
         proxy.gate.permit(destination).await.and_then(|permit| {
-            proxy.record_begin(&permit.destination, permit.reason)?;
+            proxy.record_begin(&permit.destination, permit.by.word())?;
             Ok(permit)
         })
     };
@@ -86,7 +86,7 @@ pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
 }
 
 async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal> {
-    let Permit { destination, route, reason } = permit;
+    let Permit { destination, route, by } = permit;
     let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(error.to_string()));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
@@ -107,7 +107,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
             (Stream::Unix(stream), early, None)
         }
     };
-    Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, reason) })
+    Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, by.word()) })
 }
 
 /// A plain connection for HTTP requests, to the destination or to the proxy before it; the address that answered.

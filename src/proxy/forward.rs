@@ -124,7 +124,7 @@ impl Origin {
     async fn connect(proxy: &Arc<Proxy>, permit: &super::gate::Permit) -> Result<Self, Refusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let passage = Passage::new(proxy, &destination, address, permit.reason);
+        let passage = Passage::new(proxy, &destination, address, permit.by.word());
         let metered = Metered::new(stream, Arc::clone(proxy), passage);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
     path::Path,
     sync::{Arc, OnceLock},
@@ -42,8 +42,30 @@ pub(crate) struct Gate {
 pub(super) struct Permit {
     pub(super) destination: Destination,
     pub(super) route: Route,
-    /// What let it pass: a word for the audit log.
-    pub(super) reason: &'static str,
+    /// What let it pass.
+    pub(super) by: By,
+}
+
+/// What lets a connection pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// The list of what is allowed.
+    List,
+    /// Whoever was asked.
+    Answer,
+    /// A proxy that is not ours, which has yet to decide.
+    Foreign,
+}
+
+impl By {
+    /// Its word in the audit log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::List => "allowed",
+            Self::Answer => "asked",
+            Self::Foreign => "foreign",
+        }
+    }
 }
 
 /// How it is reached.
@@ -103,41 +125,38 @@ impl Gate {
     /// Decides. Names are resolved once, here; only what was checked is dialled.
     pub(super) async fn permit(&self, destination: Destination) -> Result<Permit, Refusal> {
         if let Some(foreign) = &self.foreign {
-            return Ok(Permit { destination, route: Route::Foreign(Arc::clone(foreign)), reason: "foreign" });
+            let route = Route::Foreign(Arc::clone(foreign));
+            return Ok(Permit { destination, route, by: By::Foreign });
         }
-        let reason = self.listed(&destination).await?;
+        let by = self.listed(&destination).await?;
         let route = match &self.settings.way {
             Way::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
-                    self.check(address, &destination, reason)?;
+                    self.check(address, &destination, by)?;
                 }
                 Route::Upstream(upstream.clone())
             }
-            _ => Route::Direct(self.addresses(&destination, reason).await?),
+            _ => Route::Direct(self.addresses(&destination, by).await?),
         };
-        Ok(Permit { destination, route, reason })
+        Ok(Permit { destination, route, by })
     }
 
     /// What the lists say, or whoever is asked.
-    async fn listed(&self, destination: &Destination) -> Result<&'static str, Refusal> {
+    async fn listed(&self, destination: &Destination) -> Result<By, Refusal> {
         if let Some(rule) = self.settings.deny.find(destination) {
             return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
         }
         if self.settings.allow.find(destination).is_some() {
-            return Ok("allowed");
+            return Ok(By::List);
         }
         match self.ask.get() {
-            Some(ask) if ask.allows(destination).await => Ok("asked"),
+            Some(ask) if ask.allows(destination).await => Ok(By::Answer),
             _ => Err(Refusal::of(destination, Reason::NotAllowed)),
         }
     }
 
     /// The addresses of a destination that may be dialled.
-    async fn addresses(
-        &self,
-        destination: &Destination,
-        reason: &'static str,
-    ) -> Result<Vec<SocketAddr>, Refusal> {
+    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, Refusal> {
         let found = match &destination.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
@@ -148,7 +167,7 @@ impl Gate {
         let mut refused = None;
         let mut checked = Vec::with_capacity(found.len());
         for address in found {
-            match self.check(address, destination, reason) {
+            match self.check(address, destination, by) {
                 Ok(address) => checked.push(SocketAddr::new(address, destination.port)),
                 Err(refusal) => refused = Some(refusal),
             }
@@ -163,15 +182,17 @@ impl Gate {
     }
 
     /// One address, as it will be dialled.
-    fn check(&self, address: IpAddr, destination: &Destination, reason: &str) -> Result<IpAddr, Refusal> {
+    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, Refusal> {
         // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
         let address = address.to_canonical();
-        let here = Destination { host: Host::Address(address), port: destination.port };
-        if let Some(rule) = self.settings.deny.find(&here) {
-            return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+        for host in [address, reached(address)].map(Host::Address) {
+            let here = Destination { host, port: destination.port };
+            if let Some(rule) = self.settings.deny.find(&here) {
+                return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+            }
         }
         // Whoever was asked about this very address has seen it.
-        let was_named = reason == "asked" && matches!(destination.host, Host::Address(_));
+        let was_named = by == By::Answer && matches!(destination.host, Host::Address(_));
         let is_open = was_named
             || self.settings.addresses.iter().any(|network| network.contains(&address))
             || self.settings.allow.lists(address, destination.port);
@@ -183,6 +204,15 @@ impl Gate {
             Some(range) => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
             None => Ok(address),
         }
+    }
+}
+
+/// Where connect(2) to an address leads: to the unspecified one, to this host itself.
+fn reached(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        other => other,
     }
 }
 
@@ -221,7 +251,7 @@ mod tests {
 
     async fn word(gate: &Gate, destination: &str) -> &'static str {
         match gate.permit(Destination::parse(destination).expect("valid")).await {
-            Ok(permit) => permit.reason,
+            Ok(permit) => permit.by.word(),
             Err(refusal) => refusal.word(),
         }
     }
@@ -260,6 +290,17 @@ mod tests {
         assert_eq!(word(&listed, "127.0.0.1:8080").await, "allowed");
         assert_eq!(word(&listed, "127.0.0.1:8081").await, "not-allowed");
         assert_eq!(word(&gate(&[], &[], &[]), "1.1.1.1:443").await, "not-allowed");
+    }
+
+    #[tokio::test]
+    async fn the_unspecified_address_is_denied_as_loopback() {
+        let wide = ["0.0.0.0/0:*", "[::/0]:*"];
+        let denied = gate(&wide, &["127.0.0.0/8:*", "[::1]:*"], &[]);
+        for destination in ["0.0.0.0:80", "[::]:80", "[::ffff:0.0.0.0]:80", "127.0.0.1:80", "[::1]:80"] {
+            assert_eq!(word(&denied, destination).await, "denied", "{destination}");
+        }
+        assert_eq!(word(&gate(&wide, &[], &[]), "0.0.0.0:80").await, "allowed");
+        assert_eq!(word(&gate(&wide, &["0.0.0.0:*"], &[]), "127.0.0.1:80").await, "allowed");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ const NAMES: &[(&str, libc::c_long)] = table! {
     SYS_execve SYS_execveat SYS_fanotify_init SYS_fchdir SYS_fchmod SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fcntl
     SYS_finit_module SYS_flock SYS_fsconfig SYS_fsetxattr SYS_fsmount SYS_fsopen SYS_fspick SYS_ftruncate
     SYS_getdents64 SYS_getgroups SYS_init_module SYS_ioctl SYS_ioperm SYS_iopl SYS_io_uring_enter
-    SYS_io_uring_register SYS_io_uring_setup SYS_ioprio_set SYS_kexec_file_load SYS_kexec_load SYS_keyctl SYS_kill
+    SYS_io_setup SYS_io_uring_register SYS_io_uring_setup SYS_ioprio_set SYS_kexec_file_load SYS_kexec_load SYS_keyctl SYS_kill
     SYS_landlock_create_ruleset SYS_lchown SYS_link SYS_linkat SYS_listen SYS_lookup_dcookie SYS_memfd_create SYS_migrate_pages SYS_mkdir SYS_mkdirat SYS_mknod
     SYS_mknodat SYS_modify_ldt SYS_mount SYS_mount_setattr SYS_move_mount SYS_move_pages SYS_mq_open SYS_mq_unlink
     SYS_name_to_handle_at SYS_open SYS_openat SYS_openat2 SYS_open_by_handle_at SYS_open_tree SYS_perf_event_open

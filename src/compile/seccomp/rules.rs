@@ -1,13 +1,14 @@
 //! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
 //!
 //! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
-//! `umode_t` (`ioctl` request, socket options, `socket` family, `open` and `send` flags, every mode,
+//! `umode_t` (`ioctl` request, `fcntl` command, socket options, `socket` family, `open` and `send` flags, every mode,
 //! `personality`, and `clone` flags, of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
 //! `unsigned long`, so both words are looked at.
 //!
 //! prctl(2) has no rule: what it can give away needs a capability that nobody inside has, the rest binds
 //! only the caller and its children.
 
+mod ioctl;
 mod sockets;
 
 use libc::c_int;
@@ -52,37 +53,6 @@ const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)
 /// Kinds of node that give access to a device.
 const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
 
-/// What a terminal must not be asked to do: TIOCSTI and TIOCLINUX type into it, so what is outside the
-/// sandbox and reads it next would obey; TIOCCONS takes the console's output; TIOCSETD loads line
-/// disciplines, kernel modules with a long record of holes that only modem and serial-line tools use.
-const TERMINAL_TRICKS: &[u32] =
-    &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
-
-/// BTRFS_IOC_SNAP_CREATE and _V2, and BCH_IOCTL_SUBVOLUME_CREATE: a snapshot of what is shown has no mounts, so nothing in it is
-/// covered. It takes no more than to own what is copied.
-const SNAPSHOTS: &[u32] = &[0x4020_bc10, 0x5000_9401, 0x5000_9417];
-
-/// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
-const PAGE: u32 = 0xffff_ff00;
-const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
-
-/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and SIOCGSKNS
-/// (0x894c), which hands out a socket's network namespace. They take CAP_NET_ADMIN over the namespace of the socket, not
-/// of the caller: a command of root's without a user namespace has that over every user namespace that root made, so a
-/// socket passed to it would do. What only asks (SIOCGIF…) stays, but SIOCGIFBR (0x8940), which loads a module.
-const NETWORK_SETTINGS: &[u32] = &[
-    0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
-    0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982,
-    0x8983, 0x89b0,
-];
-/// Sixteen requests each: bonding, bridges, and what protocols and drivers have of their own, such as tunnels.
-const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
-/// Settings of wireless interfaces are even, what asks is odd (linux/wireless.h).
-const WIRELESS_SETTINGS: &[u32] = &[0x8b00];
-/// SIOCETHTOOL, which sets and asks by what lies behind a pointer. Programs that only ask know this errno from
-/// interfaces that have no such thing, as `lo`.
-const ETHTOOL: &[u32] = &[0x8946];
-
 const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
 
 /// TCP Fast Open: to connect by sending, which Landlock does not look at. Refused as on a host where the sysctl
@@ -95,6 +65,11 @@ const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
 /// ADDR_NO_RANDOMIZE (debuggers: it weakens only the caller's own children), and 0xffff_ffff, which asks
 /// for the present one.
 const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
+
+/// F_SETLEASE and, since Linux 6.19, F_SETDELEG: whoever else opens the file waits until the lease is given up, for up to
+/// 45 s (/proc/sys/fs/lease-break-time), and then there can be a new one. It takes no more than to own the file, be it
+/// granted read-only; as root that is any file of the system.
+const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
 
 /// The pid of init in every sandbox.
 const INIT: &[u32] = &[1];
@@ -125,20 +100,10 @@ pub(super) const RULES: &[Rule] = &[
         ],
         otherwise: ALLOW,
     },
+    Rule { calls: &[libc::SYS_ioctl], clauses: ioctl::REQUESTS, otherwise: ALLOW },
     Rule {
-        calls: &[libc::SYS_ioctl],
-        clauses: &[
-            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM },
-            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, SNAPSHOTS)], then: EPERM },
-            Clause { when: &[Test::NoneOf(Word::Low(1), PAGE, SOCKET_REQUESTS)], then: ALLOW },
-            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
-            Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
-            Clause { when: &[Test::OneOf(Word::Low(1), PAGE | 1, WIRELESS_SETTINGS)], then: EPERM },
-            Clause {
-                when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)],
-                then: Verdict::refuse(libc::EOPNOTSUPP),
-            },
-        ],
+        calls: &[libc::SYS_fcntl],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, LEASES)], then: EPERM }],
         otherwise: ALLOW,
     },
     // One rule for both: who may not set has nothing to ask.
@@ -280,10 +245,4 @@ pub(super) const BRIDGING: &[Rule] = &[Rule {
 /// A C `int` as the bits that a filter sees.
 const fn bits(int: c_int) -> u32 {
     int.cast_unsigned()
-}
-
-/// An ioctl request, which libc spells `unsigned long` and the kernel reads as `unsigned int`.
-#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
-const fn constant(request: libc::Ioctl) -> u32 {
-    request as u32
 }

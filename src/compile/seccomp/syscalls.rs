@@ -18,10 +18,17 @@ pub(super) const ALLOWED: &[&[c_long]] = &[
 pub(super) const REFUSED: &[&[c_long]] =
     &[MOUNTS, NAMESPACES, HANDLES, KERNEL, KEYS, HOST_WIDE, HARDWARE, OTHERS_MEMORY, OBSOLETE];
 
-/// Calls whose flags or mode lie behind a pointer, where no filter sees them: ENOSYS, as on a kernel before
-/// 5.6 (openat2) and 5.3 (clone3). C libraries and runtimes then use openat and clone, whose arguments have
-/// rules.
-pub(super) const HIDDEN: &[c_long] = &[SYS_openat2, SYS_clone3];
+/// Calls that answer ENOSYS, so that programs do without.
+///
+/// The flags or mode of openat2 and clone3 lie behind a pointer, where no filter sees them. C libraries and runtimes then
+/// use openat and clone, whose arguments have rules, as on a kernel before 5.6 and 5.3.
+///
+/// How many contexts of io_setup(2) there may be is one number for the whole machine, /proc/sys/fs/aio-max-nr, which any
+/// command could use up for everybody. Programs take threads instead, as on a kernel built without CONFIG_AIO.
+pub(super) const HIDDEN: &[c_long] = &[
+    SYS_openat2, SYS_clone3, SYS_io_setup, SYS_io_destroy, SYS_io_submit, SYS_io_cancel, SYS_io_getevents,
+    SYS_io_pgetevents,
+];
 
 /// Calls by which a zygote makes a worker and a worker its walls. They are refused to workers at the very last; until
 /// then to nobody. Each is in one of the lists or rules too, which say what becomes of it.
@@ -49,8 +56,7 @@ const DATA: &[c_long] = &[
     SYS_read, SYS_write, SYS_readv, SYS_writev, SYS_pread64, SYS_pwrite64, SYS_preadv, SYS_pwritev,
     SYS_preadv2, SYS_pwritev2, SYS_lseek, SYS_sendfile, SYS_copy_file_range, SYS_splice, SYS_tee,
     SYS_vmsplice, SYS_readahead, SYS_fadvise64, SYS_fallocate, SYS_truncate, SYS_ftruncate, SYS_fsync,
-    SYS_fdatasync, SYS_sync_file_range, SYS_syncfs, SYS_sync, SYS_io_setup, SYS_io_destroy, SYS_io_submit,
-    SYS_io_cancel, SYS_io_getevents, SYS_io_pgetevents, SYS_cachestat,
+    SYS_fdatasync, SYS_sync_file_range, SYS_syncfs, SYS_sync, SYS_cachestat,
 ];
 
 /// Names and what they stand for; what may be seen and changed is up to the mounts and Landlock.
@@ -78,7 +84,7 @@ const ATTRIBUTES: &[c_long] = &[
 
 /// The caller's own descriptor table, and descriptors made from nothing.
 const DESCRIPTORS: &[c_long] = &[
-    SYS_close, SYS_close_range, SYS_dup, SYS_dup2, SYS_dup3, SYS_fcntl, SYS_flock, SYS_pipe, SYS_pipe2,
+    SYS_close, SYS_close_range, SYS_dup, SYS_dup2, SYS_dup3, SYS_flock, SYS_pipe, SYS_pipe2,
     SYS_eventfd, SYS_eventfd2, SYS_signalfd, SYS_signalfd4, SYS_timerfd_create, SYS_timerfd_settime,
     SYS_timerfd_gettime, SYS_memfd_create,
 ];

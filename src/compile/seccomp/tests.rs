@@ -142,6 +142,25 @@ fn calls_with_flags_behind_a_pointer_do_not_exist() {
 }
 
 #[test]
+fn what_is_counted_for_the_whole_machine_does_not_exist() {
+    for call in [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents, 333] {
+        assert_refused(call, &[], ENOSYS);
+    }
+}
+
+#[test]
+fn leases_are_refused() {
+    for command in [libc::F_SETLEASE, 1040] {
+        let command = u64::from(command.cast_unsigned());
+        assert_refused(libc::SYS_fcntl, &[3, command, 0], EPERM);
+        assert_refused(libc::SYS_fcntl, &[3, command | HIGH_BITS, 1], EPERM);
+    }
+    for command in [libc::F_GETFD, libc::F_SETLKW, libc::F_OFD_SETLK, libc::F_GETLEASE, libc::F_ADD_SEALS] {
+        assert_allowed(libc::SYS_fcntl, &[3, u64::from(command.cast_unsigned())]);
+    }
+}
+
+#[test]
 fn known_dangers_are_refused() {
     for call in [
         libc::SYS_mount,

@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use kennel::{Audit, NoCredentials};
+use kennel::{Audit, Envelope, NoCredentials};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -84,6 +84,15 @@ fn nothing_traced_has_arguments_or_credentials() {
     let text = traced.0.lock().unwrap().clone();
     assert!(text.contains("bin/tool"), "it was traced: {text}");
     assert!(!text.contains("hidden"), "{text}");
+}
+
+/// Programs take the first of two variables of one name.
+#[tokio::test]
+async fn a_credential_takes_the_place_of_a_variable_of_its_name() {
+    let home = Home::new("tr '\\0' '\\n' < /proc/$$/environ | grep ^HOME=");
+    let policy = home.policy("credential_env_keys = ['HOME']");
+    let envelope = Envelope { credential_env_keys: vec!["HOME".to_owned()], ..tool(&[]) };
+    assert_eq!(said(policy.spawn(&envelope, &keys("given")).await), "HOME=given\n");
 }
 
 /// A spawn that has its credential and waits, by `kennel op`.

@@ -56,6 +56,17 @@ fn a_read_only_grant_stays_as_it_is() {
 }
 
 #[test]
+fn nobody_who_opens_a_file_waits_for_a_command() {
+    let (ws, data) = (workspace(), workspace());
+    fs::write(data.path().join("f"), "kept").unwrap();
+    let dir = data.path().display().to_string();
+    let open = format!("open s:{dir}/f 0");
+    let calls = |answer| [(open.as_str(), "ok"), ("fcntl $ 1024 0", answer), ("fcntl $ 1025 0", "ok")];
+    check(ws.path(), &["--ro", &dir], &calls("EPERM"));
+    check_outside(&calls("ok"));
+}
+
+#[test]
 fn a_read_only_workspace_stays_as_it_is() {
     let ws = workspace();
     fs::write(ws.path().join("f"), "kept").unwrap();

@@ -136,3 +136,10 @@ fn a_filter_of_its_own_does_not_loosen() {
     let output = command(ws.path(), &[], &["allow-all"]).output().unwrap();
     assert_eq!(lines(&output), ["ok", "EPERM", "EPERM"]);
 }
+
+#[test]
+fn what_is_counted_for_the_whole_machine_is_not_used_up() {
+    let ws = workspace();
+    check(ws.path(), &[], &[("io_setup 1 buf", "ENOSYS")]);
+    check_outside(&[("io_setup 1 buf", "ok")]);
+}
