@@ -24,8 +24,8 @@ pub(crate) struct Caller {
     /// Empty where it was removed: what is relative to it is not there then.
     pub(crate) directory: PathBuf,
     pub(crate) environment: BTreeMap<OsString, OsString>,
-    /// How many descriptors this process may have open.
-    pub(crate) descriptors: u64,
+    /// How many descriptors this process may have open, and how many it may allow itself.
+    pub(crate) descriptors: [u64; 2],
     /// What commands would inherit and are to be without.
     pub(crate) ahead: Ahead,
 }
@@ -70,7 +70,7 @@ impl Caller {
             home: home.or(account.map(|account| account.home)).unwrap_or_else(|| "/".into()),
             directory: env::current_dir().unwrap_or_default(),
             environment,
-            descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft),
+            descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or([1024; 2], <[u64; 2]>::from),
             ahead: Ahead::current(),
         }
     }

@@ -184,6 +184,7 @@ fn finish_for(
         watches: protected.watches.into(),
         rooms,
         limits: policy.limits.clone(),
+        descriptors: limits::descriptors(&parts),
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
         network: network::settings(&parts)?,
         bridge: network::bridge(&parts)?.map(Arc::new),

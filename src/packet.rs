@@ -5,10 +5,15 @@ use std::{
     io::{self, IoSlice},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::Path,
+    sync::{Mutex, PoisonError},
 };
 
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket,
+use nix::{
+    errno::Errno,
+    sys::{
+        resource::{Resource, getrlimit, setrlimit},
+        socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket},
+    },
 };
 
 use crate::sys;
@@ -36,8 +41,25 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     let rights = [ControlMessage::ScmRights(&numbers)];
     let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
     let socket = socket.as_fd().as_raw_fd();
-    sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    let send = || sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None);
+    match send() {
+        Err(Errno::ETOOMANYREFS) => with_all_descriptors(send)?,
+        sent => sent?,
+    };
     Ok(())
+}
+
+/// Does what the soft limit of descriptors is in the way of, with the hard one. Whoever starts a program meanwhile gives it
+/// that limit: this is for when nothing could be started else.
+fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
+    static ONE: Mutex<()> = Mutex::new(());
+    // Who comes second would take the first one's limit for the usual one.
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let done = act();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+    done
 }
 
 /// Receives one packet of at most `longest` bytes. One that was cut, in bytes or descriptors, is an error.

@@ -103,7 +103,12 @@ impl Command {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let kept = limits::tightened(&compiled.limits, &compiled.groups, self.limits.as_ref())?;
+        let kept = limits::tightened(
+            &compiled.limits,
+            &compiled.groups,
+            compiled.descriptors,
+            self.limits.as_ref(),
+        )?;
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {

@@ -62,6 +62,8 @@ pub(crate) struct Compiled {
     pub(crate) rooms: Vec<Room>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
+    /// Soft and hard limit of a command's descriptors, where none is asked for.
+    pub(crate) descriptors: [u64; 2],
     /// Cgroups of the commands, where there are some.
     pub(crate) groups: cgroup::Groups,
     /// Where what happens is written down; its path is absolute.

@@ -22,8 +22,18 @@ use crate::{
 /// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
 pub(super) const NO_CORE: u64 = 1;
 
+/// Soft and hard limit of the descriptors of commands whose policy has none.
+///
+/// Descriptors on their way in messages are counted by user, and nobody may send any while there are more than his own limit:
+/// unix(7), `ETOOMANYREFS`. So commands have fewer than Kennel, which could start no other command of their user else.
+pub(super) fn descriptors(parts: &Parts<'_>) -> [u64; 2] {
+    let [few, most] = parts.caller.descriptors;
+    let most = most - most / 4;
+    [few.min(most), most]
+}
+
 /// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
-/// others by. For most callers that is nothing.
+/// others by, which for most callers is nothing; and what lets a zygote send descriptors whatever commands do.
 pub(super) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
     let crate::caller::Ahead { scheduling: [policy, nice, io], oom, may_be } = parts.caller.ahead;
     if policy || nice || io {
@@ -34,6 +44,11 @@ pub(super) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
         for resource in [libc::RLIMIT_RTPRIO, libc::RLIMIT_NICE] {
             namespaces.push(Protection::Cpus, &rlimit(resource, 0));
         }
+    }
+    let [few, most] = parts.caller.descriptors;
+    if few < most {
+        let step = Step::Limit { resource: libc::RLIMIT_NOFILE, soft: most, hard: most };
+        namespaces.push(Protection::OpenFiles, &step);
     }
     if oom {
         let step = Step::Write { path: c"/proc/self/oom_score_adj", bytes: b"0" };

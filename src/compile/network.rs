@@ -179,7 +179,7 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         addresses: addresses.unwrap_or_default(),
         way,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
-        limits: ProxyLimits::of(&network.limits, parts.caller.descriptors),
+        limits: ProxyLimits::of(&network.limits, parts.caller.descriptors[0]),
         ports: ports(network),
         sockets: sockets(parts).len(),
     }))

@@ -37,7 +37,7 @@ fn caller(home: &Path) -> Caller {
         homes: vec![home.to_owned()],
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
-        descriptors: 1024,
+        descriptors: [1024, 4096],
         ahead: crate::caller::Ahead::default(),
     }
 }

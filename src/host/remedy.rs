@@ -55,6 +55,10 @@ pub(crate) fn is_shortage(errno: i32) -> bool {
 fn shortage(errno: i32) -> Option<&'static str> {
     Some(match errno {
         libc::EMFILE => "raise the limit of open files: ulimit -n",
+        libc::ETOOMANYREFS => {
+            "raise the limit of open files, ulimit -n: another process of this user has as many descriptors on their way in \
+             messages"
+        }
         libc::ENFILE => "raise the limit of open files of the whole machine: fs.file-max",
         libc::EAGAIN => "end some processes, or raise their limit: ulimit -u, and pids.max of the cgroup",
         libc::ENOMEM => "free some memory, or raise its limits: ulimit -v, and memory.max of the cgroup",

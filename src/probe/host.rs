@@ -142,6 +142,7 @@ fn overlay_plan() -> (Compiled, u32) {
         watches: Arc::default(),
         rooms: Vec::new(),
         limits: Limits::default(),
+        descriptors: [0; 2],
         groups: Default::default(),
         audit: None,
         network: None,

@@ -7,6 +7,7 @@
 //! | `outcomes` | which limit ended a command is said where it is certain |
 
 mod attacks;
+mod flight;
 mod memory;
 mod outcomes;
 

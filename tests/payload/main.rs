@@ -46,6 +46,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("stop-and-leave", processes::stop_and_leave),
     ("hold", resources::hold),
     ("open-all", resources::open_all),
+    ("in-flight", resources::in_flight),
     ("files", resources::files),
     ("depth", resources::depth),
     ("threads", resources::threads),

@@ -2,10 +2,13 @@
 
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{IoSlice, Read, Write},
+    os::{fd::AsRawFd, unix::net::UnixDatagram},
     thread,
     time::{Duration, Instant},
 };
+
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use crate::{call::raw, errno_name, processes::fork};
 
@@ -102,6 +105,26 @@ pub(crate) fn open_all(arguments: &[&str]) {
         }
         Err(error) => Err(error.raw_os_error().unwrap_or_default()),
     });
+}
+
+/// Descriptors in messages that nobody receives, in steps of as many as a message takes. They stay until this process is
+/// killed, or its standard input ends.
+pub(crate) fn in_flight(arguments: &[&str]) {
+    let mut pairs = Vec::new();
+    take(number(arguments, 0), "messages", |_| {
+        if pairs.last().is_none_or(|pair| send_descriptors(pair).is_err()) {
+            pairs.push(UnixDatagram::pair().map_err(|error| error.raw_os_error().unwrap_or_default())?);
+        }
+        pairs.last().map_or(Ok(()), send_descriptors).map(|()| 0).map_err(|errno| errno as i32)
+    });
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn send_descriptors((one, other): &(UnixDatagram, UnixDatagram)) -> nix::Result<()> {
+    let descriptors = [other.as_raw_fd(); 253];
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let flags = MsgFlags::MSG_DONTWAIT;
+    sendmsg::<()>(one.as_raw_fd(), &[IoSlice::new(b"x")], &rights, flags, None).map(drop)
 }
 
 /// `files DIR MOST`: empty files.

@@ -12,6 +12,8 @@ use crate::{
 /// Longest path that getcwd(2) answers.
 const LONGEST_PATH: usize = 4096;
 
+const ETOOMANYREFS: i32 = 109;
+
 /// Bytes of an encoded [`Ask`] with one number.
 const HEAD: usize = 8;
 
@@ -42,8 +44,16 @@ pub(crate) fn send(
     manner.put(&mut packet);
     arguments.put(&mut packet);
     environment.put(&mut packet);
-    let sent = if is_long { send_long(socket, buffer) } else { short(socket, buffer) };
+    let mut sent = send_once(socket, buffer, is_long);
+    // More descriptors of this user are on their way than this process may have: unix(7).
+    if sent == Err(Errno(ETOOMANYREFS)) && sys::allow_all_descriptors().is_ok() {
+        sent = send_once(socket, buffer, is_long);
+    }
     sent.map_err(Trouble::Send)
+}
+
+fn send_once(socket: &Fd, packet: &mut [u8], is_long: bool) -> Result<(), Errno> {
+    if is_long { send_long(socket, packet) } else { short(socket, packet) }
 }
 
 fn short(socket: &Fd, packet: &mut [u8]) -> Result<(), Errno> {

@@ -1,5 +1,7 @@
 //! Limits of one command of a session: at most those of its policy.
 
+use kennel_helper::plan::Step;
+
 use super::{rlimit, seconds};
 use crate::{
     Error,
@@ -18,13 +20,15 @@ pub(crate) struct Tightened {
     pub(crate) settings: Vec<Setting>,
 }
 
-/// The limits of a command that asks for `wanted` under a policy with `session`'s.
+/// The limits of a command that asks for `wanted` under a policy with `session`'s; and as many `descriptors` where neither
+/// says.
 ///
 /// # Errors
 /// A limit above the policy's, or one that a single command cannot have.
 pub(crate) fn tightened(
     session: &Limits,
     groups: &Groups,
+    descriptors: [u64; 2],
     wanted: Option<&Limits>,
 ) -> Result<Tightened, Error> {
     let none = Limits::default();
@@ -56,6 +60,10 @@ pub(crate) fn tightened(
     limits.output_ends |= wanted.output_ends;
     limits.check()?;
     let mut steps = Section::default();
+    if limits.open_files.is_none() {
+        let [soft, hard] = descriptors;
+        steps.push(Protection::OpenFiles, &Step::Limit { resource: libc::RLIMIT_NOFILE, soft, hard });
+    }
     let mut limit = |protection, resource, value: Option<u64>| {
         if let Some(value) = value {
             steps.push(protection, &rlimit(resource, value));

@@ -27,7 +27,7 @@ fn compiled(
         homes: vec![home.to_owned()],
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
-        descriptors: 1024,
+        descriptors: [1024, 4096],
         ahead: crate::caller::Ahead::default(),
     };
     let host = Host { kernel, ..host() };

@@ -66,7 +66,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         homes: Vec::new(),
         directory: base.clone(),
         environment: BTreeMap::new(),
-        descriptors: 1024,
+        descriptors: [1024, 4096],
         ahead: crate::caller::Ahead::default(),
     };
     let parts = Parts {

@@ -7,12 +7,14 @@ mod nr {
     pub(super) const GETSOCKOPT: usize = 55;
     pub(super) const GETCWD: usize = 79;
     pub(super) const GETEUID: usize = 107;
+    pub(super) const PRLIMIT64: usize = 302;
     pub(super) const MEMFD_CREATE: usize = 319;
 }
 
 const SOCK_SEQPACKET: usize = 5;
 const SO_PEERCRED: usize = 17;
 const SO_PEERPIDFD: usize = 77;
+const RLIMIT_NOFILE: usize = 7;
 const ENOPROTOOPT: i32 = 92;
 /// linux/sockios.h: of a Unix socket, how much memory has what its peer has not read.
 const SIOCOUTQ: usize = 0x5411;
@@ -140,6 +142,15 @@ pub(crate) fn send_standard(socket: &Fd, bytes: &mut [u8], fourth: Option<&Fd>) 
         flags: 0,
     };
     call!(super::nr::SENDMSG, socket.0, &raw const message, MSG_NOSIGNAL).map(drop)
+}
+
+/// prlimit(2): as many descriptors as this process may allow itself.
+pub(crate) fn allow_all_descriptors() -> Result<(), Errno> {
+    let mut limits = [0u64; 2];
+    call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, 0, limits.as_mut_ptr())?;
+    let [_, hard] = limits;
+    limits = [hard; 2];
+    call!(nr::PRLIMIT64, 0, RLIMIT_NOFILE, limits.as_ptr(), 0).map(drop)
 }
 
 /// memfd_create(2).
