@@ -17,7 +17,10 @@ use std::{
     ptr,
 };
 
-use tokio::io::{Interest, unix::AsyncFd};
+use tokio::io::{
+    Interest,
+    unix::{AsyncFd, AsyncFdRegisterError},
+};
 
 use nix::{
     errno::Errno,
@@ -115,10 +118,21 @@ pub(crate) fn set_window(terminal: RawFd, rows: u16, columns: u16) -> io::Result
 }
 
 /// Puts a descriptor under the runtime's watch. For types of this crate that own one descriptor for life.
+///
+/// # Errors
+/// `ENOSPC` where the user has as many watches as fs.epoll.max_user_watches lets him.
 pub(crate) fn watched<T: AsRawFd>(inner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    watched_or_back(inner, interest).map_err(io::Error::from)
+}
+
+/// The same, where what cannot be watched is wanted back: it is in the error.
+pub(crate) fn watched_or_back<T: AsRawFd>(
+    inner: T,
+    interest: Interest,
+) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
     // SAFETY: `Inside`, `Remains`, `Left`, `OwnedFd` and `File` keep the descriptor that as_raw_fd names open until they are
     // dropped, and none of them ever exchanges it.
-    unsafe { AsyncFd::register_with_interest(inner, interest) }.map_err(io::Error::from)
+    unsafe { AsyncFd::register_with_interest(inner, interest) }
 }
 
 /// ioctl(TIOCGWINSZ): rows and columns.

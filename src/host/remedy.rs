@@ -63,7 +63,9 @@ fn shortage(errno: i32) -> Option<&'static str> {
         libc::EAGAIN => "end some processes, or raise their limit: ulimit -u, and pids.max of the cgroup",
         libc::ENOMEM => "free some memory, or raise its limits: ulimit -v, and memory.max of the cgroup",
         libc::EFBIG => "raise the limit of the size of files: ulimit -f",
-        libc::ENOSPC | libc::EDQUOT => "make room: on the file system, or in memory for what lies there",
+        libc::ENOSPC | libc::EDQUOT => {
+            "make room: on the file system, in memory for what lies there, or for epoll (fs.epoll.max_user_watches)"
+        }
         _ => return None,
     })
 }

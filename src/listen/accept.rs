@@ -18,7 +18,7 @@ use tokio::{
 
 use super::{
     Brings,
-    connection::Connection,
+    connection::{Connection, turn_away},
     peer::Welcome,
     place::Place,
     serve::{LAST, Wish, serve},
@@ -93,14 +93,12 @@ impl Door {
                 return None;
             }
         };
-        let welcome = self.welcome.check(socket.as_fd());
-        let connection = Connection::new(socket).ok()?;
-        if let Err(reason) = welcome {
+        if let Err(reason) = self.welcome.check(socket.as_fd()) {
             tracing::warn!(%reason, "a client was turned away");
-            connection.turn_away(&reason.to_string());
+            turn_away(socket.as_fd(), &reason.to_string());
             return None;
         }
-        Some((connection, permit))
+        Some((Connection::new(socket)?, permit))
     }
 }
 

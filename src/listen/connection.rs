@@ -28,8 +28,17 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: sys::watched(socket, Interest::READABLE)? })
+    /// `None` for who was told why he cannot be served.
+    pub(super) fn new(socket: OwnedFd) -> Option<Self> {
+        match sys::watched_or_back(socket, Interest::READABLE) {
+            Ok(socket) => Some(Self { socket }),
+            Err(error) => {
+                let (socket, error) = error.into_parts();
+                tracing::warn!(%error, "a client could not be watched");
+                turn_away(socket.as_fd(), &format!("the session cannot wait for one more: {error}"));
+                None
+            }
+        }
     }
 
     /// The next packet; `None` when the client is gone, or sends what cannot be received.
@@ -47,11 +56,7 @@ impl Connection {
 
     /// Answers. A client that does not take what it asked for is as good as gone.
     pub(super) fn answer(&self, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
-        let mut bytes = Vec::new();
-        answer.put(&mut bytes);
-        if let Err(error) = packet::send(self.socket.get_ref(), &bytes, descriptor.as_slice()) {
-            tracing::debug!(%error, "a client did not take its answer");
-        }
+        send(self.socket.get_ref().as_fd(), answer, descriptor);
     }
 
     /// Tells how the command went.
@@ -70,13 +75,6 @@ impl Connection {
         self.answer(&answer, report.as_ref().map(|(memfd, _)| memfd.as_fd()));
     }
 
-    /// Tells who must not be served why; to be dropped after that.
-    pub(super) fn turn_away(&self, reason: &str) {
-        // What it said and nobody read would make its end forget the answer.
-        let _ = packet::receive(self.socket.get_ref(), LONGEST_ASK);
-        self.refuse(reason);
-    }
-
     /// Waits until the client goes away. What it says meanwhile is thrown away.
     pub(super) async fn gone(&self) {
         while self.next().await.is_some() {}
@@ -84,9 +82,27 @@ impl Connection {
 
     /// Tells why nothing is done.
     pub(super) fn refuse(&self, reason: &str) {
-        let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
-        let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
-        self.answer(&answer, None);
+        refuse(self.socket.get_ref().as_fd(), reason);
+    }
+}
+
+/// Tells who must not be served why; his socket is to be closed after that.
+pub(super) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
+    // What it said and nobody read would make its end forget the answer.
+    let _ = packet::receive(socket, LONGEST_ASK);
+    refuse(socket, reason);
+}
+
+fn refuse(socket: BorrowedFd<'_>, reason: &str) {
+    let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
+    send(socket, &Answer::Ended { code: 125, report: 0, message: message.as_bytes() }, None);
+}
+
+fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
+    let mut bytes = Vec::new();
+    answer.put(&mut bytes);
+    if let Err(error) = packet::send(socket, &bytes, descriptor.as_slice()) {
+        tracing::debug!(%error, "a client did not take its answer");
     }
 }
 

@@ -3,13 +3,16 @@
 use std::{
     ffi::OsString,
     os::unix::ffi::OsStringExt,
-    path::{Component, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 /// Those that a repository's config has sections of. The user's git wrote them, and no command can take them away.
 pub(super) fn names(config: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = config.split(|byte| *byte == b'\n');
-    lines.filter_map(name).map(|name| PathBuf::from(OsString::from_vec(name))).filter(stays_below)
+    lines
+        .filter_map(name)
+        .map(|name| PathBuf::from(OsString::from_vec(name)))
+        .filter(|name| stays_below(name))
 }
 
 /// The name in a line `[submodule "NAME"]`.
@@ -29,7 +32,7 @@ fn name(line: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Git takes no name that leads out of the directory.
-fn stays_below(name: &PathBuf) -> bool {
+fn stays_below(name: &Path) -> bool {
     !name.as_os_str().is_empty() && name.components().all(|part| matches!(part, Component::Normal(_)))
 }
 

@@ -154,3 +154,22 @@ fn a_socket_for_cores_is_told() {
         if kennel::Host::detect().kernel >= kennel::Version(6, 16) { "degraded" } else { "enforced" };
     assert_eq!(state(&report(&Vec::new(), dir.path(), &[]), "core_dumps"), expected);
 }
+
+#[test]
+#[ignore = "changes a setting of the whole machine"]
+fn watches_of_epoll_that_are_used_up() {
+    let session = crate::listen::Hosted::start(&[]);
+    let mut client = session.exec(&["true"]);
+    assert!(client.output().unwrap().status.success());
+    {
+        let _setting = Setting::set("fs.epoll.max_user_watches", "0").unwrap();
+        let output = client.output().unwrap();
+        assert!(output.status.code() == Some(125), "{output:?}");
+        assert!(stderr(&output).contains("the session cannot wait for one more"), "{output:?}");
+        let (before, dir) = user();
+        let output = run(&before, dir.path(), &[]);
+        assert!(output.status.code() == Some(125), "{output:?}");
+        assert!(stderr(&output).contains("fs.epoll.max_user_watches"), "{output:?}");
+    }
+    assert!(client.output().unwrap().status.success());
+}
