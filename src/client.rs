@@ -152,8 +152,7 @@ impl Client {
     /// # Errors
     /// A session that goes away or does not answer.
     pub fn stats(self) -> Result<Stats, Error> {
-        setsockopt(&self.socket, ReceiveTimeout, &TimeVal::new(PATIENCE, 0))
-            .map_err(|errno| self.failed(errno))?;
+        self.be_patient()?;
         self.ask(&Ask::Stats {}, &[])?;
         let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
         match Answer::take(&mut Cursor::new(&packet.bytes)) {
@@ -170,11 +169,24 @@ impl Client {
     /// Ends the session, whatever runs in it, and waits until it is gone.
     ///
     /// # Errors
-    /// A connection that breaks.
+    /// A connection that breaks; a session that has not read this after five seconds: its program is stopped, or busy.
     pub fn stop(self) -> Result<(), Error> {
+        self.be_patient()?;
         self.ask(&Ask::Stop {}, &[])?;
-        let packet = packet::receive(&self.socket, LONGEST_ANSWER).map_err(|error| self.failed(error))?;
-        if packet.bytes.is_empty() { Ok(()) } else { Err(self.gone()) }
+        loop {
+            match packet::receive(&self.socket, LONGEST_ANSWER) {
+                Ok(packet) if packet.bytes.is_empty() => return Ok(()),
+                Ok(_) => return Err(self.gone()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_unheard() => {}
+                Err(error) => return Err(self.failed(error)),
+            }
+        }
+    }
+
+    /// Waits no longer than [`PATIENCE`] for each answer from now on.
+    fn be_patient(&self) -> Result<(), Error> {
+        let patience = TimeVal::new(PATIENCE, 0);
+        setsockopt(&self.socket, ReceiveTimeout, &patience).map_err(|errno| self.failed(errno))
     }
 
     /// Has a command run with these standard descriptors; what comes of it, [`next`](Self::next) tells. Dropping the

@@ -74,21 +74,23 @@ fn drained(stream: Option<impl Read>) -> Vec<u8> {
     bytes
 }
 
-/// A line of `kennel session list`.
+/// A line of `kennel session list`. One that does not answer has no numbers.
 #[derive(Serialize)]
 struct Line {
     name: String,
     pid: i32,
-    ready: usize,
-    running: usize,
-    served: u64,
+    ready: Option<usize>,
+    running: Option<usize>,
+    served: Option<u64>,
     socket: String,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, pid, ready, running, served, socket } = self;
-        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {served:>8}  {socket}")
+        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+        let [ready, running] = [ready, running].map(|count| number(count.map(|count| count as u64)));
+        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {:>8}  {socket}", number(*served))
     }
 }
 
@@ -116,8 +118,16 @@ fn list(json: bool) -> Result<ExitCode, Error> {
 fn line(name: &str) -> Result<Line, Error> {
     let client = Client::connect(name)?;
     let (pid, socket) = (client.process(), client.path().display().to_string());
-    let stats = client.stats()?;
-    let (ready, running, served) = (stats.ready, stats.running, stats.served);
+    let stats = match client.stats() {
+        Err(error @ Error::Listen(ListenError::NotRunning { .. } | ListenError::Gone { .. })) => {
+            return Err(error);
+        }
+        // It is there: who wants to end it needs its number.
+        stats => stats.inspect_err(report::error).ok(),
+    };
+    let (ready, running) =
+        (stats.as_ref().map(|stats| stats.ready), stats.as_ref().map(|stats| stats.running));
+    let served = stats.map(|stats| stats.served);
     Ok(Line { name: name.to_owned(), pid, ready, running, served, socket })
 }
 

@@ -13,7 +13,7 @@ use nix::{
 };
 
 use super::{Hosted, signal};
-use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, stderr, until};
+use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, stderr, stdout, until};
 
 /// Starts a script that says `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -89,6 +89,42 @@ fn signals_end_who_is_not_heard() {
         assert!(stderr(&child.wait_with_output().unwrap()).contains("the session does not answer"));
     }
     assert!(session.is_well());
+}
+
+/// Whoever wants to end it has to know which process it is.
+#[test]
+fn a_session_that_does_not_answer_is_listed_and_not_waited_for() {
+    let session = Hosted::start(&[]);
+    let host = Pid::from_raw(session.host().cast_signed());
+    kill(host, Signal::SIGSTOP).unwrap();
+    let [listed, as_json, stopped] = [&["list"][..], &["list", "--json"], &["stop", "s"]].map(|arguments| {
+        let mut command = session.kennel(&[&["session"], arguments].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    let [listed, as_json, stopped] =
+        [listed, as_json, stopped].map(|child| thread::spawn(move || child.wait_with_output().unwrap()));
+    // They have their answers before, or never.
+    let end = std::time::Instant::now() + patient(Duration::from_secs(20));
+    while ![&listed, &as_json, &stopped].into_iter().all(thread::JoinHandle::is_finished) {
+        if std::time::Instant::now() > end {
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    let in_time = [&listed, &as_json, &stopped].map(thread::JoinHandle::is_finished);
+    kill(host, Signal::SIGCONT).unwrap();
+    assert_eq!(in_time, [true; 3]);
+    let [listed, as_json, stopped] = [listed, as_json, stopped].map(|waits| waits.join().unwrap());
+    assert!(
+        stdout(&listed).contains(&format!("{:>8}      -        -        -", session.host())),
+        "{listed:?}"
+    );
+    assert!(stderr(&listed).contains("it does not answer"), "{listed:?}");
+    let lines: serde_json::Value = serde_json::from_slice(&as_json.stdout).unwrap();
+    assert_eq!(lines[0]["pid"], session.host());
+    assert!(lines[0]["ready"].is_null(), "{lines}");
+    assert_eq!(stopped.status.code(), Some(125));
+    assert!(stderr(&stopped).contains("it does not answer"), "{stopped:?}");
 }
 
 /// timeout(1) sends SIGCONT after SIGTERM.
