@@ -271,7 +271,14 @@ fn a_full_or_closed_stderr_changes_no_status() {
         drop(reader);
         assert_eq!(command.stderr(writer).status().unwrap().code(), Some(status), "{script}");
     }
-    for words in [&["policy", "show"][..], &["policy", "check"], &["probe"]] {
+    for words in [
+        &["policy", "show"][..],
+        &["policy", "check"],
+        &["probe"],
+        &["--help"],
+        &["run", "--help"],
+        &["--version"],
+    ] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(kennel_path()).args(words).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{words:?}: {output:?}");

@@ -22,11 +22,12 @@ mod terminal;
 mod typed;
 mod window;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, io::ErrorKind::BrokenPipe, process::ExitCode};
 
 use clap::error::ErrorKind;
 
 use args::Verb;
+use kennel::Error;
 use nix::sys::signal::{SigSet, Signal};
 
 /// Kennel itself failed; the command did not run, or its end is unknown.
@@ -40,9 +41,15 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing can be said where nothing can be written.
-            let _ = error.print();
-            return if asked { ExitCode::SUCCESS } else { FAILED.into() };
+            return match error.print() {
+                Err(source) if asked && source.kind() != BrokenPipe => {
+                    report::error(&Error::Io { what: "write to stdout", source });
+                    FAILED.into()
+                }
+                _ if asked => ExitCode::SUCCESS,
+                // Nothing can be said where nothing can be written.
+                _ => FAILED.into(),
+            };
         }
     };
     let done = match arguments.verb {
