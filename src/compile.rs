@@ -160,7 +160,8 @@ fn finish_for(
             (Footing::of(&view, &on_host, &protected, secrets), footing::again(&view, &on_host))
         }
     };
-    let worker = order::worker_steps(&parts, &view, &mut enforcement);
+    let modes = renew::modes(&parts, &view);
+    let worker = modes.followed_by(&order::worker_steps(&parts, &view, &mut enforcement));
     let files = order::file_steps(&parts, &view);
     let (walls, rooms) = order::wall_steps(&parts, &view, &mut enforcement)?;
     protected.report(&parts, &mut enforcement)?;
@@ -170,6 +171,7 @@ fn finish_for(
     Ok(Compiled {
         namespaces,
         setup,
+        modes,
         worker,
         walls,
         payload,

@@ -22,6 +22,7 @@ pub(crate) fn describe(step: &Step<'_>) -> String {
         Step::BindOwn { source, target: at } => {
             format!("bind {} of the sandbox at {}", target(source), target(at))
         }
+        Step::SetMode { path, .. } => format!("set the mode of {}", target(path)),
         Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
         Step::PivotRoot {} => "make the new root the root".to_owned(),
         Step::SetAttributes { target: at, .. } => format!("make {} read-only", target(at)),

@@ -113,6 +113,8 @@ enum Step<'w> {
     /// sched_setscheduler(2) to SCHED_OTHER where `policy` is not zero, setpriority(2) to 0 where `nice` is not,
     /// ioprio_set(2) to none where `io` is not: of the calling process.
     54 = Ordinary { policy: u32, nice: u32, io: u32 },
+    /// fchmodat(2): the mode of a place of the root's own, by its absolute path.
+    55 = SetMode { path: &'w CStr, mode: u32 },
     /// seccomp(SECCOMP_FILTER_FLAG_NEW_LISTENER): `program` asks the outside what it refuses, by a descriptor that is
     /// handed to it ([`Report::Refusing`](crate::control::Report::Refusing)). Where the kernel makes no such
     /// descriptor, as where another filter has one already, `plain` is installed in its place.

@@ -103,12 +103,13 @@ impl Command {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let kept = limits::tightened(
+        let mut kept = limits::tightened(
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,
             self.limits.as_ref(),
         )?;
+        kept.steps.extend_from_slice(&compiled.modes.bytes);
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {

@@ -30,6 +30,8 @@ pub(crate) struct Compiled {
     pub(crate) namespaces: Section,
     /// Steps of PID 1, shared by all commands.
     pub(crate) setup: Section,
+    /// Steps of each worker and command of a session, for places that commands share.
+    pub(crate) modes: Section,
     /// Steps of each worker of a session.
     pub(crate) worker: Section,
     /// Steps of each worker that end its privileges.

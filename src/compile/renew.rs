@@ -22,6 +22,21 @@ use crate::policy::{Protection, TmpLife};
 /// Shared memory by name is IPC: it never passes from one command to another.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
+/// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
+/// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.
+pub(super) fn modes(parts: &Parts<'_>, view: &View) -> Section {
+    let mut modes = Section::default();
+    let is_shared = |(target, place): &(&Path, &Place)| {
+        !is_renewed(parts, target, &place.node) && !view.is_covered(target)
+    };
+    for (target, place) in view.iter().filter(is_shared).filter(|_| parts.shape.is_session()) {
+        if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
+            modes.push(Protection::Root, &Step::SetMode { path: &emit::absolute(target), mode });
+        }
+    }
+    modes
+}
+
 /// Appends the steps of a worker that give its command places of its own.
 pub(super) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
     let stage = empty_directory(view);

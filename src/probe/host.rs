@@ -127,6 +127,7 @@ fn overlay_plan() -> (Compiled, u32) {
     let compiled = Compiled {
         namespaces: Section::default(),
         setup,
+        modes: Section::default(),
         worker: Section::default(),
         walls: Section::default(),
         payload: Section::default(),

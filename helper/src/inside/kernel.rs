@@ -50,6 +50,7 @@ pub(crate) mod nr {
     pub(crate) const IOPRIO_SET: usize = 251;
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const MKDIRAT: usize = 258;
+    pub(crate) const FCHMODAT: usize = 268;
     pub(crate) const UNLINKAT: usize = 263;
     pub(crate) const MKNODAT: usize = 259;
     pub(crate) const SYMLINKAT: usize = 266;

@@ -92,6 +92,7 @@ fn step<'p>(step: &Step<'p>, state: &mut State<'p>, channel: &Channel) -> Result
             Ok(())
         }
         Step::MakeDir { path, mode } => sys::make_dir(state.root()?, path, mode),
+        Step::SetMode { path, mode } => sys::set_mode(path, mode),
         Step::Symlink { path, points_to } => sys::symlink(state.root()?, path, points_to),
         Step::MakeFile { path, mode, bytes } => {
             sys::write_all(&sys::create(state.root()?, path, mode)?, bytes)

@@ -32,7 +32,7 @@ pub(super) const MOST_ENTRIES: usize = 2000;
 const MOST_OF_REPOSITORIES: usize = 100_000;
 
 /// Directories of git's own in a repository, by what lies in them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holds {
     /// What a linked worktree has for itself: `worktrees`.
     Worktrees,
@@ -98,10 +98,12 @@ pub(super) fn obeyed_in(repository: &Path, name: &str, holds: Holds) -> io::Resu
     if matches!(holds, Holds::Submodules) {
         look.named(Path::new(""), Path::new(name))?;
     }
+    let mut looked_at = BTreeSet::new();
     let (mut entries, mut of_repositories) = (MOST_ENTRIES, MOST_OF_REPOSITORIES);
     while let Some(directory) = look.directories.pop() {
         // What has a name in the config may be found a second time.
-        if look.found.listed.insert(directory.path.clone()) {
+        if looked_at.insert((directory.path.clone(), directory.holds)) {
+            look.found.listed.insert(directory.path.clone());
             let left = if directory.is_repository { &mut of_repositories } else { &mut entries };
             look.directory(&directory, left)?;
         }

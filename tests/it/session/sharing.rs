@@ -163,3 +163,20 @@ async fn the_shared_loopback_cannot_be_taken_down() {
     check(&session, &[("socket 2 2 0", "ok"), (&down, "EPERM"), (&address, "EPERM")]).await;
     assert_eq!(said(&mut attempt(&session, "loopback")).await.lines().next(), Some("ok"));
 }
+
+/// Who keeps others from what lies in a private place keeps all later commands from it, and from the workspace.
+#[tokio::test]
+async fn a_command_that_closes_a_private_place_closes_it_for_no_other() {
+    let dir = workspace();
+    let inner = dir.path().join("deep/down");
+    fs::create_dir_all(&inner).unwrap();
+    let policy = policy(&inner).tmp(TmpLife::Session);
+    let session = Session::prepare(&policy).await.unwrap();
+    for closed in ["/tmp", "\"$HOME\"", &format!("{} /tmp", dir.path().display())] {
+        shell(&session, &format!("cd /; chmod 000 {closed}")).await;
+        // Those too that waited already.
+        for _ in 0..4 {
+            assert_eq!(shell(&session, "pwd; stat -c %a /tmp").await, format!("{}\n1777\n", inner.display()));
+        }
+    }
+}

@@ -131,6 +131,11 @@ pub(crate) fn make_dir(root: &Fd, path: &CStr, mode: u32) -> Result<(), Errno> {
     call!(nr::MKDIRAT, root.0, path.as_ptr(), mode).map(drop)
 }
 
+/// fchmodat(2).
+pub(crate) fn set_mode(path: &CStr, mode: u32) -> Result<(), Errno> {
+    call!(nr::FCHMODAT, AT_FDCWD, path.as_ptr(), mode).map(drop)
+}
+
 /// symlinkat(2).
 pub(crate) fn symlink(root: &Fd, path: &CStr, points_to: &CStr) -> Result<(), Errno> {
     call!(nr::SYMLINKAT, points_to.as_ptr(), root.0, path.as_ptr()).map(drop)
