@@ -329,6 +329,7 @@ fn second_opinion() -> BpfProgram {
         calls.insert(call, vec![all(vec![low(1, Op::Ne, 1), low(0, Op::Ne, user)])]);
     }
     calls.insert(libc::SYS_renameat2, vec![without(4, 4)]);
+    calls.insert(libc::SYS_fcntl, vec![all(vec![low(1, Op::Ne, 1024), low(1, Op::Ne, 1040)])]);
     // Of the sixteen kinds of node, all but 2 (character device) and 6 (block device).
     let kinds = [0, 1, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15].map(|kind: u64| kind << 12);
     for (call, mode) in [(libc::SYS_mknod, 1), (libc::SYS_mknodat, 2)] {
