@@ -23,7 +23,7 @@ pub use self::{
     stream::{FileReader, FileWriter},
 };
 pub(crate) use self::{
-    kind::kind,
+    kind::{kind, regular},
     names::names,
     replace::{random, temporary_name},
 };

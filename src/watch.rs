@@ -13,6 +13,7 @@ mod place;
 mod remove;
 
 use std::{
+    collections::HashSet,
     ffi::OsStr,
     io,
     os::fd::{BorrowedFd, OwnedFd},
@@ -49,7 +50,7 @@ pub(crate) struct Watch {
 }
 
 /// What was there when the sandbox was prepared.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Expected {
     /// Nothing.
     Absent,
@@ -65,6 +66,15 @@ impl Watch {
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
         Self { base: base.to_owned(), path, first, expected, held: None }
+    }
+
+    /// Leaves one of those that are about the same: several ways may lead over one link.
+    pub(crate) fn once(watches: &mut Vec<Self>) {
+        let mut seen = HashSet::new();
+        watches.retain(|watch| {
+            let Self { base, path, first, expected, .. } = watch.clone();
+            seen.insert((base, path, first, expected))
+        });
     }
 
     /// The path on the host whose state it is about: the link, or the first part that is missing.

@@ -21,7 +21,7 @@ use super::{
     source::Source,
     view::{Access, Node, View},
 };
-use crate::policy::Profile;
+use crate::{files::regular, policy::Profile};
 
 /// So much is read of a link file, or of a config: one with the names of several thousand submodules.
 const LONGEST: u64 = 1 << 20;
@@ -45,8 +45,12 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
 /// its hooks lie directly in it or where its `commondir` leads.
 fn is_repository(path: &Path) -> bool {
     let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
-    let has_own = || path.join("objects").is_dir() && path.join("refs").is_dir();
-    has_head && (has_own() || path.join("commondir").is_file())
+    has_head && (has_own(path) || path.join("commondir").is_file())
+}
+
+/// Whether there is what commits and branches are kept in.
+fn has_own(repository: &Path) -> bool {
+    repository.join("objects").is_dir() && repository.join("refs").is_dir()
 }
 
 /// The repository's common directory, if both sides say that `workspace` belongs to it.
@@ -82,22 +86,32 @@ fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let Some(file) = opened.filter(|file| file.metadata().is_ok_and(|it| it.is_file())) else {
         return Ok(None);
     };
-    let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes)?;
-    Ok(Some(bytes))
+    contents(file).map(Some)
 }
 
-/// The same of what a link leads to, too.
+/// The same of what a link leads to, too. A command may have laid the link, to what its caller alone may open: what is no
+/// regular file, or is the kernel's, is not opened.
 ///
 /// # Errors
 /// There is nothing, or it cannot be looked at.
 fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let there = fs::symlink_metadata(path)?;
-    match there.is_symlink() {
-        true => read_small(&fs::canonicalize(path)?),
-        false if there.is_dir() => Ok(None),
-        false => read_small(path),
+    if !there.is_symlink() {
+        return if there.is_file() { read_small(path) } else { Ok(None) };
     }
+    let held = fs::File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if regular(&held).is_err() {
+        return Ok(None);
+    }
+    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+    contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
+}
+
+/// What a file begins with.
+fn contents(file: fs::File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// `None` where there is nothing of that kind.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use self::{
-    gap::{Gap, MOST_FOLLOWED, Why},
+    gap::{Gap, MOST_FOLLOWED, MOST_FOLLOWED_IN_ALL, Why},
     grants::{Grants, seen_at},
 };
 use super::{
@@ -91,6 +91,7 @@ pub(super) fn protect(
     for way in secrets {
         protect_way(view, &grants, &mut Walk::new(&grants.bases, way, 0), &mut protected)?;
     }
+    Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
@@ -105,6 +106,7 @@ fn protect_all<'g>(
 ) -> Result<(), Error> {
     // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
     let mut fewest: BTreeMap<PathBuf, u32> = BTreeMap::new();
+    let mut left = MOST_FOLLOWED_IN_ALL;
     while let Some(mut walk) = walks.pop_front() {
         let Some(thing) = protect_one(view, grants, &mut walk, protected)? else { continue };
         if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
@@ -112,10 +114,12 @@ fn protect_all<'g>(
                 protected.gaps.push(Gap { path: thing.clone(), why: Why::Unseen });
                 Vec::new()
             });
-            if links.len() > MOST_FOLLOWED {
+            let most = MOST_FOLLOWED.min(left);
+            if links.len() > most {
                 protected.gaps.push(Gap { path: thing.clone(), why: Why::TooMany });
             }
-            walks.extend(links.into_iter().take(MOST_FOLLOWED));
+            left -= links.len().min(most);
+            walks.extend(links.into_iter().take(most));
             fewest.insert(thing, walk.links());
         }
     }

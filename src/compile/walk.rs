@@ -12,6 +12,9 @@ use std::{
 use super::lexical;
 use crate::{Error, host::MOST_LINKS};
 
+/// NAME_MAX: bytes of a name.
+pub(super) const MOST_OF_NAME: usize = 255;
+
 /// A path as it is written, and the directory without links that it is meant from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
@@ -118,49 +121,50 @@ impl<'b> Walk<'b> {
         self.links
     }
 
-    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the bases, under what is
-    /// covered, or through too many links.
+    /// Goes on to the next thing to tell. `None` where there is none: the way leads out of the bases in the end, under what is
+    /// covered, through too many links, or to a name that no file system has. What is covered stays as it is, links in it
+    /// included.
     ///
     /// # Errors
     /// Where it is not allowed to look below a base.
     pub(super) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<Met>, Error> {
         while self.links <= MOST_LINKS {
             match self.rest.pop() {
-                Some(part) if part == ".." => match self.step_up() {
+                Some(part) if part == ".." => match self.step_up(&is_covered) {
                     Some(up) => return Ok(Some(up)),
                     None => continue,
                 },
+                Some(part) if part.len() > MOST_OF_NAME => return Ok(None),
                 Some(part) => self.here.push(part),
                 // The last step was one up, or there was none.
                 None => {}
             }
-            if self.is_told() && is_covered(&self.here) {
-                return Ok(None);
-            }
-            let Some(metadata) = self.look()? else { return Ok(self.nothing()) };
+            let is_told = self.is_told(&is_covered);
+            let Some(metadata) = self.look(is_told)? else { return Ok(is_told.then(|| self.nothing())) };
             if metadata.is_symlink() {
-                if let Some(link) = self.follow() {
+                let link = self.follow();
+                if is_told {
                     return Ok(Some(link));
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
                 let at = self.here.clone();
-                return Ok(self.is_told().then_some(Met::Thing { at, metadata }));
+                return Ok(is_told.then_some(Met::Thing { at, metadata }));
             }
         }
         Ok(None)
     }
 
     /// A base itself is granted by name, so nothing is told of it, unless it lies below another.
-    fn is_told(&self) -> bool {
-        self.bases.around(&self.here).is_some()
+    fn is_told(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
+        self.bases.around(&self.here).is_some() && !is_covered(&self.here)
     }
 
-    /// What is here; `None` where nothing is. Below a base, not being allowed to look is not nothing.
-    fn look(&self) -> Result<Option<Metadata>, Error> {
+    /// What is here; `None` where nothing is. Where it is told, not being allowed to look is not nothing.
+    fn look(&self, is_told: bool) -> Result<Option<Metadata>, Error> {
         match fs::symlink_metadata(&self.here) {
             Ok(metadata) => Ok(Some(metadata)),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
-            Err(_) if !self.is_told() => Ok(None),
+            Err(_) if !is_told => Ok(None),
             Err(source) => Err(Error::Grant {
                 what: self.what,
                 path: self.here.clone(),
@@ -170,27 +174,27 @@ impl<'b> Walk<'b> {
         }
     }
 
-    fn step_up(&mut self) -> Option<Met> {
-        let up = self.is_told().then(|| Met::Up { at: self.here.join("..") });
+    fn step_up(&mut self, is_covered: impl Fn(&Path) -> bool) -> Option<Met> {
+        let up = self.is_told(is_covered).then(|| Met::Up { at: self.here.join("..") });
         self.here.pop();
         up
     }
 
     /// Puts the text of the link that is here before the parts to come.
-    fn follow(&mut self) -> Option<Met> {
+    fn follow(&mut self) -> Met {
         let to = fs::read_link(&self.here).unwrap_or_default();
         self.rest.extend(reversed(&to));
         self.links += 1;
-        let link = self.is_told().then(|| Met::Link { at: self.here.clone(), to });
+        let at = self.here.clone();
         self.here.pop();
-        link
+        Met::Link { at, to }
     }
 
     /// As nothing is here, a `..` further on leads nowhere: it is the directory before it that must not appear.
-    fn nothing(&self) -> Option<Met> {
+    fn nothing(&self) -> Met {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
-        self.is_told().then(|| Met::Nothing { first: self.here.clone(), path })
+        Met::Nothing { first: self.here.clone(), path }
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) fn stores(of: impl AsFd) -> io::Result<()> {
 ///
 /// # Errors
 /// Of [`stores`] and [`is_regular`].
-pub(super) fn regular(of: impl AsFd) -> io::Result<FileStat> {
+pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
     let stat = fstat(&of)?;
     is_regular(&stat)?;
     stores(of)?;

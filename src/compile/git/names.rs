@@ -9,10 +9,7 @@ use std::{
 /// Those that a repository's config has sections of. The user's git wrote them, and no command can take them away.
 pub(super) fn names(config: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = config.split(|byte| *byte == b'\n');
-    lines
-        .filter_map(name)
-        .map(|name| PathBuf::from(OsString::from_vec(name)))
-        .filter(|name| stays_below(name))
+    lines.filter_map(name).filter_map(|name| below(Path::new(&OsString::from_vec(name))))
 }
 
 /// The name in a line `[submodule "NAME"]`.
@@ -31,9 +28,11 @@ fn name(line: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Git takes no name that leads out of the directory.
-fn stays_below(name: &Path) -> bool {
-    !name.as_os_str().is_empty() && name.components().all(|part| matches!(part, Component::Normal(_)))
+/// The path below the directory that they lie in. Git takes `/` and `.` in a name, and none that leads out.
+fn below(name: &Path) -> Option<PathBuf> {
+    let goes_up = name.components().any(|part| part == Component::ParentDir);
+    let parts = name.components().filter(|part| matches!(part, Component::Normal(_)));
+    Some(parts.collect::<PathBuf>()).filter(|path| !goes_up && path != Path::new(""))
 }
 
 #[cfg(test)]
@@ -46,6 +45,6 @@ mod tests {
             \t[SubModule\t\"a \\\"b\\\" \\\\\"] active = true\n[submodule \"../up\"]\n[submodule \"\"]\n\
             [submodules \"x\"]\n[submodule \"/abs\"]\n[submodule \"no end\n[submodule]\n[";
         let found: Vec<PathBuf> = names(config).collect();
-        assert_eq!(found, [PathBuf::from("tools/logs"), PathBuf::from("a \"b\" \\")]);
+        assert_eq!(found, ["tools/logs", "a \"b\" \\", "abs"].map(PathBuf::from));
     }
 }

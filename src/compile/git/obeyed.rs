@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    super::walk::{Bases, Way},
-    is_repository,
+    super::walk::{Bases, MOST_OF_NAME, Way},
+    has_own, is_repository,
     parts::{PARTS, obeyed_in},
     read_followed, unless_absent,
 };
@@ -22,8 +22,9 @@ use crate::host::remedy::is_shortage;
 /// What git obeys in a repository.
 pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 
-/// What a repository's `config` has in it, in lower case: `git init` writes both.
-const OF_GIT: [&str; 2] = ["repositoryformatversion", "[core]"];
+/// What a repository's `config` has in it, in lower case: `git init` writes all of these. Other programs have a section of
+/// that name too.
+const OF_GIT: [&[&str]; 2] = [&["repositoryformatversion"], &["[core]", "bare"]];
 
 /// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
 const POINTER: &[u8] = b"gitdir: ";
@@ -37,7 +38,7 @@ pub(in crate::compile) struct Obeyed {
     pub(in crate::compile) listed: Vec<PathBuf>,
     /// What was not looked at in full, and is one of `paths` for all that is in it.
     pub(in crate::compile) unseen: Vec<PathBuf>,
-    /// Repositories that were taken.
+    /// Repositories whose parts were taken.
     taken: HashSet<PathBuf>,
 }
 
@@ -50,40 +51,62 @@ impl Obeyed {
     /// A shortage, by which it cannot be known. What nobody may look at in a grant is found on the ways; elsewhere it is out of
     /// the reach of commands.
     pub(in crate::compile) fn take(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
-        let own = Way::new(base, ".git");
-        let text = unless_closed(read_followed(&own.path()))?.flatten();
-        match text.as_deref().and_then(|text| text.strip_prefix(POINTER)).and_then(path_in) {
-            Some(to) => {
-                self.paths.push(own);
-                self.take_repository(&Way::new(base, to), writable)?;
-            }
-            None => self.take_repository(&own, writable)?,
-        }
+        self.take_git(base, writable)?;
         if may_be_repository(base)? {
             self.take_repository(&Way::new(base, ""), writable)?;
         }
-        // A grant may be a part of one, such as `.git/modules`.
-        match base.ancestors().skip(1).find(|above| is_repository(above)) {
-            Some(above) => self.take_repository(&Way::new(above, ""), writable),
+        // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree.
+        if let Some(above) = base.ancestors().skip(1).find(|above| is_repository(above)) {
+            self.take_repository(&Way::new(above, ""), writable)?;
+        }
+        let has_git = |directory: &&Path| fs::symlink_metadata(directory.join(".git")).is_ok();
+        match base.ancestors().find(has_git).filter(|found| *found != base) {
+            Some(above) => self.take_git(above, writable),
             None => Ok(()),
         }
     }
 
-    /// Where it says that it has another's config, that one too.
+    /// `.git` in a directory, or what it is a pointer to.
+    fn take_git(&mut self, directory: &Path, writable: &Bases) -> io::Result<()> {
+        let own = Way::new(directory, ".git");
+        let text = self.text(&own)?;
+        match text.as_deref().and_then(|text| text.strip_prefix(POINTER)).and_then(path_in) {
+            Some(to) => {
+                self.paths.push(own);
+                self.take_repository(&Way::new(directory, to), writable)
+            }
+            None => self.take_repository(&own, writable),
+        }
+    }
+
+    /// Where it says that it has another's config, that one too; git goes no further either.
     fn take_repository(&mut self, way: &Way, writable: &Bases) -> io::Result<()> {
-        self.paths.extend(OBEYED.iter().map(|name| way.join(name)));
-        let Some(at) = unless_closed(fs::canonicalize(way.path()))? else { return Ok(()) };
-        if !self.taken.insert(at.clone()) {
-            return Ok(());
-        }
-        if writable.touch(&at) {
-            self.take_parts(&at)?;
-        }
-        let text = unless_closed(read_followed(&at.join("commondir")))?.flatten();
+        let Some(at) = self.take_one(way, writable)? else { return Ok(()) };
+        let text = self.text(&Way::new(&at, "commondir"))?;
         match text.as_deref().and_then(path_in) {
-            Some(to) => self.take_repository(&Way::new(&at, to), writable),
+            Some(to) => self.take_one(&Way::new(&at, to), writable).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Says where it lies.
+    fn take_one(&mut self, way: &Way, writable: &Bases) -> io::Result<Option<PathBuf>> {
+        self.paths.extend(OBEYED.iter().map(|name| way.join(name)));
+        let at = unless_closed(fs::canonicalize(way.path()))?;
+        if let Some(at) = at.as_ref().filter(|at| writable.touch(at) && self.taken.insert((*at).clone())) {
+            self.take_parts(at)?;
+        }
+        Ok(at)
+    }
+
+    /// What a file begins with, if there is one that may be looked at.
+    fn text(&mut self, way: &Way) -> io::Result<Option<Vec<u8>>> {
+        unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
+            let nothing = unless_shortage(error)?;
+            self.unseen.push(way.path());
+            self.paths.push(way.clone());
+            Ok(nothing)
+        })
     }
 
     fn take_parts(&mut self, repository: &Path) -> io::Result<()> {
@@ -103,10 +126,11 @@ impl Obeyed {
 /// The path in a file of git's that has nothing else in it: white space is a part of it, other than the line's end. `None` for
 /// what leads nowhere, as no file system has such a name.
 fn path_in(text: &[u8]) -> Option<&Path> {
-    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
-    let path = Path::new(OsStr::from_bytes(text.get(..=end)?));
-    path.iter().all(|part| part.len() <= libc::NAME_MAX as usize).then_some(path)
+    let text = text.get(..=end)?.split(|byte| *byte == 0).next()?;
+    let path = Path::new(OsStr::from_bytes(text));
+    let can_be = !text.is_empty() && path.iter().all(|part| part.len() <= MOST_OF_NAME);
+    can_be.then_some(path)
 }
 
 /// Whether `path` is a repository, or would be again if somebody put back what he took away: its config stays where it is,
@@ -115,12 +139,12 @@ fn path_in(text: &[u8]) -> Option<&Path> {
 /// # Errors
 /// A shortage, by which it cannot be known.
 fn may_be_repository(path: &Path) -> io::Result<bool> {
-    if is_repository(path) {
+    if is_repository(path) || has_own(path) {
         return Ok(true);
     }
     let config = read_followed(&path.join("config")).or_else(unless_shortage)?.unwrap_or_default();
     let config = String::from_utf8_lossy(&config).to_ascii_lowercase();
-    Ok(OF_GIT.iter().any(|word| config.contains(word)))
+    Ok(OF_GIT.iter().any(|words| words.iter().all(|word| config.contains(word))))
 }
 
 /// `None` for what stays as it is.

@@ -19,13 +19,13 @@ pub(super) const PARTS: [(&str, Holds); 2] =
     [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
 
 /// What makes a repository of a directory. Git makes none of one that submodules with longer names lie in.
-const SIGNS: &[&str] = &["HEAD", "config"];
+const SIGNS: &[&str] = &["HEAD", "config", "objects", "refs"];
 
 /// What a repository has for itself. Git puts no submodule into a repository; what it does not take for one may have some
 /// anywhere.
 const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
-/// Entries of a part that are looked at, those of repositories in it aside; and repositories.
+/// Entries of a part that are looked at, those of repositories in it aside; and repositories, and names of some.
 pub(super) const MOST_ENTRIES: usize = 2000;
 
 /// Entries of repositories in a part that are looked at.
@@ -57,6 +57,8 @@ struct Look<'r> {
     /// What would make repositories of the directories around repositories.
     signs: BTreeSet<PathBuf>,
     directories: Vec<Directory>,
+    /// How many names in configs are looked at yet.
+    names: usize,
 }
 
 /// A directory to look at.
@@ -94,6 +96,7 @@ pub(super) fn obeyed_in(repository: &Path, name: &str, holds: Holds) -> io::Resu
         repositories: BTreeSet::new(),
         signs: BTreeSet::new(),
         directories: vec![Directory::new(PathBuf::from(name), holds)],
+        names: MOST_ENTRIES,
     };
     if matches!(holds, Holds::Submodules) {
         look.named(Path::new(""), Path::new(name))?;
@@ -157,24 +160,33 @@ impl Look<'_> {
 
     /// Takes those that are there of the submodules that the config in `around` names. Whatever lies around one, it is one.
     fn named(&mut self, around: &Path, modules: &Path) -> io::Result<()> {
+        if !self.is_directory(modules)? {
+            return Ok(());
+        }
         let config = unless_absent(read_followed(&self.at(&around.join("config"))))?.flatten();
         for name in names(&config.unwrap_or_default()) {
+            self.names = self.names.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
             let path = modules.join(&name);
             let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != modules).collect();
             way.reverse();
             // What is missing on the way may yet be made.
-            let mut is_there = true;
-            for at in &way {
-                match unless_absent(fs::symlink_metadata(self.at(at)))? {
-                    Some(there) if there.is_symlink() => return Err(io::ErrorKind::NotADirectory.into()),
-                    there => is_there &= there.is_some_and(|there| there.is_dir()),
-                }
-            }
-            if is_there {
+            if way
+                .iter()
+                .try_fold(true, |is_there, at| Ok::<_, io::Error>(is_there && self.is_directory(at)?))?
+            {
                 self.submodule(path.clone(), way.len() - 1)?;
             }
         }
         Ok(())
+    }
+
+    /// # Errors
+    /// It is a link: where it leads is followed by git, and by nobody here.
+    fn is_directory(&self, path: &Path) -> io::Result<bool> {
+        match unless_absent(fs::symlink_metadata(self.at(path)))? {
+            Some(there) if there.is_symlink() => Err(io::ErrorKind::NotADirectory.into()),
+            there => Ok(there.is_some_and(|there| there.is_dir())),
+        }
     }
 
     /// Takes what git obeys in the repository of a submodule, if it is one, or would be again if somebody put back what he took

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 /// Links that are followed of those that lie in one directory: each is a mount of every command.
 pub(super) const MOST_FOLLOWED: usize = 256;
 
+/// Of those that lie in all protected directories.
+pub(super) const MOST_FOLLOWED_IN_ALL: usize = 2048;
+
 /// Something that commands can write all the same, or that leads to it.
 #[derive(Debug)]
 pub(super) struct Gap {
@@ -27,7 +30,8 @@ impl Why {
         match self {
             Self::Linked => "has other hard links, by which it can be written".to_owned(),
             Self::TooMany => format!(
-                "has more than {MOST_FOLLOWED} symbolic links in it: what the others lead to is not protected"
+                "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all: what the \
+                 others lead to is not protected"
             ),
             Self::Unseen => "is read-only, but cannot be looked at in full or has too much in it: what links in it lead to is \
                              not protected"

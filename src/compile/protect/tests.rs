@@ -238,3 +238,22 @@ fn as_many_links_are_followed_as_the_kernel_follows() {
     assert!(refused.read_only.is_empty());
     assert!(links.iter().all(|(path, to)| refused.watches_link(path, to)));
 }
+
+#[test]
+fn links_in_what_is_covered_are_followed_and_not_told() {
+    let dir = workspace(
+        &["s", "y", "z"],
+        &[("p", "s/link"), ("s/link", "../y"), ("q", "s/l/../z"), ("s/l", "../y")],
+    );
+    let walls = walls_beside(&dir, &["s"], &["p", "q"]);
+    assert_eq!(walls.read_only, ["y", "z"]);
+    assert!(walls.watches_link("p", "s/link") && !walls.watches_link("s/link", "../y"));
+}
+
+#[test]
+fn a_link_that_several_ways_pass_is_watched_once() {
+    let dir = workspace(&["d"], &[("l", "d")]);
+    let walls = walls(&dir, &["l/a", "l/b"]);
+    let link = Watch::new(&walls.base, Path::new("l"), Path::new("l"), Expected::Link("d".into()));
+    assert_eq!(walls.watches.iter().filter(|watch| **watch == link).count(), 1);
+}

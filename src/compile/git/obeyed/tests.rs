@@ -1,6 +1,6 @@
 //! What is found to be obeyed, in directories made for it.
 
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 
 use super::{super::parts::MOST_ENTRIES, *};
 
@@ -260,6 +260,9 @@ fn a_submodule_is_found_by_its_name_whatever_lies_around_it() {
     assert!(is_found(), "it has a name in the config");
     fs::write(at("config"), "[submodule \"tools/logs\"]\n[submodule \"tools/later\"]\n").expect("a file");
     assert!(is_found() && !has(&obeyed(dir.path()).paths, "modules/tools/later/config"), "it may be made");
+    for sign in ["objects", "refs", "config", "HEAD"] {
+        assert!(has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")), "{sign}");
+    }
     fs::rename(at("modules/tools"), at("modules/elsewhere")).expect("renamed");
     symlink("elsewhere", at("modules/tools")).expect("a link");
     assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
@@ -284,6 +287,63 @@ fn whoever_takes_away_its_head_leaves_a_repository() {
     fs::write(at("cfg"), "[Core]\n\tbare = true\n").expect("a file");
     symlink("cfg", at("config")).expect("a link");
     assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
-    fs::write(at("cfg"), "[server]\n\tport = 1\n").expect("a file");
-    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "any program has a config");
+    fs::write(at("cfg"), "[core]\n\tremote = storage\n").expect("a file");
+    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "other programs have a config too");
+    for name in ["objects", "refs"] {
+        fs::create_dir(at(name)).expect("a directory");
+    }
+    assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
+}
+
+/// As git goes: what has another's config is one step away.
+#[test]
+fn one_commondir_is_followed_and_no_chain() {
+    let dir = with(&[]);
+    let at = |name: &str| dir.path().join(name);
+    for (name, to) in [(".git", "../a"), ("a", "../b"), ("b", "../a")] {
+        fs::create_dir_all(at(name)).expect("a directory");
+        fs::write(at(name).join("commondir"), to).expect("a file");
+    }
+    let paths = obeyed(dir.path()).paths;
+    assert!(paths.contains(&"a/config".into()) && !paths.contains(&"b/config".into()), "{paths:?}");
+}
+
+#[test]
+fn names_in_a_config_are_counted() {
+    let dir = with(&["modules/"]);
+    let names: String = (0..=MOST_ENTRIES).map(|number| format!("[submodule \"{number}\"]\n")).collect();
+    fs::write(dir.path().join(".git/config"), names).expect("a file");
+    assert!(has(&obeyed(dir.path()).unseen, "modules"));
+    fs::remove_dir(dir.path().join(".git/modules")).expect("removed");
+    assert!(obeyed(dir.path()).unseen.is_empty(), "none of them is there");
+}
+
+#[test]
+fn a_repository_above_is_followed_into_a_grant() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir_all(dir.path().join("top/sub")).expect("a directory");
+    fs::create_dir_all(dir.path().join("repos/main")).expect("a directory");
+    symlink("../repos/main", dir.path().join("top/.git")).expect("a link");
+    let found = obeyed_beside(&dir.path().join("top/sub"), &dir.path().join("repos"));
+    let config = fs::canonicalize(dir.path()).expect("its name").join("repos/main/config");
+    assert!(found.paths.contains(&config), "{found:?}");
+}
+
+/// Whoever may open what a command may not is not to be led there by it.
+#[test]
+fn a_link_to_what_is_no_file_is_not_opened() {
+    let dir = with(&["objects/", "refs/", "HEAD"]);
+    nix::unistd::mkfifo(&dir.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let write =
+        || fs::File::options().write(true).custom_flags(libc::O_NONBLOCK).open(dir.path().join("fifo"));
+    for to in ["../fifo", "/proc/self/mem", "/proc/kmsg", "/dev/tty"] {
+        for name in ["commondir", "config"] {
+            let link = dir.path().join(".git").join(name);
+            let _ = fs::remove_file(&link);
+            symlink(to, link).expect("a link");
+        }
+        let found = obeyed(dir.path());
+        assert!(has(&found.paths, "commondir") && found.unseen.is_empty(), "{to}: {found:?}");
+    }
+    assert_eq!(write().expect_err("nobody reads").raw_os_error(), Some(libc::ENXIO));
 }
