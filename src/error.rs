@@ -195,7 +195,7 @@ impl Error {
     /// it would obey, or reorders what is seen, is written as a number.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let remedy = self.remedy().map(|remedy| format!("kennel: to mend it: {}", harmless(remedy)));
+        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
         [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
     }
 

@@ -120,7 +120,7 @@ impl Unavailable {
 /// ```no_run
 /// # async fn example() {
 /// if let Err(unavailable) = kennel::sandbox_available().await {
-///     eprintln!("{unavailable}; to mend it: {}", unavailable.remedy.as_deref().unwrap_or_default());
+///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.as_deref().unwrap_or_default());
 /// }
 /// # }
 /// ```

@@ -29,7 +29,7 @@ pub(crate) enum Trouble {
     Own(Errno),
 }
 
-const START: &[u8] = b"to mend it: start a session there: kennel session start --name NAME\n";
+const START: &[u8] = b"hint: start a session there: kennel session start --name NAME\n";
 
 /// Says what went wrong, and what can be done. That stderr is gone, or nobody reads it, is nothing that could be told.
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {

@@ -41,7 +41,7 @@ fn without_groups_a_limit_is_weaker_and_says_why() {
     assert!(stderr(&output).lines().any(|said| said == line), "{output:?}");
     let output =
         kennel(dir.path(), &["--profile", "ci-only", "--memory", "64M"], &["true"]).output().unwrap();
-    assert!(output.status.code() == Some(125) && stderr(&output).contains("to mend it: "), "{output:?}");
+    assert!(output.status.code() == Some(125) && stderr(&output).contains("hint: "), "{output:?}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_place_that_is_no_cgroup_is_refused() {
         ("/proc/self", "limits.cgroup /proc/self: it is not on a cgroup v2 file system"),
     ] {
         let said = refused(dir.path(), &["--cgroup", path]);
-        assert!(said.contains(words) && said.contains("to mend it: "), "{path}: {said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{path}: {said}");
     }
     let output = kennel(dir.path(), &["--cgroup", "somewhere"], &["true"]).output().unwrap();
     assert!(stderr(&output).contains("expected `auto`, `off` or an absolute path"), "{output:?}");

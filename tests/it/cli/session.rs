@@ -94,7 +94,7 @@ fn session_is_started_listed_used_and_stopped() {
     assert!(output.status.success() && stderr(&output).contains("no session of that name is running"));
     let output = session.exec(&[], &["true"]);
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("to mend it: start it with kennel session start"), "{output:?}");
+    assert!(stderr(&output).contains("hint: start it with kennel session start"), "{output:?}");
 }
 
 #[test]

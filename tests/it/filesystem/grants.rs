@@ -92,7 +92,7 @@ fn grant_that_is_not_there_is_refused_with_a_remedy() {
         for path in ["/absent", "dangling"] {
             let said = refused(dir.path(), &[flag, path]);
             assert!(said.contains(&format!("grant {path}: No such file or directory")), "{said}");
-            assert!(said.contains("to mend it: grant a path that exists"), "{said}");
+            assert!(said.contains("hint: grant a path that exists"), "{said}");
         }
     }
 }
@@ -153,10 +153,10 @@ fn grants_that_meet_only_on_the_disk_are_refused() {
     let link = outer.path().join("link");
     symlink("data", &link).unwrap();
     let said = refused(dir.path(), &["--ro", text(&data), "--rw", text(&link)]);
-    assert!(said.contains(text(&data)) && said.contains("to mend it: keep one of the two"), "{said}");
+    assert!(said.contains(text(&data)) && said.contains("hint: keep one of the two"), "{said}");
     assert!(said.contains("read-write grant") && said.contains("read-only grant"), "{said}");
     let said = refused(dir.path(), &["--ro", text(dir.path())]);
-    assert!(said.contains("workspace") && said.contains("to mend it"), "the workspace is read-write: {said}");
+    assert!(said.contains("workspace") && said.contains("hint:"), "the workspace is read-write: {said}");
 }
 
 #[test]
