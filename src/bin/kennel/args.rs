@@ -35,7 +35,7 @@ pub(crate) enum Verb {
     /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
     #[command(after_help = OP_HELP)]
     Op(Op),
-    /// Test what this host can enforce, and say how to mend what it cannot.
+    /// Test what this host can enforce, and how to fix what it cannot.
     Probe(Probe),
     /// Look at a policy without running anything.
     Policy {
@@ -80,9 +80,9 @@ Examples:
   kennel run --overlay --diff -- ./install.sh what it would change, without changing it
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
-Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
+Exit status: the command's own; 128+N when signal N ended it; 124 on timeout;
 125 when Kennel failed, could not commit everything, could not undo what a successful command did to a protected path,
-or could not write what it wrote to stdout;
+or could not pass on its output;
 126 when the command cannot be executed; 127 when it is not found.";
 
 const SESSION_HELP: &str = "\
@@ -112,7 +112,7 @@ Examples:
   kennel exec a1 --tty -- bash
 
 The command starts in the directory of the session, wherever you are, and has the environment of the session.
-It cannot have more than the session: what it may see and use was said with `kennel session start`.
+It has at most the access that the session was started with.
 
 Exit status: as with `kennel run`; 125 also when there is no session of that name.";
 
@@ -125,9 +125,8 @@ A credential that the manifest lists comes from the variable of that name, or fr
 descriptor). It reaches the environment of the program and nothing else. The program reads nothing from stdin;
 its output comes when it has ended.
 
-Exit status: the program's own; 128+N when signal N ended it; 124 when its time was up; 125 when the manifest
-does not allow it, Kennel failed, or stdout took not all of the output; 126 and 127 when it cannot be executed
-or is not found.";
+Exit status: the program's own; 128+N when signal N ended it; 124 on timeout; 125 when the manifest does not
+allow it, Kennel failed or could not pass on its output; 126 and 127 when it cannot be executed or is not found.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Op {
@@ -137,7 +136,7 @@ pub(crate) struct Op {
     /// The name of one of its operations.
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
-    /// Put V in the place of {K}.
+    /// Value for the placeholder {K}.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) arg: Vec<(String, String)>,
     /// Take credential K from FILE instead of the environment.
@@ -146,7 +145,7 @@ pub(crate) struct Op {
     /// Append what was asked for and decided to FILE, as lines of JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) audit: Option<PathBuf>,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
@@ -162,7 +161,7 @@ pub(crate) enum SessionAction {
     /// What `start` starts.
     #[command(hide = true)]
     Host(Start),
-    /// Show your sessions that run.
+    /// List your running sessions.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -195,19 +194,19 @@ pub(crate) struct Exec {
     /// Name of the session.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Start in DIR, from where you are if it is relative, instead of the session's directory.
+    /// Start in DIR (relative to your directory) instead of the session's directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Wall time; then everything of the command is killed and the status is 124. The session's own is an upper bound.
+    /// Kill the command after TIME (exit status 124); at most the session's own timeout.
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
     /// Run on a terminal of its own, with job control. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// The command and its arguments.
@@ -228,7 +227,7 @@ pub(crate) enum AuditAction {
     /// Check that no line of a log was changed, taken away or put in between.
     #[command(after_help = VERIFY_HELP)]
     Verify {
-        /// The hash of a line that must be in the log, if it is one: the last one of an earlier time.
+        /// A head that an earlier run printed; the log (only one) must still contain that line.
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.
@@ -241,7 +240,7 @@ pub(crate) enum AuditAction {
 pub(crate) enum PolicyAction {
     /// Print the policy that these flags and files make, as JSON.
     Show(PolicyFlags),
-    /// Check it against this host: every path, every protection. Starts a sandbox with it, and no command.
+    /// Check the policy on this host: starts a sandbox, runs no command.
     Check(PolicyFlags),
 }
 
@@ -259,19 +258,19 @@ pub(crate) struct Probe {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
-    /// With --overlay: list what the command changed on stderr, and drop it. This is what happens without a choice.
+    /// With --overlay: list the changes on stderr and discard them (the default).
     #[arg(long, group = "then")]
     pub(crate) diff: bool,
-    /// With --overlay: apply what the command changed to the workspace, if it succeeded.
+    /// With --overlay: apply the changes to the workspace if the command succeeded.
     #[arg(long, group = "then")]
     pub(crate) commit: bool,
-    /// With --overlay: drop what the command changed.
+    /// With --overlay: discard the changes.
     #[arg(long, group = "then")]
     pub(crate) discard: bool,
     /// Run on a terminal of its own, with job control. Needs a terminal, and counts no output.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
