@@ -249,7 +249,7 @@ impl Client {
     }
 
     fn failed(&self, error: impl Into<io::Error>) -> Error {
-        ListenError::io("speak with the session on", &self.path)(error.into()).into()
+        ListenError::io("talk to the session at", &self.path)(error.into()).into()
     }
 
     fn gone(&self) -> Error {

@@ -39,7 +39,7 @@ pub enum Class {
     Cancelled,
 }
 
-/// Who drew the line that was hit.
+/// Which layer refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {

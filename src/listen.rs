@@ -67,7 +67,7 @@ impl Session {
     /// `A-Z a-z 0-9 _ . -`, the first of them a letter or digit.
     ///
     /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` where that variable is no absolute path.
-    /// Served is who has the same user and is in the same user namespace: nobody who is in a sandbox.
+    /// Only processes of the same user and user namespace are served, so none in a sandbox.
     ///
     /// # Errors
     /// A name that no session can have, or that one has which is running; a directory that somebody else can write to, or

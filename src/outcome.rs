@@ -37,8 +37,8 @@ pub enum Limit {
     Pids,
     /// [`Limits::timeout`](crate::Limits::timeout): Kennel ended it.
     WallTime,
-    /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: SIGXCPU ended the command, or SIGKILL a
-    /// second after so much was used, which comes to who does not heed the other. The status by which a shell tells that
+    /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: ended by SIGXCPU, or by the
+    /// SIGKILL that follows a second later if that is ignored. The status by which a shell tells that
     /// of a child (152, 137) counts as well.
     CpuTime,
     /// [`Limits::output`](crate::Limits::output): Kennel ended it, because of
@@ -64,7 +64,7 @@ impl Limit {
             Self::WallTime => "wall time",
             Self::CpuTime => "processor time",
             Self::Output => "output",
-            Self::Tmpfs => "room in private places",
+            Self::Tmpfs => "private file systems",
             Self::FileSize => "size of a file",
             Self::OpenFiles => "open files",
         }
@@ -91,7 +91,7 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes written to block devices (io.stat).
     pub io_write_bytes: Option<u64>,
-    /// Time in which it could have run, had the limit of processors not held it back, in microseconds (cpu.stat).
+    /// Time throttled by the CPU limit, in microseconds (cpu.stat).
     pub throttled_us: Option<u64>,
     /// Processes that were killed because memory was at its limit (memory.events).
     pub oom_kills: Option<u64>,
@@ -125,7 +125,7 @@ impl Basis {
     }
 }
 
-/// Something that the sandbox did not let stand.
+/// Something that the sandbox blocked or reverted.
 ///
 /// Connections and protected paths are told always, the rest where the policy asks for it: [`Policy::explain`]. What a
 /// command did not say, or said in another language than English, is not in it.
@@ -244,7 +244,7 @@ impl Outcome {
         let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
         let used = more.map(|used| format!(" (used {used})"));
         let values: String = configured.chain(used).collect();
-        format!("a limit ended the command: {}{values}", limit.words())
+        format!("the command hit a limit: {}{values}", limit.words())
     }
 
     /// The failure class, when Kennel or a limit ended the command, or its output could not be written.

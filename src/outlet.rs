@@ -159,7 +159,7 @@ impl Copying {
         // What could not be said on stderr is no reason to call a success a failure.
         let why = match out.failed {
             Some(error) => Some(Error::io("write to stdout what the command wrote")(error).chain()),
-            None if is_stdout_left && !was_killed => Some("nobody took what the command wrote".to_owned()),
+            None if is_stdout_left && !was_killed => Some("the command's output was not read".to_owned()),
             None => None,
         };
         outcome.unwritten = why;

@@ -194,7 +194,7 @@ impl Session {
     ///
     /// What cannot be applied is refused by itself, with the reason, and kept: where somebody changed the workspace
     /// meanwhile, protected paths, FIFOs and sockets, a full disk. Applied are contents, permission bits, user attributes
-    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. To do it again is no error.
+    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. Idempotent.
     ///
     /// As long as it takes, no command starts. A future that is dropped goes on to its end in the background.
     ///

@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Kills every process of the session and waits until they are gone. Commands that run end with
-    /// [`Error::SessionEnded`]. To do it again is no error.
+    /// [`Error::SessionEnded`]. Idempotent.
     pub async fn shutdown(&self) {
         self.owner.live.end();
         self.owner.live.gone().await;

@@ -221,8 +221,8 @@ impl State {
 
 #[async_trait]
 impl ProcessSandbox for KennelSandbox {
-    /// Prepares the session of a context. To do it again is nothing, unless the session has ended or the workspace is
-    /// another directory by now.
+    /// Prepares the session of a context. Calling it again has no effect, unless the session has ended or the workspace
+    /// is another directory by now.
     ///
     /// Where [`probe`](Self::probe) last said `Partial` for the profile, the session goes without what is missing; else
     /// a protection that is missing is an error. `CiOnly` never goes without.

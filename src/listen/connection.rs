@@ -84,7 +84,7 @@ impl Connection {
 
     /// Tells why nothing is done.
     pub(super) fn refuse(&self, reason: &str) {
-        let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
+        let message = format!("kennel: the session refused the request: {}\n", harmless(reason));
         let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
         self.answer(&answer, None);
     }

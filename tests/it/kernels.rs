@@ -54,7 +54,7 @@ fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
     let (output, report) = report(dir.path(), &[], &["true"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let (state, detail) = protection(&report, "landlock");
-    assert!(state == "enforced" && detail.starts_with(&format!("ABI {abi}, every file right ")), "{detail}");
+    assert!(state == "enforced" && detail.starts_with(&format!("ABI {abi}, all ")), "{detail}");
     let scope = protection(&report, "landlock_scope");
     let level = &report["enforcement"]["level"];
     if abi >= 6 {

@@ -57,12 +57,12 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
         Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
         Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
         Trouble::Stranger => {
-            line(socket, b"belongs to another user or to a sandbox, who would get everything that was given")
+            line(socket, b"is not ours: the listener is another user's or in a sandbox, so nothing was sent")
         }
         Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
         Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),
         Trouble::Lost => {
-            line(socket, b"the session ended before it told how the command did")?;
+            line(socket, b"the session ended before it reported the command's status")?;
             write(&[START])
         }
         Trouble::Own(errno) => numbered(socket, b"out of resources", *errno),

@@ -94,7 +94,7 @@ fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, E
         None if chosen.contains(&true) => Err(PolicyError::Value {
             key: "audit".to_owned(),
             value: String::new(),
-            reason: "there is no log to keep like that: name one with --audit FILE".to_owned(),
+            reason: "--audit-chain, --audit-closed and --audit-arguments need --audit FILE".to_owned(),
         }
         .into()),
         None => Ok(None),

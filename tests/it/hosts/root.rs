@@ -30,7 +30,7 @@ fn it_is_reported_and_everything_else_is_in_force() {
     let (dir, before) = (place(), no_user_namespaces("EPERM"));
     let output = run(&before, dir.path(), &DEGRADE);
     assert_eq!((stdout(&output), output.status.code()), ("ran".to_owned(), Some(0)));
-    let detail = "this host refuses them: commands are root of the host, without its capabilities";
+    let detail = "refused by this host: commands run as the host's root, without capabilities";
     assert!(stderr(&output).contains(&format!("kennel: user_namespace off: {detail}")), "{output:?}");
     let report = report(&before, dir.path(), &DEGRADE);
     for name in [

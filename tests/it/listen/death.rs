@@ -67,7 +67,7 @@ fn lost_session_tells_a_waiting_client_why() {
     session.kill();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("ended before it told"), "{output:?}");
+    assert!(stderr(&output).contains("ended before it reported"), "{output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

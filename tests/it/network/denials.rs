@@ -31,7 +31,7 @@ fn report_and_stderr_say_the_same() {
     let expected = [
         format!("{deny}: rule {deny} of the deny list refuses it; remove --deny {deny} to allow it"),
         format!(
-            "local.test:{}: its address 127.0.0.1 is not of the public internet (loopback); --allow-address 127.0.0.1 \
+            "local.test:{}: resolves to 127.0.0.1, which is not a public address (loopback); --allow-address 127.0.0.1 \
              would allow it",
             origin.port()
         ),

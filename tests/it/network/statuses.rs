@@ -90,7 +90,7 @@ fn leads_to_an_address_that_is_not_public() {
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let lines = [
-        format!("kennel: {to}: its address 127.0.0.1 is not of the public internet (loopback)"),
+        format!("kennel: {to}: resolves to 127.0.0.1, which is not a public address (loopback)"),
         "kennel: whoever runs the sandbox can allow it with: --allow-address 127.0.0.1".to_owned(),
     ];
     let flags = net.strict(&[&to], &[]);
@@ -107,7 +107,7 @@ fn an_address_by_itself_is_allowed_by_itself() {
     let origin = Origin::named("one");
     let to = at("127.0.0.1", origin.port());
     let lines = [
-        format!("kennel: {to}: its address 127.0.0.1 is not of the public internet (loopback)"),
+        format!("kennel: {to}: resolves to 127.0.0.1, which is not a public address (loopback)"),
         format!("kennel: whoever runs the sandbox can allow it with: --allow {to}"),
     ];
     let flags = net.strict(&["*:*"], &[]);
