@@ -2,9 +2,12 @@
 
 mod policy;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use clap_complete::Shell;
 use kennel::{Profile, Span};
 
@@ -251,6 +254,7 @@ pub(crate) struct Probe {
     pub(crate) json: bool,
     /// The profile to test with.
     #[arg(long, value_name = "PROFILE", default_value_t = Profile::RepoWrite)]
+    #[arg(value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Profile,
 }
 
@@ -279,6 +283,14 @@ pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// One of the words of `T`: help, completions and errors list them.
+fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -21,6 +21,11 @@ fn completions_are_scripts_that_know_the_verbs() {
             assert!(text.contains(word), "{shell}: {word}");
         }
     }
+    // Words of a flag are offered as such, not files.
+    let bash = stdout(&kennel(&["completions", "bash"]));
+    for words in ["read-only repo-write no-network full-dev ci-only", "none proxy host", "refuse degrade"] {
+        assert!(bash.contains(&format!("compgen -W \"{words}\"")), "{words}");
+    }
     require!(has("bash"), "bash");
     let mut bash = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
     bash.stdin.take().unwrap().write_all(&kennel(&["completions", "bash"]).stdout).unwrap();

@@ -144,12 +144,12 @@ fn words_that_do_not_exist_are_refused_with_those_that_do() {
     for (flags, words) in [
         (
             &["--profile", "everything"][..],
-            "expected one of `read-only`, `repo-write`, `no-network`, `full-dev`, `ci-only`",
+            "[possible values: read-only, repo-write, no-network, full-dev, ci-only]",
         ),
-        (&["--net", "all"], "expected one of `none`, `proxy`, `host`"),
-        (&["--env", "all"], "expected one of `scrubbed`, `inherit`"),
-        (&["--toolchains", "all"], "expected one of `auto`, `none`"),
-        (&["--on-unavailable", "ask"], "expected one of `refuse`, `degrade`"),
+        (&["--net", "all"], "[possible values: none, proxy, host]"),
+        (&["--env", "all"], "[possible values: scrubbed, inherit]"),
+        (&["--toolchains", "all"], "[possible values: auto, none]"),
+        (&["--on-unavailable", "ask"], "[possible values: refuse, degrade]"),
         (&["--memory", "1.5G"], "size `1.5G`: expected"),
         (&["--timeout", "soon"], "time `soon`: expected"),
         (&["--setenv", "NOVALUE"], "write NAME=VALUE"),

@@ -7,13 +7,13 @@ use kennel::{
     Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains,
 };
 
-use super::assignment;
+use super::{assignment, word};
 
 /// They add to and override what a policy file says.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyFlags {
-    /// Set of grants to start from: read-only, repo-write, no-network, full-dev, ci-only [default: repo-write].
-    #[arg(long, value_name = "PROFILE")]
+    /// Set of grants to start from [default: repo-write].
+    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Option<Profile>,
     /// Directory to work on, visible at its own path [default: the current directory].
     #[arg(long, value_name = "DIR")]
@@ -45,18 +45,18 @@ pub(crate) struct PolicyFlags {
     /// Like --overlay, at most SIZE [default: that of --tmp-size].
     #[arg(long, value_name = "SIZE", help_heading = "View")]
     pub(crate) overlay_size: Option<Size>,
-    /// Show toolchains outside the system directories: auto, none [default: auto].
-    #[arg(long, value_name = "WHICH", help_heading = "View")]
+    /// Show toolchains outside the system directories [default: auto].
+    #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
-    /// Whether /tmp, HOME and other private directories are new for each exec or shared by the session: exec, session
+    /// Whether /tmp, HOME and other private directories are new for each exec or shared by the session
     /// [default: exec].
-    #[arg(long, value_name = "LIFE", help_heading = "View")]
+    #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network: none, proxy, host [default: set by the profile; `proxy` with any --allow].
-    #[arg(long, value_name = "MODE", help_heading = "Network")]
+    /// What network there is [default: set by the profile; `proxy` with any --allow].
+    #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
@@ -94,8 +94,8 @@ pub(crate) struct PolicyFlags {
     /// Host name that the command sees [default: kennel].
     #[arg(long, value_name = "H", help_heading = "Network")]
     pub(crate) hostname: Option<String>,
-    /// Environment to start from: scrubbed, inherit [default: scrubbed].
-    #[arg(long, value_name = "BASE", help_heading = "Environment")]
+    /// Environment to start from [default: scrubbed].
+    #[arg(long, value_name = "BASE", help_heading = "Environment", value_parser = word::<EnvBase>(EnvBase::ALL.map(EnvBase::as_str)))]
     pub(crate) env: Option<EnvBase>,
     /// Pass variable N on.
     #[arg(long, value_name = "N", help_heading = "Environment")]
@@ -143,8 +143,8 @@ pub(crate) struct PolicyFlags {
     /// Files and directories in the private places together, and in each --tmpfs [default: one for each 4K of size].
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) tmp_inodes: Option<u64>,
-    /// What to do when the host cannot provide a protection: refuse, degrade [default: refuse].
-    #[arg(long, value_name = "WHAT")]
+    /// What to do when the host cannot provide a protection [default: refuse].
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
     pub(crate) on_unavailable: Option<OnUnavailable>,
     /// If the command fails, say which protection blocked what and which flag would allow it. Its stderr then goes
     /// through a pipe.
