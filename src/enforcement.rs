@@ -25,6 +25,12 @@ pub struct Entry {
     pub state: State,
     /// What it consists of here, or why it is weaker or off.
     pub detail: String,
+    /// Of a limit that no cgroup holds: why not. Usually the same for all of them, so say it once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What would help against `cause`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// Whether the policy asked for it; what it did not ask for does not lower the level.
     #[serde(skip)]
     pub asked: bool,
@@ -102,7 +108,19 @@ impl Enforcement {
     }
 
     pub(crate) fn set(&mut self, name: Protection, state: State, detail: impl Into<String>) {
-        self.put(Entry { name, state, detail: detail.into(), asked: true });
+        self.put(Entry { name, state, detail: detail.into(), cause: None, remedy: None, asked: true });
+    }
+
+    /// The state of a limit that no cgroup holds, for a `cause`.
+    pub(crate) fn set_without_cgroup(
+        &mut self,
+        name: Protection,
+        state: State,
+        detail: &str,
+        [cause, remedy]: [String; 2],
+    ) {
+        let [cause, remedy] = [cause, remedy].map(|text| Some(harmless(&text)));
+        self.put(Entry { name, state, detail: detail.to_owned(), cause, remedy, asked: true });
     }
 
     /// What was thought in force is not in full.
@@ -115,7 +133,8 @@ impl Enforcement {
 
     /// A protection that the policy does without.
     pub(crate) fn not_asked(&mut self, name: Protection, detail: impl Into<String>) {
-        self.put(Entry { name, state: State::Off, detail: detail.into(), asked: false });
+        let (state, detail) = (State::Off, detail.into());
+        self.put(Entry { name, state, detail, cause: None, remedy: None, asked: false });
     }
 
     /// Details name paths, which are anybody's.
