@@ -347,7 +347,7 @@ mod tests {
                 |network| {
                     *network = Network { proxy: Some(ForeignProxy { unix: "".into() }), ..Network::default() }
                 },
-                "network.proxy.unix ``",
+                "network.proxy.unix:",
             ),
         ] {
             let error = check(change).expect_err(start);

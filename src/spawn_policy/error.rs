@@ -22,7 +22,7 @@ use crate::{
 #[non_exhaustive]
 pub enum SpawnError {
     /// The manifest is none, or contradicts itself.
-    #[error(transparent)]
+    #[error("manifest")]
     Manifest(#[from] PolicyError),
     /// The envelope is none.
     #[error(transparent)]
@@ -172,7 +172,7 @@ impl SpawnError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         let (class, boundary, details) = match self {
-            Self::Manifest(error) => return error.failure(),
+            Self::Manifest(error) => return error.failure().with_message(self.chain()),
             Self::Sandbox(error) => return error.failure(),
             Self::Envelope(_) => (Class::CapabilityDenied, Boundary::Action, Details::None),
             Self::Denied { boundary, requested, granted, .. } => {

@@ -77,7 +77,7 @@ fn every_mistake_has_its_place() {
         ),
         ("[capabilities.spawn]\nfs_read = ['work']", "capabilities.spawn.fs_read `work`: must be absolute"),
         ("[capabilities.spawn]\nfs_write = ['~me']", "capabilities.spawn.fs_write `~me`: must be absolute"),
-        ("[capabilities.spawn]\ncwd = ''", "capabilities.spawn.cwd ``: must be absolute"),
+        ("[capabilities.spawn]\ncwd = ''", "capabilities.spawn.cwd: must be absolute"),
         ("[capabilities.spawn.operations]\na = 'gh {x'", "manifest:2:5: `{x`: a brace"),
         (
             "[capabilities.spawn.operations]\na = 'gh x'",

@@ -120,8 +120,10 @@ fn processes_of_the_host_cannot_be_granted() {
     }
     for target in ["/proc", "/proc/x", "/"] {
         let said = refused(dir.path(), &["--ro", &format!("/usr:{target}")]);
-        assert!(said.contains(&format!("mounts[0].target `{target}`: ")), "{said}");
+        assert!(said.contains(&format!("--ro `{target}`: ")), "{said}");
     }
+    let said = refused(dir.path(), &["--rw", "relative:target"]);
+    assert!(said.contains("--rw `relative:target`: expected PATH"), "{said}");
     assert!(refused(dir.path(), &["--rw", "/sys:/s"]).contains("/sys can only be shown read-only"));
 }
 
@@ -169,8 +171,8 @@ fn malformed_grants_are_refused_with_the_right_form() {
         (["--rw", "/usr:/a:/b"], "a path with a colon goes into a file"),
         (["--ro", "/usr:/a/../b"], "must not contain `..`"),
         (["--tmpfs", "relative"], "absolute path"),
-        (["--tmpfs", "/x:much"], "size `much`: expected"),
-        (["--tmpfs", "/x:0"], "size `0`: expected"),
+        (["--tmpfs", "/x:much"], "--tmpfs `much`: expected"),
+        (["--tmpfs", "/x:0"], "--tmpfs `0`: expected"),
     ] {
         let said = refused(dir.path(), &flags);
         assert!(said.contains(words), "{flags:?}: {said}");
