@@ -57,7 +57,7 @@ pub(crate) enum Verb {
         /// The command: `run`, or `session start`.
         command: Vec<String>,
     },
-    /// Look at audit logs.
+    /// Verify audit logs.
     Audit {
         #[command(subcommand)]
         action: AuditAction,
@@ -95,8 +95,8 @@ Examples:
   kennel session list
   kennel session stop a1
 
-The flags of `start` are those of `kennel run` but --tty, --json and those of an overlay.
-`stop` of a session that is not there is no error.";
+`start` takes the flags of `kennel run`, except --tty, --json and those of an overlay.
+Stopping a session that does not exist is not an error.";
 
 const START_HELP: &str = "\
 Examples:
@@ -114,10 +114,10 @@ Examples:
   kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
   kennel exec a1 --tty -- bash
 
-The command starts in the directory of the session, wherever you are, and has the environment of the session.
+The command starts in the session's directory, wherever you are, with the session's environment.
 It has at most the access that the session was started with.
 
-Exit status: as with `kennel run`; 125 also when there is no session of that name.";
+Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
 const OP_HELP: &str = "\
 Examples:
@@ -125,8 +125,8 @@ Examples:
   kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh --json report.json
 
 A credential that the manifest lists comes from the variable of that name, or from a file (/dev/fd/N for a
-descriptor). It reaches the environment of the program and nothing else. The program reads nothing from stdin;
-its output comes when it has ended.
+descriptor). It reaches the environment of the program and nothing else. The program gets no stdin;
+its output is shown when it has ended.
 
 Exit status: the program's own; 128+N when signal N ended it; 124 on timeout; 125 when the manifest does not
 allow it, Kennel failed or could not pass on its output; 126 and 127 when it cannot be executed or is not found.";
@@ -145,7 +145,7 @@ pub(crate) struct Op {
     /// Take credential K from FILE instead of the environment.
     #[arg(long, value_name = "K=FILE", value_parser = assignment)]
     pub(crate) credential: Vec<(String, String)>,
-    /// Append what was asked for and decided to FILE, as lines of JSON.
+    /// Append requests and decisions to FILE, as lines of JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) audit: Option<PathBuf>,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
@@ -206,7 +206,7 @@ pub(crate) struct Exec {
     /// Kill the command after TIME (exit status 124); at most the session's own timeout.
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// Run on a terminal of its own, with job control. Needs a terminal.
+    /// Run on its own terminal, with job control. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
@@ -223,11 +223,11 @@ Examples:
   kennel audit verify --head \"$HASH\" exec.log   also that nothing was cut off since it printed HASH
 
 Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
-Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read. All are looked at.";
+Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read. All logs are checked.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditAction {
-    /// Check that no line of a log was changed, taken away or put in between.
+    /// Check that no line of a log was changed, removed or inserted.
     #[command(after_help = VERIFY_HELP)]
     Verify {
         /// A head that an earlier run printed; the log (only one) must still contain that line.
@@ -271,7 +271,7 @@ pub(crate) struct Run {
     /// With --overlay: discard the changes.
     #[arg(long, group = "then")]
     pub(crate) discard: bool,
-    /// Run on a terminal of its own, with job control. Needs a terminal, and counts no output.
+    /// Run on its own terminal, with job control. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.

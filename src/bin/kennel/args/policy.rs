@@ -33,7 +33,7 @@ pub(crate) struct PolicyFlags {
     /// Hide P.
     #[arg(long, value_name = "P", help_heading = "View")]
     pub(crate) mask: Vec<PathBuf>,
-    /// Keep P in the workspace read-only, besides .git/hooks and .git/config.
+    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config.
     #[arg(long, value_name = "P", help_heading = "View")]
     pub(crate) protect: Vec<PathBuf>,
     /// Collect changes to the workspace in memory instead of writing them.
@@ -55,7 +55,7 @@ pub(crate) struct PolicyFlags {
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) cwd: Option<PathBuf>,
-    /// What network there is [default: set by the profile; `proxy` with any --allow].
+    /// Network access [default: set by the profile; `proxy` with any --allow].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
@@ -67,7 +67,7 @@ pub(crate) struct PolicyFlags {
     /// Allow names that resolve to private or special addresses in CIDR.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]
     pub(crate) allow_address: Vec<String>,
-    /// Go through the HTTP proxy at URL, or `environment`: what https_proxy and no_proxy say.
+    /// Go through the HTTP proxy at URL; `environment` uses https_proxy and no_proxy.
     #[arg(long, value_name = "URL", help_heading = "Network")]
     pub(crate) upstream: Option<String>,
     /// Use the proxy at this Unix socket instead of Kennel's; it alone decides what passes.
@@ -79,16 +79,16 @@ pub(crate) struct PolicyFlags {
     /// Turn off the DNS server and the listeners that serve programs without proxy support.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each command, decision, denial and limit to FILE, a line of JSON each; `{date}` in its name is the day.
+    /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub(crate) audit: Option<PathBuf>,
-    /// Give each line the hash of the one before; `kennel audit verify` checks them.
+    /// Give each line the hash of the one before, for `kennel audit verify`.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_chain: bool,
     /// Fail closed: refuse commands and connections that cannot be logged.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_closed: bool,
-    /// Write the arguments of commands down too; they may hold secrets.
+    /// Log the arguments of commands too; they may contain secrets.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_arguments: bool,
     /// Host name that the command sees [default: kennel].
@@ -97,13 +97,13 @@ pub(crate) struct PolicyFlags {
     /// Environment to start from [default: scrubbed].
     #[arg(long, value_name = "BASE", help_heading = "Environment", value_parser = word::<EnvBase>(EnvBase::ALL.map(EnvBase::as_str)))]
     pub(crate) env: Option<EnvBase>,
-    /// Pass variable N on.
+    /// Pass on variable N.
     #[arg(long, value_name = "N", help_heading = "Environment")]
     pub(crate) pass_env: Vec<String>,
     /// Set variable K to V.
     #[arg(long, value_name = "K=V", value_parser = assignment, help_heading = "Environment")]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Memory, such as 512M.
+    /// Memory limit, such as 512M.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<Size>,
     /// Swap that may be used besides [default: none]. Needs --memory and a cgroup.
@@ -118,14 +118,13 @@ pub(crate) struct PolicyFlags {
     /// CPUs to run on, such as 0-1. Needs a cgroup.
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     pub(crate) cpuset: Option<String>,
-    /// Reading from and writing to the disk of the workspace, a second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a
-    /// cgroup.
+    /// Rates for the disk of the workspace, per second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a cgroup.
     #[arg(long, value_name = "RATES", help_heading = "Limits")]
     pub(crate) io: Option<IoLimits>,
     /// Where cgroups that hold limits may be made: auto, off, or a directory of cgroup v2 [default: auto].
     #[arg(long, value_name = "WHERE", help_heading = "Limits")]
     pub(crate) cgroup: Option<Cgroup>,
-    /// CPU time of each process, such as 10s.
+    /// CPU time limit of each process, such as 10s.
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<Span>,
     /// Kill the command after TIME (exit status 124).
@@ -137,10 +136,10 @@ pub(crate) struct PolicyFlags {
     /// Kill the command when it exceeds --max-output instead of discarding the rest.
     #[arg(long, help_heading = "Limits")]
     pub(crate) output_ends: bool,
-    /// Size of the private places together: /tmp, /dev/shm, HOME [default: 2G].
+    /// Size of all private places together: /tmp, /dev/shm, HOME [default: 2G].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
-    /// Files and directories in the private places together, and in each --tmpfs [default: one for each 4K of size].
+    /// Files and directories in all private places together, and in each --tmpfs [default: one for each 4K of size].
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) tmp_inodes: Option<u64>,
     /// What to do when the host cannot provide a protection [default: refuse].
