@@ -163,7 +163,7 @@ fn create_file(path: &Path) -> io::Result<File> {
     if kind.is_file() {
         file.set_len(0)?;
     } else if !kind.is_char_device() || !path.starts_with("/dev") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(file)
 }

@@ -56,7 +56,7 @@ fn what_was_changed_is_found() {
     for typed in ["", "zz", &head[..8]] {
         let output = verify(&["--head", typed], &log.path());
         assert_eq!(output.status.code(), Some(125), "{output:?}");
-        assert!(stderr(&output).contains("is no SHA-256 hash: 64"), "{output:?}");
+        assert!(stderr(&output).contains("is not a SHA-256 hash: expected 64"), "{output:?}");
     }
     // A hash is that of one log.
     let output = verify(&["--head", head, log.path().to_str().unwrap()], &log.path());

@@ -106,7 +106,7 @@ fn network_that_makes_no_sense_is_refused_with_a_remedy() {
         (&["--allow", "https://crates.io"], "not a URL; write `crates.io:443`"),
         (&["--net", "none", "--deny", "a.example:1"], "network.deny `a.example:1`: network.mode is none"),
         (&["--net", "host", "--allow", "a.example:1"], "by port only, as in `*:443`"),
-        (&["--allow", "a.example:1", "--proxy-socket", "/p"], "network.proxy decides by itself"),
+        (&["--allow", "a.example:1", "--proxy-socket", "/p"], "network.proxy alone decides"),
         (&["--proxy-socket", "/absent"], "/absent: No such file or directory"),
         (&["--allow", "a.example:1", "--upstream", "proxy:3128"], "expected http://host:port"),
         (&["--allow", "a.example:1", "--name-server", "dns"], "network.name_servers `dns`"),

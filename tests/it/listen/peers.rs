@@ -171,7 +171,7 @@ fn who_asks_from_another_user_namespace_is_turned_away() {
     ]);
     let output = ask.env("KENNEL_ASK_FROM_NAMESPACE", &session.socket).output().unwrap();
     let said = stderr(&output);
-    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }
 
@@ -193,6 +193,6 @@ fn who_asks_as_root_from_another_pid_namespace_is_turned_away() {
     ]);
     let output = ask.env("KENNEL_ASK_FROM_PIDS", &session.socket).output().unwrap();
     let said = stderr(&output);
-    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }

@@ -70,7 +70,7 @@ fn what_is_said_makes_it_work() {
     let script = format!("curl -sS http://{to}/");
     for _ in 0..2 {
         let said = stdout(&net.shell(&flags, &script));
-        let flag = said.split("can allow it with: ").nth(1).unwrap_or_else(|| panic!("no advice: {said}"));
+        let flag = said.split("run the sandbox with: ").nth(1).unwrap_or_else(|| panic!("no advice: {said}"));
         flags.extend(flag.split_whitespace().map(str::to_owned));
     }
     assert!(flags.ends_with(&["--allow".into(), to.clone(), "--allow-address".into(), "127.0.0.1".into()]));
