@@ -71,8 +71,8 @@ impl Enforcement {
         &self.entries
     }
 
-    /// What is worth telling a person who runs a command: everything that was asked for and is not in force, but for what
-    /// other walls keep all the same. Kernels that people run today lack it, and it would be said of every command.
+    /// What is worth showing to a person who runs a command: everything that was asked for and is not in force, except what
+    /// other walls enforce anyway. Common kernels lack that, so it would be said of every command.
     ///
     /// - Landlock's scopes (Linux 6.12) keep signals and abstract sockets inside. So do a pid namespace and a network
     ///   namespace of the sandbox's own.
@@ -82,7 +82,7 @@ impl Enforcement {
     /// ```no_run
     /// # async fn example(outcome: kennel::Outcome) {
     /// for entry in outcome.enforcement.remarkable() {
-    ///     eprintln!("{}: {}", entry.name, entry.detail);
+    ///     eprintln!("{}: {} {}", entry.name, entry.detail, entry.cause.as_deref().unwrap_or_default());
     /// }
     /// # }
     /// ```

@@ -20,7 +20,7 @@ use super::words::words;
 pub struct Env {
     /// What to start from.
     pub base: EnvBase,
-    /// Names to take from the caller's environment; one that is not set there is no error.
+    /// Names to take from the caller's environment; it is not an error if one is not set there.
     pub pass: Vec<String>,
     /// Variables with their values.
     #[serde(deserialize_with = "unique_map")]

@@ -40,7 +40,7 @@ impl Mount {
     /// Splits `P[:SIZE]`, the argument of `--tmpfs`, into target and size.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] when the path is not absolute or the size is none.
+    /// [`PolicyError::Value`] when the path is not absolute or the size is not valid.
     ///
     /// ```
     /// use kennel::{Mount, Size};
