@@ -47,12 +47,12 @@ use crate::policy::words::words;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
-    /// Whether it has the host's network. Without it there is none, not even the host's loopback. Default: true.
+    /// Whether it has the host's network. Otherwise it has none, not even the host's loopback. Default: true.
     pub net: bool,
-    /// What it may read and write besides its working directory.
+    /// Paths that it may read and write, in addition to its working directory.
     pub write_paths: Vec<PathBuf>,
-    /// What it may read besides the system and what it may write. Empty: the system default, which is the system and the
-    /// toolchains that are found outside it. With a list there are no toolchains but those that it names.
+    /// Paths that it may read, in addition to the system and what it may write. Empty: the system and the toolchains that
+    /// are found outside of it. With a list, only toolchains that it names.
     pub read_paths: Vec<PathBuf>,
     /// Which variables it gets.
     pub env: EnvPolicy,
@@ -98,15 +98,15 @@ words! {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub enum Layer as "layer" {
-        /// Nothing: this host cannot hold a command to them. [`wrap_command`] refuses then.
+        /// Nothing: this host cannot enforce them. [`wrap_command`] then refuses.
         None = "none",
-        /// The rails alone: a pinned directory and an environment that was made, and with [`run_command`] a timeout and an
+        /// No confinement: a pinned directory and a constructed environment, and with [`run_command`] a timeout and an
         /// output cap. All that permissive capabilities need.
         Lightweight = "lightweight",
         /// `sandbox-exec` of macOS.
         MacosSandboxExec = "macos_sandbox_exec",
-        /// Landlock alone. This version of Kennel never answers it: its engine stands on namespaces, and Landlock without
-        /// them keeps neither processes apart nor the network away. The name is kept for records of others.
+        /// Landlock alone. This version of Kennel never returns it: it builds on namespaces, and Landlock without them
+        /// neither separates processes nor keeps the network away. The name is kept for records of others.
         LinuxLandlock = "linux_landlock",
         /// Everything that Kennel has on Linux: namespaces, a root that shows only what is granted, Landlock, seccomp.
         LinuxNamespaces = "linux_namespaces",

@@ -21,8 +21,8 @@ use crate::{
 pub struct Child {
     /// Its standard input, if piped.
     pub stdin: Option<ChildStdin>,
-    /// Its standard output, if piped. It ends when no process has the pipe open any more: in a session another command
-    /// may have been given it, or something may live on in the background.
+    /// Its standard output, if piped. It ends when no process has the pipe open any more: in a session, it may have been
+    /// passed to another command or to a process in the background.
     pub stdout: Option<ChildOutput>,
     /// Its standard error, if piped.
     pub stderr: Option<ChildOutput>,
@@ -69,13 +69,13 @@ impl Child {
         Ok(())
     }
 
-    /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more. Where one
-    /// was killed and is stuck in a call of the kernel, two seconds later this returns all the same: that call is carried
-    /// out when its turn comes ([`Outcome::is_left`]). Standard input is closed first, as with `tokio::process`.
+    /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more. If a
+    /// killed process is stuck in a system call, this returns two seconds later anyway, and that call may still be carried
+    /// out ([`Outcome::is_left`]). Standard input is closed first, as with `tokio::process`.
     ///
     /// # Errors
-    /// Those of [`Command::spawn`](crate::Command::spawn), where the start was not waited for;
-    /// [`Error::Lost`] where the sandbox was killed from outside.
+    /// Those of [`Command::spawn`](crate::Command::spawn), if the start was not waited for; [`Error::Lost`] if the sandbox
+    /// was killed from outside.
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         drop(self.stdin.take());
         loop {
@@ -129,13 +129,13 @@ impl Child {
     /// Sends a signal to the command's process group. SIGSTOP and SIGCONT reach every process of the sandbox.
     ///
     /// # Errors
-    /// Those of send(2). A command that has ended is no error.
+    /// Those of send(2). A command that has ended is not an error.
     pub fn signal(&self, number: i32) -> io::Result<()> {
         let number = u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
         self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 
-    /// Orders the end of every process of the sandbox; [`wait`](Self::wait) tells when it is done.
+    /// Asks for every process of the sandbox to be killed; [`wait`](Self::wait) returns when that is done.
     ///
     /// # Errors
     /// Those of send(2).
@@ -143,7 +143,7 @@ impl Child {
         self.running.as_mut().map_or(Ok(()), |running| running.kill(Cause::Killed))
     }
 
-    /// Ends every process of the sandbox and waits until it is done.
+    /// Kills every process of the sandbox and waits until that is done.
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait).

@@ -65,7 +65,7 @@ pub struct Client {
     process: i32,
 }
 
-/// What a session tells about a command.
+/// What a session reports about a command.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -74,7 +74,7 @@ pub enum Event {
     /// The command has ended, or could not be started.
     Ended {
         /// The exit status that stands for it: the command's own, 128 + n after signal n, 124 after a timeout, 125 to
-        /// 127 where nothing ran.
+        /// 127 if nothing ran.
         code: u8,
         /// Lines for stderr.
         message: Vec<u8>,
@@ -87,8 +87,8 @@ impl Client {
     /// Connects to the session of that name, where [`Session::listen`](crate::Session::listen) puts it.
     ///
     /// # Errors
-    /// A name that no session can have, or that none of this user has; a directory that somebody else can write to; a
-    /// socket that another user listens on.
+    /// An invalid name, or one that no session of this user has; a directory that other users can write to; a socket that
+    /// another user listens on.
     pub fn connect(name: &str) -> Result<Self, Error> {
         Self::connect_in(Directory::usual(), name)
     }
@@ -109,22 +109,23 @@ impl Client {
             socket => socket.map_err(ListenError::io("connect to", &path))?,
         };
         let peer = getsockopt(&socket, PeerCredentials);
-        let peer = peer.map_err(|errno| ListenError::io("look who listens on", &path)(errno.into()))?;
+        let peer = peer.map_err(|errno| ListenError::io("identify the listener on", &path)(errno.into()))?;
         if peer.uid() != geteuid().as_raw() {
             return Err(ListenError::Stranger { name: name.to_string(), user: peer.uid() }.into());
         }
         let ours = Welcome::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
         if ours.check(socket.as_fd()).is_err() {
-            let message = format!("session {name}: who listens on its socket is in a sandbox, or gone");
+            let message =
+                format!("session {name}: the process that listens on its socket is in a sandbox, or gone");
             return Err(ListenError::Refused { message }.into());
         }
         Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })
     }
 
-    /// The names of this user's sessions, in order. Some of them may have ended without a word.
+    /// The names of this user's sessions, in order. Some of them may have ended without cleaning up.
     ///
     /// # Errors
-    /// A directory for sockets that somebody else can write to.
+    /// A directory for sockets that other users can write to.
     pub fn sessions() -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
         let failed = || ListenError::io("list", directory.path());
@@ -189,11 +190,11 @@ impl Client {
         setsockopt(&self.socket, ReceiveTimeout, &patience).map_err(|errno| self.failed(errno))
     }
 
-    /// Has a command run with these standard descriptors; what comes of it, [`next`](Self::next) tells. Dropping the
-    /// client kills it. To be called once.
+    /// Starts a command with these standard descriptors; [`next`](Self::next) returns what happens. Dropping the client
+    /// kills it. Call this once.
     ///
     /// # Errors
-    /// A string that no command can have; a session that goes away.
+    /// A string that cannot be passed to a command; a session that goes away.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
         let bytes = call.encode()?;
         let length =
@@ -209,14 +210,14 @@ impl Client {
         self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
     }
 
-    /// Whether the session has not read all that it was told: its program is stopped, or busy with others. A command that was
-    /// asked for does not run then.
+    /// Whether the session has not read everything that was sent: its program is stopped or busy. A command that was asked
+    /// for has not started then.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
         crate::sys::is_unheard(self.as_fd())
     }
 
-    /// Passes a signal on to the command. A session that has gone away is no error here: [`next`](Self::next) tells.
+    /// Passes a signal on to the command. A session that has gone away is not an error here, but in [`next`](Self::next).
     ///
     /// # Errors
     /// Those of send(2).
@@ -228,10 +229,10 @@ impl Client {
         }
     }
 
-    /// Waits for what the session tells next.
+    /// Waits for the session's next report.
     ///
     /// # Errors
-    /// A session that goes away before it has told the command's end.
+    /// A session that goes away before it has reported the command's end.
     pub fn next(&self) -> Result<Event, Error> {
         let packet = loop {
             match packet::receive(&self.socket, LONGEST_ANSWER) {
@@ -261,7 +262,7 @@ impl Client {
     }
 
     fn failed(&self, error: impl Into<io::Error>) -> Error {
-        ListenError::io("speak with the session on", &self.path)(error.into()).into()
+        ListenError::io("talk to the session at", &self.path)(error.into()).into()
     }
 
     fn gone(&self) -> Error {

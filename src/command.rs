@@ -104,36 +104,36 @@ impl Command {
         self
     }
 
-    /// Puts a whole environment in place of what there is. Each name must be there once.
+    /// Replaces the whole environment. Each name must occur once.
     pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
         self.environment = variables;
     }
 
-    /// What the program is told it is called, as its first argument.
+    /// The program's first argument, its own name.
     pub(crate) fn called(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
         self.called = Some(name.as_ref().to_owned());
         self
     }
 
-    /// Variables of the next start alone: they are wiped as soon as they are handed over.
+    /// Variables for the next start only: they are wiped as soon as they are handed over.
     pub(crate) fn secrets(&mut self, secrets: Vec<(OsString, Secret)>) -> &mut Self {
         self.secrets = secrets;
         self
     }
 
-    /// How many bytes of stdout and stderr are kept, in place of the limit for both.
+    /// How many bytes of stdout and stderr are kept, instead of the limit for both.
     pub(crate) fn output_caps(&mut self, caps: [u64; 2]) -> &mut Self {
         self.caps = Some(caps);
         self
     }
 
-    /// Where the command starts, as a path in the sandbox; a relative one is taken from the policy's directory.
+    /// Where the command starts, as a path in the sandbox; a relative one starts at the policy's directory.
     pub fn current_dir(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.directory = Some(directory.as_ref().to_owned());
         self
     }
 
-    /// The command's wall time; when it is up, everything of it is killed. The policy's own is an upper bound.
+    /// The command's wall time; after it, every process of the command is killed. At most the policy's own.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self
@@ -171,27 +171,27 @@ impl Command {
         self
     }
 
-    /// Whether processes that the command leaves behind live on until the session ends; what it gets for itself alone,
-    /// its namespaces and private places, does so too. Default: false, they are killed when it ends. Only in a session.
+    /// Whether processes that the command leaves behind live on until the session ends, with the command's own namespaces
+    /// and private places. Default: false, they are killed when it ends. Only in a session.
     pub fn background(&mut self, background: bool) -> &mut Self {
         self.background = background;
         self
     }
 
-    /// Whether to fail with [`Error::Busy`] where no worker is ready. Default: false, one is made and waited for.
+    /// Whether to fail with [`Error::Busy`] if no worker is ready. Default: false, one is made and waited for.
     pub fn fail_fast(&mut self, fail_fast: bool) -> &mut Self {
         self.fail_fast = fail_fast;
         self
     }
 
-    /// Tighter limits for this command: memory, CPU time, open files, file size, output and wall time. One that the
-    /// policy has too cannot be raised.
+    /// Tighter limits for this command: memory, CPU time, open files, file size, output and wall time. Those of
+    /// the policy cannot be raised.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.limits = Some(limits);
         self
     }
 
-    /// Makes a grant of the policy, named by its path in the sandbox, read-only for this command, with all below it.
+    /// Makes a grant of the policy, named by its path in the sandbox, read-only for this command, with everything below it.
     pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
         self.narrowings.push(Narrowing::ReadOnly(grant.into()));
         self
@@ -210,7 +210,7 @@ impl Command {
     }
 
     /// Starts the command: returns once its program runs. Given descriptors are used up: a second start of the
-    /// same `Command` has the defaults in their place.
+    /// same `Command` uses the defaults instead.
     ///
     /// # Errors
     /// Everything that keeps the program from running; nothing of the sandbox is left then.
@@ -226,7 +226,7 @@ impl Command {
     /// Runs the command to its end.
     ///
     /// # Errors
-    /// Those of [`spawn`](Self::spawn). A command that fails is no error: see [`Outcome::status`].
+    /// Those of [`spawn`](Self::spawn). A command that fails is not an error: see [`Outcome::status`].
     pub async fn status(&mut self) -> Result<Outcome, Error> {
         self.start(|| Kind::Inherit, || Kind::Inherit).await?.wait().await
     }
@@ -242,7 +242,7 @@ impl Command {
     /// As [`output`](Self::output), with `input` as standard input.
     ///
     /// # Errors
-    /// Those of [`spawn`](Self::spawn). A command that does not read all of its input is no error.
+    /// Those of [`spawn`](Self::spawn). A command that does not read all of its input is not an error.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
         self.stdin = Some(Kind::Piped);
         let mut child = self.start(|| Kind::Null, || Kind::Piped).await?;

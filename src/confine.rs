@@ -19,7 +19,7 @@ use crate::{
     policy::without_dots,
 };
 
-/// Why a path is not used.
+/// Why a path is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathEscape {
@@ -31,7 +31,7 @@ pub enum PathEscape {
         /// The root as the caller wrote it.
         root: PathBuf,
     },
-    /// The root is not there, is no directory, or cannot be looked at.
+    /// The root does not exist, is not a directory, or cannot be read.
     #[error("workspace root {}", root.display())]
     Root {
         /// The root as the caller wrote it.
@@ -70,7 +70,7 @@ impl PathEscape {
 /// A relative candidate starts at the root. Steps up are taken by the text, before the disk is asked. What exists is
 /// followed through its links; what does not exist yet is kept as it is, also behind a link that leads nowhere.
 ///
-/// The answer is about now: where others can exchange files for links meanwhile, use [`open_beneath`].
+/// The answer holds only for now: if others can replace files by links meanwhile, use [`open_beneath`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

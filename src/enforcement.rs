@@ -25,6 +25,12 @@ pub struct Entry {
     pub state: State,
     /// What it consists of here, or why it is weaker or off.
     pub detail: String,
+    /// Of a limit that no cgroup holds: why not. Usually the same for all of them, so say it once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// What would help against `cause`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// Whether the policy asked for it; what it did not ask for does not lower the level.
     #[serde(skip)]
     pub asked: bool,
@@ -65,8 +71,8 @@ impl Enforcement {
         &self.entries
     }
 
-    /// What is worth telling a person who runs a command: everything that was asked for and is not in force, but for what
-    /// other walls keep all the same. Kernels that people run today lack it, and it would be said of every command.
+    /// What is worth showing to a person who runs a command: everything that was asked for and is not in force, except what
+    /// other walls enforce anyway. Common kernels lack that, so it would be said of every command.
     ///
     /// - Landlock's scopes (Linux 6.12) keep signals and abstract sockets inside. So do a pid namespace and a network
     ///   namespace of the sandbox's own.
@@ -76,7 +82,7 @@ impl Enforcement {
     /// ```no_run
     /// # async fn example(outcome: kennel::Outcome) {
     /// for entry in outcome.enforcement.remarkable() {
-    ///     eprintln!("{}: {}", entry.name, entry.detail);
+    ///     eprintln!("{}: {} {}", entry.name, entry.detail, entry.cause.as_deref().unwrap_or_default());
     /// }
     /// # }
     /// ```
@@ -102,7 +108,19 @@ impl Enforcement {
     }
 
     pub(crate) fn set(&mut self, name: Protection, state: State, detail: impl Into<String>) {
-        self.put(Entry { name, state, detail: detail.into(), asked: true });
+        self.put(Entry { name, state, detail: detail.into(), cause: None, remedy: None, asked: true });
+    }
+
+    /// The state of a limit that no cgroup holds, for a `cause`.
+    pub(crate) fn set_without_cgroup(
+        &mut self,
+        name: Protection,
+        state: State,
+        detail: &str,
+        [cause, remedy]: [String; 2],
+    ) {
+        let [cause, remedy] = [cause, remedy].map(|text| Some(harmless(&text)));
+        self.put(Entry { name, state, detail: detail.to_owned(), cause, remedy, asked: true });
     }
 
     /// What was thought in force is not in full.
@@ -115,7 +133,8 @@ impl Enforcement {
 
     /// A protection that the policy does without.
     pub(crate) fn not_asked(&mut self, name: Protection, detail: impl Into<String>) {
-        self.put(Entry { name, state: State::Off, detail: detail.into(), asked: false });
+        let (state, detail) = (State::Off, detail.into());
+        self.put(Entry { name, state, detail, cause: None, remedy: None, asked: false });
     }
 
     /// Details name paths, which are anybody's.

@@ -42,7 +42,7 @@ pub enum Error {
         /// What can be done.
         remedy: Option<String>,
     },
-    /// A required protection is not to be had on this host.
+    /// This host cannot provide a required protection.
     #[error("{protection}: {reason}")]
     Unavailable {
         /// The protection.
@@ -64,13 +64,13 @@ pub enum Error {
         /// What can be done.
         remedy: Option<String>,
     },
-    /// The program is in none of the places where it could be.
+    /// The program was not found in the sandbox.
     #[error("{program}: not found in the sandbox")]
     NotFound {
         /// The program as the caller named it.
         program: String,
     },
-    /// The program of a command that runs outside of a sandbox is in none of the places where it could be.
+    /// The program of a command that runs outside of a sandbox was not found.
     #[error("{program}: not found")]
     NoProgram {
         /// The program as the caller named it.
@@ -191,15 +191,15 @@ impl Error {
         failure::chain(self)
     }
 
-    /// The lines that people are told: the error and its causes, and what can be done. A terminal only shows them: whatever
+    /// The lines that people are shown: the error and its causes, and a hint. A terminal only shows them: whatever
     /// it would obey, or reorders what is seen, is written as a number.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let remedy = self.remedy().map(|remedy| format!("kennel: to mend it: {}", harmless(remedy)));
+        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
         [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
     }
 
-    /// The exit status that stands for it: 127 not found, 126 not executable, 125 everything else.
+    /// Its exit status: 127 not found, 126 not executable, 125 everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {

@@ -39,7 +39,7 @@ pub enum Class {
     Cancelled,
 }
 
-/// Who drew the line that was hit.
+/// Which layer refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {
@@ -64,7 +64,7 @@ pub enum Details {
     Granted {
         /// What was asked for.
         requested: String,
-        /// What there is, in the words of the policy or manifest; empty where there is nothing of the kind.
+        /// What is allowed, in the words of the policy or manifest; empty if nothing of the kind is.
         granted: Vec<String>,
     },
     /// The limit that was hit.
@@ -117,13 +117,13 @@ pub struct Failure {
     pub class: Class,
     /// One line for people.
     pub message: String,
-    /// Who drew the line.
+    /// Which layer refused.
     pub boundary: Boundary,
     /// Whether trying again may help: true for `network_error` only.
     pub retriable: bool,
     /// Names the thing.
     pub details: Details,
-    /// The audit record, where there is one.
+    /// The audit record, if there is one.
     pub audit_id: Option<String>,
 }
 

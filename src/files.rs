@@ -41,12 +41,12 @@ const NEW_FILE: u32 = 0o666;
 /// # Files of a session
 ///
 /// Paths are those of the sandbox, relative ones from where its commands start. Links lead where they would lead inside,
-/// never out of the view: `/etc/passwd` is the sandbox's. What is masked is not seen, what is read-only answers `EROFS`,
-/// and so do protected paths, those that are not there included. FIFOs, sockets, devices, `/proc` and the like are
+/// never out of the view: `/etc/passwd` is the sandbox's. Masked files are not visible; read-only files give `EROFS`, and so do
+/// protected paths, even those that do not exist. FIFOs, sockets, devices, `/proc` and the like are
 /// refused with `EOPNOTSUPP`.
 ///
-/// Calls have the rights of a command, so none that root has over files of others. Files are owned by the caller, as
-/// those that commands make. `/tmp`, `HOME` and what else each command has for itself are empty and read-only here,
+/// Calls have the rights of a command, so not root's rights over files of other users. Files are owned by the caller, like
+/// those that commands make. `/tmp`, `HOME` and other directories that are private to each command are empty and read-only here,
 /// unless the policy shares them ([`Policy::tmp`](crate::Policy::tmp)).
 ///
 /// A call that is dropped leaves no temporary file. What it was about to do may still be done.
@@ -66,11 +66,11 @@ const NEW_FILE: u32 = 0o666;
 /// ```
 ///
 /// # Errors
-/// [`Error::File`] with the path and what a command would have got, and whatever keeps a command from starting, such as
-/// [`Error::SessionEnded`].
+/// [`Error::File`] with the path and the errno that a command would have got, and everything that keeps a command from
+/// starting, such as [`Error::SessionEnded`].
 ///
 /// # Panics
-/// Outside of a tokio runtime with I/O and time enabled; where that has no thread that may block, and can start none.
+/// Outside of a tokio runtime with I/O and time enabled; if that cannot start a blocking thread.
 impl Session {
     /// Reads a whole file, of 64 MiB at most.
     ///
@@ -90,7 +90,7 @@ impl Session {
         Ok(FileReader::of(file.into()))
     }
 
-    /// Writes a whole file, new or in place of an old one, whose mode it keeps less set-user-id and the like. Others see
+    /// Writes a whole file, new or replacing an old one, whose mode it keeps without set-user-id and the like. Others see
     /// the old file or the new one, never a part. Other hard links keep the old contents.
     ///
     /// # Errors
@@ -100,8 +100,8 @@ impl Session {
         self.call("write", path.as_ref(), move |visit, path| calls::write(visit, path, &bytes)).await
     }
 
-    /// As [`Session::write`], piece by piece: the file is in its place after [`FileWriter::commit`], and nothing is left
-    /// of it without.
+    /// As [`Session::write`], piece by piece: the file appears with [`FileWriter::commit`]; without that, nothing is left of
+    /// it.
     ///
     /// # Errors
     /// As described above.
@@ -113,7 +113,7 @@ impl Session {
     /// in bytes. The mode is as with [`Session::write`]; a new file has that of the host's.
     ///
     /// # Errors
-    /// [`Error::Io`] where the host's file cannot be read; as described above.
+    /// [`Error::Io`] if the host's file cannot be read; as described above.
     pub async fn copy_in(&self, host: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<u64, Error> {
         let host = host.as_ref().to_owned();
         let opened = blocking(move || calls::open_host(&host)).await;
@@ -129,7 +129,7 @@ impl Session {
     /// end: that is replaced. Answers its size in bytes.
     ///
     /// # Errors
-    /// [`Error::Io`] where the host's file cannot be written; as described above.
+    /// [`Error::Io`] if the host's file cannot be written; as described above.
     pub async fn copy_out(&self, path: impl AsRef<Path>, host: impl AsRef<Path>) -> Result<u64, Error> {
         let mut reader = self.open_read(path.as_ref()).await?;
         let write = Error::io("write the copy on the host");
@@ -148,7 +148,7 @@ impl Session {
     /// What is in a directory, by name. Without `.` and `..`.
     ///
     /// # Errors
-    /// `E2BIG` where there are more than 100,000 names; as described above.
+    /// `E2BIG` if there are more than 100,000 names; as described above.
     pub async fn list(&self, path: impl AsRef<Path>) -> Result<Vec<FileEntry>, Error> {
         self.call("list", path.as_ref(), |visit, path| calls::list(&visit, path)).await
     }
@@ -161,7 +161,7 @@ impl Session {
         self.call("look at", path.as_ref(), |visit, path| calls::stat(&visit, path)).await
     }
 
-    /// Makes a directory. Those above it must be there.
+    /// Makes a directory. Its parents must exist.
     ///
     /// # Errors
     /// As described above.
@@ -230,7 +230,7 @@ fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
             Some("only regular files and directories can be used: run a command for it")
         }
         Some(libc::EBUSY) => {
-            Some("it is a mount point: what the policy grants by itself, or on the way to a protected path")
+            Some("it is a mount point: a grant of its own, or on the way to a protected path")
         }
         Some(libc::EFBIG) => Some("read it piece by piece"),
         _ => None,

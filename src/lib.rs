@@ -28,14 +28,14 @@
 //! | reading and writing what a command of a session could | [`Session::read`], [`Session::write`] and those beside them |
 //! | changes of a workspace, listed before they are made | [`Policy::overlay`], [`Session::changes`], [`Session::commit`] |
 //! | keeping paths below a directory, without a sandbox | [`confine_path`], [`open_beneath`] |
-//! | what a wall refused, after a command failed | [`Policy::explain`], [`Denial`] |
+//! | what was blocked, after a command failed | [`Policy::explain`], [`Denial`] |
 //! | the traits of agent harnesses | `adapters`, with the features `fluers` and `entelix` |
 //! | numbers of sessions as Prometheus text | `metrics`, with the feature of that name |
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
-//! changed, but for its cgroup, where limits are held by one and it is alone in that: see [`Cgroup::Auto`]. Linux on
-//! x86_64, 5.13 or later; see `SECURITY.md` for what is promised and what is not.
+//! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`]. Linux
+//! on x86_64, 5.13 or later; `SECURITY.md` says what is promised and what is not.
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

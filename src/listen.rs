@@ -33,9 +33,9 @@ use crate::{Error, Session, compile::sockets_out_of_reach, sys};
 /// What clients may bring along to their commands, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Brings {
-    /// Variables, as far as the policy lets them.
+    /// Variables, as far as the policy allows.
     Variables,
-    /// All variables, and commands get no other: whoever makes the clients has decided about them.
+    /// All variables, and commands get no others: the program that starts the clients decides about them.
     Environment,
     /// Nothing: commands have the environment of the session.
     Nothing,
@@ -66,12 +66,12 @@ impl Session {
     /// Lets other processes of this user run commands in this session, under a name: one to 64 of the characters
     /// `A-Z a-z 0-9 _ . -`, the first of them a letter or digit.
     ///
-    /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` where that variable is no absolute path.
-    /// Served is who has the same user and is in the same user namespace: nobody who is in a sandbox.
+    /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an absolute path.
+    /// Only processes of the same user and user namespace are served, so none in a sandbox.
     ///
     /// # Errors
-    /// A name that no session can have, or that one has which is running; a directory that somebody else can write to, or
-    /// commands of this session.
+    /// An invalid name, or one that a running session has; a directory that other users or commands of this session can
+    /// write to.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -79,7 +79,7 @@ impl Session {
         self.listen_in(Directory::usual(), name)
     }
 
-    /// As [`listen`](Self::listen), in another directory. It is made where it is not there, but not what is above it.
+    /// As [`listen`](Self::listen), in another directory. It is created if it does not exist, but not its parents.
     ///
     /// # Errors
     /// As [`listen`](Self::listen).
@@ -114,7 +114,7 @@ impl Session {
 }
 
 impl Listening {
-    /// Whether clients are still served: not where it was stopped, or its runtime has ended.
+    /// Whether clients are still served: not after it was stopped, or its runtime has ended.
     pub(crate) fn is_open(&self) -> bool {
         !self.task.is_finished()
     }
@@ -127,9 +127,9 @@ impl Listening {
 
     /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
     /// descriptors, directory and environment, passes signals on, and ends with the command's status. 11 KB, started in
-    /// about 0.1 ms. `DIR`, a path in the sandbox, is taken in place of its own directory.
+    /// about 0.1 ms. `DIR`, a path in the sandbox, replaces its own directory.
     ///
-    /// It lies beside the socket, and cannot be executed where that file system is mounted `noexec`.
+    /// It lies beside the socket, and cannot be executed if that file system is mounted `noexec`.
     #[must_use]
     pub fn client(&self) -> &Path {
         &self.client

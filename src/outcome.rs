@@ -15,43 +15,43 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// It exited by itself.
+    /// It exited on its own.
     Exited,
     /// A signal ended it.
     Signaled,
-    /// Its wall time was up and Kennel killed it.
+    /// It exceeded its wall time and Kennel killed it.
     TimedOut,
     /// The caller killed it.
     Killed,
 }
 
-/// The limit that ended a command, by the rule that stands beside it. A command that succeeded hit none.
+/// The limit that ended a command; each variant says by which rule. A command that succeeded hit none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`Limits::memory`](crate::Limits::memory), where the command has a cgroup, which says so. Without one a program is
-    /// told that there is no memory, and nobody else is.
+    /// [`Limits::memory`](crate::Limits::memory), if the command has a cgroup, which reports it. Without a cgroup only the
+    /// program learns that there is no memory.
     Memory,
     /// [`Limits::pids`](crate::Limits::pids), likewise.
     Pids,
-    /// [`Limits::timeout`](crate::Limits::timeout): Kennel ended it.
+    /// [`Limits::timeout`](crate::Limits::timeout): Kennel killed it.
     WallTime,
-    /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: SIGXCPU ended the command, or SIGKILL a
-    /// second after so much was used, which comes to who does not heed the other. The status by which a shell tells that
-    /// of a child (152, 137) counts as well.
+    /// [`Limits::cpu_time`](crate::Limits::cpu_time), where the policy has it: ended by SIGXCPU, or by the
+    /// SIGKILL that follows a second later if that is ignored. The status by which a shell reports
+    /// that of a child (152, 137) counts too.
     CpuTime,
-    /// [`Limits::output`](crate::Limits::output): Kennel ended it, because of
-    /// [`output_ends`](crate::Limits::output_ends). Otherwise output that is too much is cut, and ends nothing.
+    /// [`Limits::output`](crate::Limits::output): Kennel killed it, because of
+    /// [`output_ends`](crate::Limits::output_ends). Otherwise excess output is only cut.
     Output,
     /// [`Limits::tmp_size`](crate::Limits::tmp_size) or [`tmp_inodes`](crate::Limits::tmp_inodes): nothing was left in a
     /// private place or a tmpfs of the policy when the command failed.
     Tmpfs,
     /// [`Limits::file_size`](crate::Limits::file_size), where the policy has it: SIGXFSZ ended the command, or a child of
-    /// a shell (153). Who ignores that signal is told that the file is too large, and nobody else is.
+    /// a shell (153). If the program ignores that signal, only the program learns that the file is too large.
     FileSize,
-    /// [`Limits::open_files`](crate::Limits::open_files). No kernel tells it to anybody but the program, so that it is not
-    /// named yet; [`Policy::explain`](crate::Policy::explain) finds what the program says.
+    /// [`Limits::open_files`](crate::Limits::open_files). Only the program learns that it hit this limit, so it is not
+    /// reported; [`Policy::explain`](crate::Policy::explain) finds it in what the program says.
     OpenFiles,
 }
 
@@ -64,7 +64,7 @@ impl Limit {
             Self::WallTime => "wall time",
             Self::CpuTime => "processor time",
             Self::Output => "output",
-            Self::Tmpfs => "room in private places",
+            Self::Tmpfs => "private file systems",
             Self::FileSize => "size of a file",
             Self::OpenFiles => "open files",
         }
@@ -91,7 +91,7 @@ pub struct Usage {
     pub io_read_bytes: Option<u64>,
     /// Bytes written to block devices (io.stat).
     pub io_write_bytes: Option<u64>,
-    /// Time in which it could have run, had the limit of processors not held it back, in microseconds (cpu.stat).
+    /// Time throttled by the CPU limit, in microseconds (cpu.stat).
     pub throttled_us: Option<u64>,
     /// Processes that were killed because memory was at its limit (memory.events).
     pub oom_kills: Option<u64>,
@@ -108,27 +108,27 @@ pub struct Usage {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Basis {
-    /// Kennel refused it, or was told by the kernel.
+    /// Kennel refused it, or the kernel reported it.
     Observed,
-    /// The command's output names it and an error, and under this policy nothing but that error can come of it. That
-    /// the command did try is its own word.
+    /// The command's output names it and an error, and under this policy that error is the only possible result. That
+    /// the command tried is known only from its output.
     Derived,
     /// The command's output names it and an error that this policy causes there, and that something else may have caused.
     Possible,
 }
 
 impl Basis {
-    /// Whether it is the sandbox that refuses it, without doubt.
+    /// Whether it is certain that the sandbox refused it.
     #[must_use]
     pub fn is_certain(self) -> bool {
         self != Self::Possible
     }
 }
 
-/// Something that the sandbox did not let stand.
+/// Something that the sandbox blocked or reverted.
 ///
-/// Connections and protected paths are told always, the rest where the policy asks for it: [`Policy::explain`]. What a
-/// command did not say, or said in another language than English, is not in it.
+/// Connections and protected paths are always reported, the rest only with [`Policy::explain`]. That finds nothing that
+/// the command did not say, or did not say in English.
 ///
 /// [`Policy::explain`]: crate::Policy::explain
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -141,7 +141,7 @@ pub struct Denial {
     pub reason: String,
     /// How that is known.
     pub basis: Basis,
-    /// The flag of `kennel run` that would allow it, where there is one; also in `reason`.
+    /// The flag of `kennel run` that would allow it, if there is one; also in `reason`.
     pub remedy: Option<String>,
 }
 
@@ -159,25 +159,25 @@ pub struct Outcome {
     pub duration: Duration,
     /// What it used.
     pub usage: Usage,
-    /// Bytes it wrote to stdout, also those beyond the cap, where Kennel collected them. Who reads a pipe by
-    /// himself finds them in [`ChildOutput::seen`](crate::ChildOutput::seen) and puts them here with
-    /// [`count`](Self::count).
+    /// Bytes it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a pipe yourself,
+    /// they are in [`ChildOutput::seen`](crate::ChildOutput::seen); [`count`](Self::count) enters them here.
     pub stdout_bytes: Option<u64>,
     /// As `stdout_bytes`, for stderr.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was dropped, or some could not be written where it was to go.
+    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
     pub truncated: bool,
-    /// Why not all of its output was written where it was to go, in words: a full disk, or nobody who reads it. Entered by
-    /// [`Copying::finish`](crate::Copying::finish), or by who copies it himself. It is no success then.
+    /// Why some of its output could not be written to its destination, in words: a full disk, or no reader. Entered by
+    /// [`Copying::finish`](crate::Copying::finish), or by your program if it copies output itself. The command then counts
+    /// as failed.
     pub unwritten: Option<String>,
     /// What was enforced.
     pub enforcement: Enforcement,
     /// What was refused, as far as Kennel knows.
     pub denials: Vec<Denial>,
-    /// Whether something that was done to a protected path could not be undone, and may still be there; or something may still
-    /// be done to one, by a process that was killed and that the kernel does not let go of. The denials say where.
+    /// Whether a change to a protected path could not be undone and may still be there, or may still be made by a killed
+    /// process that is stuck in a system call. The denials say where.
     pub is_left: bool,
-    /// The record of the command in the audit log, where there is one.
+    /// The record of the command in the audit log, if there is one.
     pub audit_id: Option<String>,
     /// How many records of the sandbox so far could not be written to the audit log, and why, in words. With
     /// [`fail_closed`](crate::Audit::fail_closed) nothing runs then.
@@ -189,8 +189,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Enters what was read from the command's pipes, once they are at their ends: how much it was and, where the policy
-    /// asks for explanations and the command failed, what its errors are about.
+    /// Enters what was read from the command's pipes, once they have been read to the end: how much it was and, if the
+    /// policy asks for explanations and the command failed, what its errors are about.
     pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
         if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
             let mut explained = stderr.explained();
@@ -204,7 +204,7 @@ impl Outcome {
     }
 
     /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is 125 instead
-    /// of the command's own where its output was [not written](Self::unwritten), and instead of 0 where something was
+    /// of the command's own if its output was [not written](Self::unwritten), and instead of 0 if something was
     /// [left](Self::is_left).
     #[must_use]
     pub fn exit_code(&self) -> u8 {
@@ -244,7 +244,7 @@ impl Outcome {
         let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
         let used = more.map(|used| format!(" (used {used})"));
         let values: String = configured.chain(used).collect();
-        format!("a limit ended the command: {}{values}", limit.words())
+        format!("the command hit a limit: {}{values}", limit.words())
     }
 
     /// The failure class, when Kennel or a limit ended the command, or its output could not be written.

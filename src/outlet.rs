@@ -65,11 +65,11 @@ struct Outlet {
 }
 
 impl Outlets {
-    /// Gives the command a pipe for stdout and for stderr where there is a descriptor to copy to; what has none is left as
-    /// it is.
+    /// Gives the command a pipe for stdout and for stderr if there is a descriptor to copy to; otherwise the stream is left
+    /// as it is.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// No thread can be started.
     pub fn new(
         command: &mut Command,
         stdout: Option<OwnedFd>,
@@ -86,9 +86,9 @@ impl Outlets {
         Ok(Self([open(stdout)?, open(stderr)?]))
     }
 
-    /// Copies what the command writes, from now on. Takes its pipes; to be called within a runtime.
+    /// Copies what the command writes, from now on. Takes its pipes; call it within a runtime.
     ///
-    /// A reader that is gone is told to the command: it gets SIGPIPE when it writes on.
+    /// If the reader is gone, the command gets SIGPIPE when it writes on.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time enabled.
@@ -126,10 +126,10 @@ struct Copied {
 
 impl Copying {
     /// Once the command has ended: takes what is in its pipes, waits until all is written, and enters how much it was or
-    /// [why it was not](Outcome::unwritten). What others write who were given the pipes is not waited for.
+    /// [why it was not](Outcome::unwritten). Output of other processes that were given the pipes is not waited for.
     ///
-    /// Where nobody takes the output, this waits; one second longer when the command's time was up, or once `hurry` is
-    /// ready. Then the thread and its descriptor are there until somebody takes it, or nobody can any more.
+    /// This waits for a reader that does not read, but only one more second after the command timed out or `hurry` is
+    /// ready. The thread and its descriptor then stay until the output is read, or can no longer be.
     ///
     /// # Panics
     /// Outside of the runtime that copies.
@@ -159,7 +159,7 @@ impl Copying {
         // What could not be said on stderr is no reason to call a success a failure.
         let why = match out.failed {
             Some(error) => Some(Error::io("write to stdout what the command wrote")(error).chain()),
-            None if is_stdout_left && !was_killed => Some("nobody took what the command wrote".to_owned()),
+            None if is_stdout_left && !was_killed => Some("the command's output was not read".to_owned()),
             None => None,
         };
         outcome.unwritten = why;

@@ -32,12 +32,12 @@ use crate::{
     harmless::harmless,
 };
 
-/// What became of a path of the workspace.
+/// How a path of the workspace changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ChangeKind {
-    /// It was not there.
+    /// It did not exist before.
     Added,
     /// Its contents, its mode, its user attributes, where it leads, or what it is.
     Modified,
@@ -52,7 +52,7 @@ pub struct Change {
     /// Where, relative to the workspace.
     #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
-    /// What became of it.
+    /// How it changed.
     pub kind: ChangeKind,
     /// What it is now; of what was deleted, what it was.
     #[serde(serialize_with = "word")]
@@ -76,7 +76,7 @@ impl fmt::Display for Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Somebody changed the workspace there since the session began.
+    /// The workspace was changed there from outside since the session began.
     Conflict,
     /// The policy protects it.
     Protected,
@@ -140,9 +140,9 @@ pub struct Committed {
 
 /// # Changes of an overlay
 ///
-/// With [`Policy::overlay`](crate::Policy::overlay) commands see the workspace and what they change in it, and the
-/// workspace itself stays as it is until somebody commits. Nothing of it is left when the last handle of the session is
-/// dropped; after [`Session::shutdown`] changes can still be listed and committed.
+/// With [`Policy::overlay`](crate::Policy::overlay) commands see the workspace with their changes, but the workspace itself
+/// stays unchanged until you commit. Changes are gone when the last handle of the session is dropped; after
+/// [`Session::shutdown`] they can still be listed and committed.
 ///
 /// ```
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -167,10 +167,10 @@ pub struct Committed {
 /// # }
 /// ```
 impl Session {
-    /// What commands changed and nobody committed, by path. To be asked at any time; what runs meanwhile may be seen in
-    /// part.
+    /// The changes that were not committed, by path. May be called at any time; changes of a running command may be listed
+    /// in part.
     ///
-    /// A file that was only opened for writing, or whose times alone are others, is no change.
+    /// A file that was only opened for writing, or whose times alone differ, is not a change.
     ///
     /// # Errors
     /// [`OverlayError`]: a session without an overlay, more changes than 128 MiB hold (some 300,000 of ordinary paths),
@@ -190,13 +190,13 @@ impl Session {
         Ok(listed.await.map_err(OverlayError::list)?)
     }
 
-    /// Applies the changes to the workspace, each file at one stroke: others see the old one or the new one.
+    /// Applies the changes to the workspace, each file atomically: others see the old one or the new one.
     ///
-    /// What cannot be applied is refused by itself, with the reason, and kept: where somebody changed the workspace
-    /// meanwhile, protected paths, FIFOs and sockets, a full disk. Applied are contents, permission bits, user attributes
-    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. To do it again is no error.
+    /// A change that cannot be applied is refused alone, with the reason, and kept: the workspace was changed there
+    /// meanwhile, a protected path, a FIFO or socket, a full disk. Applied are contents, permission bits, user attributes
+    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. Idempotent.
     ///
-    /// As long as it takes, no command starts. A future that is dropped goes on to its end in the background.
+    /// No command starts meanwhile. If the future is dropped, the commit continues in the background.
     ///
     /// # Errors
     /// [`OverlayError::Running`] while a command runs, and those of [`Session::changes`]; nothing was applied then.
@@ -223,11 +223,11 @@ impl Session {
         Ok(committed.await.map_err(OverlayError::list)?)
     }
 
-    /// Has changes that are kept in a directory ([`Overlay::upper`](crate::Overlay::upper)) stay there when the session
-    /// ends, and answers where; `None` where they are in memory, and go.
+    /// Leaves changes that are kept in a directory ([`Overlay::upper`](crate::Overlay::upper)) there when the session ends,
+    /// and returns the directory; `None` if they are in memory, and so are lost.
     ///
     /// They lie there as overlayfs keeps them: whole files, and a device 0:0 for what was deleted. No other session can
-    /// have the directory until somebody has emptied it.
+    /// use the directory until it is emptied.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.
@@ -235,8 +235,8 @@ impl Session {
         Ok(self.live().ledger()?.keep())
     }
 
-    /// Drops the changes, and with them the session: the kernel does not let them be taken out of an overlay that is in
-    /// use. Prepare another one to go on.
+    /// Discards the changes, and ends the session: the kernel cannot empty an overlay that is in use. Prepare another
+    /// session to go on.
     ///
     /// # Errors
     /// [`OverlayError::None`] for a session without an overlay.

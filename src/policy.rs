@@ -82,25 +82,25 @@ pub struct Policy {
     pub toolchains: Toolchains,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
-    /// Paths inside the workspace that stay read-only, besides what git obeys (`.git/hooks`, `.git/config` and the like).
+    /// Paths inside the workspace that stay read-only, in addition to what git obeys (`.git/hooks`, `.git/config` and the like).
     /// Relative to the workspace, or absolute and below it.
     pub protect: Vec<PathBuf>,
     /// Which protections may be missing.
     pub require: Requirements,
-    /// What to do when the host cannot give a protection that is required.
+    /// What to do when the host cannot provide a required protection.
     pub on_unavailable: OnUnavailable,
     /// The host name that commands see. Default: `kennel`.
     pub hostname: String,
     /// Where commands start; must be visible inside. `None`: in the workspace.
     pub cwd: Option<PathBuf>,
-    /// Whether changes of the workspace are kept apart from it until they are committed. `None`: they are made at once.
+    /// Whether changes to the workspace are collected until they are committed. `None`: they are written directly.
     pub overlay: Option<Overlay>,
-    /// Where what happens is written down. `None`: nowhere.
+    /// The audit log. `None`: no log.
     pub audit: Option<Audit>,
-    /// Whether outcomes say which wall refused what, as far as that can be known: [`Outcome::denials`]. Default: false.
+    /// Whether outcomes say which protection blocked what, as far as that is known: [`Outcome::denials`]. Default: false.
     ///
-    /// Refused system calls then wait for an answer of a thread of the embedding program, which is the same as without.
-    /// What a command that failed says on stderr is looked at where Kennel reads it: by [`Command::output`], and in
+    /// Refused system calls then wait for a thread of the embedding program, which gives the same answer as the filter
+    /// would. The stderr of a command that failed is searched if Kennel reads it: with [`Command::output`], and in
     /// [`Outcome::count`] for a pipe.
     ///
     /// [`Outcome::denials`]: crate::Outcome::denials
@@ -169,35 +169,35 @@ impl Policy {
         self.mount(Mount::Tmpfs { target: target.into(), size })
     }
 
-    /// Lets the proxy pass connections to `host:port`; see [`Network::allow`] for the forms.
+    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`] for the forms.
     #[must_use]
     pub fn allow(mut self, rule: impl Into<String>) -> Self {
         self.network.allow.push(rule.into());
         self
     }
 
-    /// Has the proxy refuse connections to `host:port`, whatever is allowed.
+    /// Makes the proxy refuse connections to `host:port`, whatever is allowed.
     #[must_use]
     pub fn deny(mut self, rule: impl Into<String>) -> Self {
         self.network.deny.push(rule.into());
         self
     }
 
-    /// Keeps changes of the workspace apart from it until they are committed.
+    /// Collects changes to the workspace until they are committed.
     #[must_use]
     pub fn overlay(mut self, overlay: Overlay) -> Self {
         self.overlay = Some(overlay);
         self
     }
 
-    /// Writes down what happens: to a file, by its path, or as [`Audit`] says.
+    /// Logs what happens: to the file of that path, or as [`Audit`] says.
     #[must_use]
     pub fn audit(mut self, audit: impl Into<Audit>) -> Self {
         self.audit = Some(audit.into());
         self
     }
 
-    /// Has outcomes say which wall refused what.
+    /// Makes outcomes say which protection blocked what.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {
@@ -252,7 +252,7 @@ impl Policy {
         self
     }
 
-    /// Ends a command that runs for longer than this.
+    /// Kills a command that runs for longer than this.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.limits.timeout = Some(timeout.into());
@@ -287,7 +287,7 @@ impl Policy {
         self
     }
 
-    /// What to do when the host cannot give a protection that is required.
+    /// What to do when the host cannot provide a required protection.
     #[must_use]
     pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
         self.on_unavailable = on_unavailable;

@@ -13,7 +13,7 @@ use crate::{Error, Policy, Session};
 
 /// A stock of ready sessions, for many short-lived agents under the same policy.
 ///
-/// A session is handed out once and never comes back: whoever gets one gets a fresh one. The stock is filled up again
+/// Each session is handed out once and never comes back. The stock is filled up again
 /// in the background, by tasks of the runtime that [`checkout`](Self::checkout) is called in. A clone is the same pool;
 /// when the last one is dropped the sessions in stock end, those handed out live on.
 ///
@@ -36,7 +36,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Stock {
     policy: Policy,
-    /// How many sessions shall be ready.
+    /// How many sessions are to be ready.
     wanted: usize,
     shelf: Mutex<Shelf>,
 }
@@ -65,10 +65,10 @@ impl Pool {
         Ok(Self { stock: Arc::new(stock) })
     }
 
-    /// A session that nobody has used: one in stock, or else one that is prepared now.
+    /// An unused session: one in stock, or else one that is prepared now.
     ///
     /// # Errors
-    /// Those of [`Session::prepare`], where none was in stock.
+    /// Those of [`Session::prepare`], if none was in stock.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// How many sessions are in stock. One that somebody has killed is none.
+    /// How many sessions are in stock. Sessions that were killed do not count.
     #[must_use]
     pub fn ready(&self) -> usize {
         self.stock.lock().ready.iter().filter(|session| !session.has_ended()).count()

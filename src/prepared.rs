@@ -158,9 +158,9 @@ pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
                 "name the file itself: links to one are not followed"
             }
             io::ErrorKind::InvalidData => {
-                "name another file: this one is no log, or somebody else wrote to it"
+                "name another file: this one is not a log, or something else wrote to it"
             }
-            io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
+            io::ErrorKind::InvalidInput => "name a new file, or a log",
             _ => "name a file in a directory that you can write",
         };
         let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());

@@ -17,7 +17,7 @@ use crate::{Change, Denial, Ended, Enforcement, Error, Failure, Limit, Outcome, 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// What ended it; serialised as `failed` where it could not be started.
+    /// What ended it; serialised as `failed` if it could not be started.
     #[serde(serialize_with = "ended")]
     pub ended: Option<Ended>,
     /// The status a shell would report.
@@ -30,26 +30,26 @@ pub struct Report {
     pub duration_ms: u128,
     /// What it used.
     pub usage: Option<Usage>,
-    /// Bytes it wrote to stdout, where Kennel collected them.
+    /// Bytes it wrote to stdout, if Kennel collected them.
     pub stdout_bytes: Option<u64>,
     /// As `stdout_bytes`, for stderr.
     pub stderr_bytes: Option<u64>,
-    /// Whether output beyond the cap was dropped, or some could not be written where it was to go.
+    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
     pub truncated: bool,
     /// What was enforced.
     pub enforcement: Option<Enforcement>,
     /// What was refused.
     pub denials: Vec<Denial>,
-    /// What it changed in an overlay: what was committed, where it was to be. Only with an overlay.
+    /// Its changes in an overlay; with a commit, those that were committed. Only with an overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<Change>>,
-    /// What it changed and could not be committed. Only where it was to be.
+    /// Changes that could not be committed. Only with a commit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_changes: Option<Vec<Refused>>,
-    /// What could not be written to the audit log, and why. Only where that is so.
+    /// What could not be written to the audit log, and why. Only if something could not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unaudited: Option<String>,
-    /// What went wrong, where Kennel or a limit ended it, its output could not be written, or it could not be started.
+    /// What went wrong, if Kennel or a limit ended it, its output could not be written, or it could not be started.
     pub failure: Option<Failure>,
 }
 

@@ -45,7 +45,7 @@ impl Sandbox {
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
-    /// is compiled. For a program that runs one command and is gone, as `kennel run` does.
+    /// is compiled. For a program that runs one command and exits, like `kennel run`.
     ///
     /// # Errors
     /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
@@ -61,10 +61,10 @@ impl Sandbox {
         Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?.grouped(groups)) })
     }
 
-    /// Has `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
-    /// that takes longer than `patience` is no. Set before the first command; a second callback is not taken.
+    /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
+    /// that takes longer than `patience` counts as no. Set before the first command; a second callback is not taken.
     ///
-    /// The addresses of an allowed name are checked all the same.
+    /// The addresses of an allowed name are still checked.
     ///
     /// ```no_run
     /// # fn example() -> Result<(), kennel::Error> {
@@ -93,8 +93,8 @@ impl Sandbox {
         Command::new(Source::Alone(Arc::clone(&self.prepared)), program.as_ref())
     }
 
-    /// Waits until no cgroup of its commands is left, two seconds at most. For a program that is gone then, as `kennel run`
-    /// is; otherwise they are removed soon after the last handle is dropped. A command that still runs in one is killed.
+    /// Waits until no cgroup of its commands is left, two seconds at most. For a program that exits then, like
+    /// `kennel run`; otherwise they are removed soon after the last handle is dropped. Commands that still run are killed.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), kennel::Error> {

@@ -28,14 +28,14 @@ use crate::{
     proxy::Ask,
 };
 
-/// Workers that are kept ready where nobody says how many.
+/// Workers that are kept ready by default.
 const READY: usize = 2;
 
 /// A sandbox for many commands, one after the other or side by side.
 ///
-/// The commands share what the policy grants, the loopback of their network namespace, and private places where the
+/// The commands share what the policy grants, the loopback of their network namespace, and private places if the
 /// policy says so ([`Policy::tmp`]). They share nothing else: each has its own pid, mount and ipc namespaces, its own
-/// `/proc` and, unless told otherwise, its own `/tmp` and `HOME`.
+/// `/proc` and, unless the policy says otherwise, its own `/tmp` and `HOME`.
 ///
 /// A clone is the same session. When the last one is dropped, every process of the session is killed.
 ///
@@ -97,7 +97,7 @@ impl Session {
         Self::builder(policy).prepare().await
     }
 
-    /// To prepare a session with other than the usual settings.
+    /// Prepares a session with settings other than the defaults.
     #[must_use]
     pub fn builder(policy: &Policy) -> SessionBuilder<'_> {
         SessionBuilder { policy, ready: READY, ask: None }
@@ -116,7 +116,7 @@ impl Session {
         &self.owner.live.prepared().compiled
     }
 
-    /// What is in force for its next command.
+    /// What is enforced for its next command.
     #[must_use]
     pub fn enforcement(&self) -> Enforcement {
         self.owner.live.enforcement()
@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Kills every process of the session and waits until they are gone. Commands that run end with
-    /// [`Error::SessionEnded`]. To do it again is no error.
+    /// [`Error::SessionEnded`]. Idempotent.
     pub async fn shutdown(&self) {
         self.owner.live.end();
         self.owner.live.gone().await;
@@ -153,15 +153,15 @@ pub struct SessionBuilder<'p> {
 impl SessionBuilder<'_> {
     /// How many workers are kept ready, each of some 100 KiB. Default: 2. With 0 each command waits for its own.
     ///
-    /// More commands than that can run at once: the number says how many of them start without waiting when they come
-    /// together. Under memory pressure fewer are kept.
+    /// More commands than that can run at once: this is how many can start at the same moment without waiting.
+    /// Under memory pressure fewer are kept.
     #[must_use]
     pub fn ready_workers(mut self, ready: usize) -> Self {
         self.ready = ready;
         self
     }
 
-    /// Has `callback` decide about connections that neither list of the policy decides; see
+    /// Lets `callback` decide about connections that neither list of the policy decides; see
     /// [`Sandbox::on_request`](crate::Sandbox::on_request).
     #[must_use]
     pub fn on_request<F, A>(mut self, patience: Duration, callback: F) -> Self

@@ -38,7 +38,7 @@ pub use self::{
 
 use crate::{Audit, Output, caller::Caller, failure::Boundary};
 
-/// A manifest ready to be asked: checks what somebody wants to have spawned, and spawns it.
+/// A manifest in use: checks requests to spawn programs, and spawns them.
 ///
 /// ```no_run
 /// # async fn example(resolver: &dyn kennel::CredentialResolver) -> Result<(), kennel::SpawnError> {
@@ -54,7 +54,7 @@ use crate::{Audit, Output, caller::Caller, failure::Boundary};
 #[derive(Clone, Debug)]
 pub struct SpawnPolicy {
     manifest: Manifest,
-    /// The programs of the action, where it has fewer than the manifest.
+    /// The programs of the action, if it has fewer than the manifest.
     narrower: Option<Vec<String>>,
     limits: SpawnLimits,
     home: PathBuf,
@@ -174,7 +174,7 @@ impl SpawnPolicy {
     /// paths; starts nothing, and resolves no credential.
     ///
     /// # Errors
-    /// What is not allowed, and by whom.
+    /// Something is not allowed; the error says what, and by which side.
     pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
         let checked = self.checked(envelope);
         let decision = if checked.is_ok() { "allowed" } else { "denied" };
@@ -187,8 +187,8 @@ impl SpawnPolicy {
     /// asked last, and go into the environment of the program and nowhere else.
     ///
     /// # Errors
-    /// Those of [`check`](Self::check); the program cannot be loaded or is another; a credential is not to be had; the
-    /// sandbox could not be prepared. That the program fails or takes too long is no error: see
+    /// Those of [`check`](Self::check); the program cannot be loaded or is another; a credential is missing; the
+    /// sandbox could not be prepared. It is not an error if the program fails or takes too long: see
     /// [`Outcome`](crate::Outcome).
     ///
     /// # Panics

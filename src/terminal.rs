@@ -19,8 +19,8 @@ use crate::sys;
 
 /// The terminal that a command runs on: what is written here is typed there.
 ///
-/// A read gives nothing where no process has the other side open. A command that runs may open it again, as `/dev/tty`, and
-/// a later read gives what is written then; where all clones are dropped before its end, it is hung up. Clones are the same
+/// A read returns nothing while no process has the other side open. A running command may open it again, as `/dev/tty`,
+/// and a later read returns what is written then; if all clones are dropped before its end, it is hung up. Clones are the same
 /// terminal: one may be read while another is written to, but only one at a time each.
 #[derive(Clone, Debug)]
 pub struct Terminal {
@@ -54,7 +54,7 @@ impl Terminal {
     /// Rows and columns of any terminal, such as the embedding program's own.
     ///
     /// # Errors
-    /// Those of ioctl(TIOCGWINSZ): `ENOTTY` where `of` is no terminal.
+    /// Those of ioctl(TIOCGWINSZ): `ENOTTY` if `of` is not a terminal.
     pub fn size(of: impl AsFd) -> io::Result<(u16, u16)> {
         sys::window(of.as_fd().as_raw_fd())
     }
@@ -62,7 +62,7 @@ impl Terminal {
     /// Sets rows and columns of any terminal; of a pseudoterminal by either side.
     ///
     /// # Errors
-    /// Those of ioctl(TIOCSWINSZ): `ENOTTY` where `of` is no terminal.
+    /// Those of ioctl(TIOCSWINSZ): `ENOTTY` if `of` is not a terminal.
     pub fn set_size(of: impl AsFd, rows: u16, columns: u16) -> io::Result<()> {
         sys::set_window(of.as_fd().as_raw_fd(), rows, columns)
     }

@@ -132,8 +132,8 @@ impl Undone {
         let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
         bases.sort_unstable();
         bases.dedup();
-        let reason = "a process that was killed is not gone: the kernel does something for it yet. Look at protected paths \
-                      when it is; so does Kennel, if it runs as long";
+        let reason = "a killed process is stuck in a system call: check the protected paths once it is gone (Kennel does, if \
+                      still running)";
         self.is_left |= !bases.is_empty();
         self.denials.extend(bases.into_iter().map(|base| told(base, reason.to_owned())));
     }

@@ -23,18 +23,18 @@ const OUTPUT: u64 = 16 << 20;
 ///
 /// Everything a tool may do is what the session's policy grants. Working directories and files are named by their paths in
 /// the sandbox, relative ones from where its commands start; see [`Session::read`] and its neighbours for what files can
-/// be. Each command has a `/tmp` and a `HOME` of its own, unless the policy has them shared
+/// be. Each command has a `/tmp` and a `HOME` of its own, unless the policy shares them
 /// ([`Policy::tmp`](crate::Policy::tmp)).
 ///
-/// - A command that fails is no error: its exit code says so, 128 + n after signal n. One that is not there, or a
-///   directory that is not, is `Error::InvalidRequest`.
+/// - A command that fails is not an error: its exit code says so, 128 + n after signal n. A command or directory that
+///   does not exist is `Error::InvalidRequest`.
 /// - A timeout, of the call or of the policy, is exit code 124, and `command timed out after {ms}ms` at the end of stderr.
 /// - A context that is cancelled or past its deadline is `Error::Cancelled` or `Error::DeadlineExceeded`; everything that
-///   the call started is killed, and so it is when the call is dropped.
-/// - Of each output stream 16 MiB are kept, or what the policy says; what is dropped beyond that is told at its end.
-/// - Code is passed to its interpreter through a pipe: no length is too long, and no file and no argument has it. What it
-///   reads from stdin is empty. Bash is `bash`, Python `python3`, JavaScript `node`; TypeScript is `node` from version 22
-///   on, whose types are stripped and not checked, else `tsx`, `ts-node`, `deno` or `bun`.
+///   the call started is killed, also when the call is dropped.
+/// - Of each output stream 16 MiB are kept, or what the policy says; a line at its end says how much was discarded.
+/// - Code is passed to its interpreter through a pipe, at any length, not in a file or argument. Its stdin is empty. Bash
+///   is `bash`, Python `python3`, JavaScript `node`; TypeScript is `node` from version 22 on, whose types are stripped and
+///   not checked, else `tsx`, `ts-node`, `deno` or `bun`.
 ///
 /// A clone is the same sandbox.
 ///

@@ -35,11 +35,11 @@ use crate::{OnUnavailable, Policy, Probe, Session, Verdict};
 /// | `FullDev` | writable | the host's tree read-only | the host's |
 /// | `CiOnly` | writable | system read-only, nothing of homes, fixed environment | as `RepoWrite` |
 ///
-/// Commands have the environment of the session, as the policy makes it. Of the client's, which may hold more than a
-/// command should see, nothing comes in.
+/// Commands have the environment of the session, as the policy makes it. Nothing of the client's environment, which may
+/// hold more than a command should see, is passed on.
 ///
 /// A session belongs to the runtime that prepared it, as [`Session::listen`] has it; clients are served there. Dropping
-/// this ends every session and removes what there is of files, as [`shutdown`](ProcessSandbox::shutdown) does.
+/// this ends every session and removes its files, as [`shutdown`](ProcessSandbox::shutdown) does.
 ///
 /// ```
 /// use std::{path::Path, sync::Arc};
@@ -97,7 +97,7 @@ impl KennelSandbox {
 
     /// With a policy to start from: its grants, limits, variables and requirements hold for every context. Its profile,
     /// workspace and directory are the harness's to say, and so is what happens where a protection is missing. Egress lists
-    /// add to what it allows. An overlay is refused, since nobody could commit its changes.
+    /// add to what it allows. An overlay is refused, because its changes could not be committed.
     ///
     /// ```
     /// use std::time::Duration;
@@ -221,25 +221,25 @@ impl State {
 
 #[async_trait]
 impl ProcessSandbox for KennelSandbox {
-    /// Prepares the session of a context. To do it again is nothing, unless the session has ended or the workspace is
-    /// another directory by now.
+    /// Prepares the session of a context. Calling it again has no effect, unless the session has ended or the workspace
+    /// is another directory by now.
     ///
-    /// Where [`probe`](Self::probe) last said `Partial` for the profile, the session goes without what is missing; else
-    /// a protection that is missing is an error. `CiOnly` never goes without.
+    /// If [`probe`](Self::probe) last said `Partial` for the profile, the session runs without what is missing; otherwise a
+    /// missing protection is an error. With `CiOnly` it always is.
     async fn prepare(&self, ctx: &ExecSandboxContext) -> RuntimeResult<()> {
         Ok(self.open(ctx).await?)
     }
 
     /// Names what to start for `argv`. No file is touched.
     ///
-    /// A relative `cwd` is taken from the workspace. One that is certainly not visible is an error here; whether it is
-    /// there turns out when the command starts: the client then ends with 125 and says so.
+    /// A relative `cwd` starts at the workspace. One that is certainly not visible is an error here. If it does not exist,
+    /// the client ends with 125 and says so.
     fn wrap(&self, argv: &[String], ctx: &ExecSandboxContext) -> RuntimeResult<WrappedCommand> {
         Ok(self.wrapped(argv, ctx)?)
     }
 
-    /// Tests this host, each time anew, as [`Probe::run`] does, with the grants, limits and requirements of the policy.
-    /// What is missing is told as events of `tracing` too.
+    /// Tests this host, each time again, as [`Probe::run`] does, with the grants, limits and requirements of the policy.
+    /// Missing protections are also `tracing` events.
     ///
     /// A policy that cannot be is an error, whatever the host has. So is everything but `FullyEnforced` for `CiOnly`: a
     /// harness that degrades would run it unconfined.
@@ -247,7 +247,7 @@ impl ProcessSandbox for KennelSandbox {
         Ok(self.probed(*profile).await?)
     }
 
-    /// Ends every session, kills what runs, and removes the sockets. What is prepared after it starts anew.
+    /// Ends every session, kills what runs, and removes the sockets. What is prepared afterwards starts fresh.
     async fn shutdown(&self) -> RuntimeResult<()> {
         let contexts = {
             let mut state = self.state_mut();

@@ -45,7 +45,7 @@ pub(super) fn last(file: &File, size: u64) -> io::Result<(String, bool)> {
             Some(before) => return Ok((hash(&bytes[before + 1..]), whole)),
             None if begin == 0 => return Ok((hash(&bytes), whole)),
             None if length >= LONGEST => {
-                return Err(io::Error::new(ErrorKind::InvalidData, "its last line is no record"));
+                return Err(io::Error::new(ErrorKind::InvalidData, "its last line is not a record"));
             }
             None => length *= 4,
         }

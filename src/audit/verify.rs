@@ -50,12 +50,12 @@ impl AuditError {
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
             Self::Write { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
-                Some("end who holds the lock of the log, or let the policy's audit fail open")
+                Some("end the process that holds the lock of the log, or let the policy's audit fail open")
             }
             Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
             Self::Read { .. } => None,
             Self::Broken { .. } => {
-                Some("lines from there on cannot be trusted; compare with a copy that nobody could change")
+                Some("lines from there on cannot be trusted; compare with a copy that could not be changed")
             }
         }
     }
@@ -75,8 +75,8 @@ pub struct Verified {
     pub records: u64,
     /// How many of them have the hash of the line before: from the first that does, all do.
     pub chained: u64,
-    /// The hash of the last line. Whoever keeps it elsewhere notices when lines are cut off at the end, which the chain
-    /// alone does not show.
+    /// The hash of the last line. Keep it elsewhere to notice when lines are cut off at the end, which the chain alone does
+    /// not show.
     pub head: String,
 }
 
@@ -85,13 +85,13 @@ struct Link {
     prev: Option<String>,
 }
 
-/// Reads a log and checks its chain of hashes. A log without one is fine too: then nothing is chained.
+/// Reads a log and checks its chain of hashes. A log without a chain is accepted: nothing in it is chained.
 ///
-/// `head` is a hash that [`Verified::head`] was at an earlier time, kept elsewhere: its line must be there still.
+/// `head` is an earlier [`Verified::head`] that was kept elsewhere: its line must still be there.
 ///
 /// # Errors
-/// [`AuditError::Read`]; [`AuditError::Broken`] for the first line that is no record, or whose hash is not that of the line
-/// before it, and where the line of `head` is missing.
+/// [`AuditError::Read`]; [`AuditError::Broken`] for the first line that is not a record, or whose hash is not that of the
+/// line before it, and if the line of `head` is missing.
 ///
 /// ```
 /// # let place = tempfile::tempdir()?;
@@ -140,7 +140,7 @@ fn open(path: &Path) -> io::Result<File> {
 fn next(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static str)> {
     let number = before.records + 1;
     let line = line.strip_suffix(b"\n").ok_or((number, "is cut off"))?;
-    let link: Link = serde_json::from_slice(line).map_err(|_| (number, "is no record"))?;
+    let link: Link = serde_json::from_slice(line).map_err(|_| (number, "is not a record"))?;
     let chained = match link.prev {
         Some(prev) if prev == before.head => before.chained + 1,
         Some(_) => return Err((number, "its hash is not that of the line before")),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(verify(&joined(&[lines[1], lines[0], lines[2]]), None), Err((1, hash)));
         assert_eq!(verify(&joined(&[lines[0], "{}", lines[1]]), None).map_err(|broken| broken.0), Err(2));
         assert_eq!(verify(text.trim_end(), None), Err((3, "is cut off")));
-        assert_eq!(verify("not json\n", None), Err((1, "is no record")));
+        assert_eq!(verify("not json\n", None), Err((1, "is not a record")));
         // Only a hash that was kept shows that the end is missing.
         let cut = joined(&lines[..2]);
         verify(&cut, None).expect("whole by itself");

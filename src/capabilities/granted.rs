@@ -251,7 +251,7 @@ mod tests {
             for place in &granted.write {
                 prop_assert!(writes.iter().any(|path| Path::new(path) == place.path));
             }
-            // To settle it again is nothing.
+            // Settling it again has no effect.
             let again = settled(false, granted.cwd.clone(), granted.write.clone(), granted.read.clone());
             prop_assert_eq!(again, granted);
         }

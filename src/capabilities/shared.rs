@@ -28,7 +28,7 @@ pub fn resolve_layer(caps: &Capabilities) -> Layer {
 }
 
 /// A command that is held to `caps`, and the layer that holds it; see [`Wrapper::wrap`]. The sessions are those of one
-/// wrapper of the process; who wants to say when they end holds a [`Wrapper`] of their own.
+/// wrapper of the process; to decide when they end, use a [`Wrapper`] of your own.
 ///
 /// ```
 /// use kennel::{Capabilities, Layer};

@@ -38,14 +38,14 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Wraps commands, and keeps the sessions that they run in.
 ///
-/// The command is a plain `tokio` one, to be given standard descriptors and spawned as any other. Where a layer of the
-/// operating system is engaged, its program is a small client that passes descriptors, environment, directory and signals
-/// on to a session and ends with the command's status; killing it kills the command. What runs is confined, whoever
-/// spawns it and however.
+/// The command is a plain `tokio` one, to be given standard descriptors and spawned as any other. If a layer of the
+/// operating system is used, its program is a small client that passes descriptors, environment, directory and signals
+/// on to a session and ends with the command's status; killing it kills the command. The command is confined however it
+/// is spawned.
 ///
 /// A session is prepared for the first command with the same capabilities, directory and runtime, and used for the
-/// others, which share a loopback where they have no network. It is served by the runtime in which it was made, and gone
-/// with it. At most 16 are kept in which nothing runs: of more, those go that were not used for the longest time. A
+/// others, which share a loopback if they have no network. It is served by the runtime in which it was made, and ends
+/// with it. At most 16 idle sessions are kept: beyond that, the least recently used ones are ended. A
 /// command whose session has gone before it was spawned ends with status 125 and says so; it never runs unconfined. All
 /// sessions end with the wrapper, and with the process, even if that is killed; the sockets that a killed process leaves in
 /// its runtime directory are removed by the next one that looks there.
@@ -83,7 +83,7 @@ impl Default for Wrapper {
 }
 
 impl Wrapper {
-    /// One whose sockets lie in `$XDG_RUNTIME_DIR/kennel/wrapped`, or `/tmp/kennel-UID/wrapped`.
+    /// A wrapper whose sockets lie in `$XDG_RUNTIME_DIR/kennel/wrapped`, or `/tmp/kennel-UID/wrapped`.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -94,18 +94,18 @@ impl Wrapper {
         }
     }
 
-    /// One whose sockets lie elsewhere: in a directory that nobody else can enter. It is made where it is not there, but
-    /// not what is above it. Capabilities that would let commands write there are an error.
+    /// A wrapper whose sockets lie in a directory that only you can enter. It is created if it does not exist, but not its
+    /// parents. Capabilities that would let commands write there are an error.
     #[must_use]
     pub fn in_directory(directory: impl Into<PathBuf>) -> Self {
         Self { directory: Some(directory.into()), ..Self::new() }
     }
 
-    /// The strongest layer that this host gives for `caps`: [`Layer::Lightweight`] where they need no other, otherwise what
-    /// was tried out. [`Layer::None`] where nothing holds a command to them.
+    /// The strongest layer that this host has for `caps`: [`Layer::Lightweight`] if they need no other, otherwise one that
+    /// was tried out. [`Layer::None`] if nothing here can enforce them.
     ///
-    /// The first time it tries what a sandbox must not let through, which blocks for a few dozen milliseconds. A yes is
-    /// remembered, because [`wrap`](Self::wrap) puts it to the proof each time; a no is not.
+    /// The first time it tries attacks that a sandbox must stop, which blocks for a few dozen milliseconds. A yes is
+    /// remembered, because [`wrap`](Self::wrap) proves it each time; a no is not.
     #[must_use]
     pub fn resolve_layer(&self, caps: &Capabilities) -> Layer {
         if !caps.engages_layer() {
@@ -123,11 +123,11 @@ impl Wrapper {
     /// it can be changed before spawning, and what runs gets just that. Descriptors are what `tokio` makes of them.
     ///
     /// # Errors
-    /// A directory or path that is not there; a program or argument that no process can have; a wall that this host
-    /// lacks, with its remedy. Nothing runs unconfined then.
+    /// A directory or path that does not exist; a program or argument that cannot be passed to a process; a protection that
+    /// this host lacks, with its remedy. Nothing runs unconfined then.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O and time enabled, where a layer of the operating system is engaged.
+    /// Outside of a tokio runtime with I/O and time enabled, if a layer of the operating system is used.
     pub async fn wrap(
         &self,
         program: impl AsRef<OsStr>,

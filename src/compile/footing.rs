@@ -139,7 +139,7 @@ impl Footing {
                         .to_owned()
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    "it was removed while the command ran, by somebody outside".to_owned()
+                    "it was removed from outside while the command ran".to_owned()
                 }
                 Err(error) => format!("it cannot be looked at any more: {error}"),
             };

@@ -17,9 +17,9 @@ use crate::{
 const SECUREBITS: u64 = 0b1100_1111;
 
 /// What is said where there is no user namespace.
-const WITHOUT_USERS: &str = "this host refuses them: commands are root of the host, without its capabilities";
+const WITHOUT_USERS: &str = "refused by this host: commands run as the host's root, without capabilities";
 /// What a command sees of its own place among the cgroups.
-const CGROUP: &str = "the cgroup is shown as the root";
+const CGROUP: &str = "its own cgroup appears as the root";
 
 /// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
 /// names the one that is refused.

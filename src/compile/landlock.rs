@@ -168,9 +168,9 @@ fn devices(abi: ABI) -> BitFlags<AccessFs> {
 fn detail(number: u32) -> String {
     let known = abi(number) as u32;
     if number > known {
-        return format!("ABI {number}, every file right up to ABI {known}");
+        return format!("ABI {number}, all file access rights up to ABI {known}");
     }
-    format!("ABI {number}, every file right it has")
+    format!("ABI {number}, all of its file access rights")
 }
 
 /// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.

@@ -221,7 +221,7 @@ impl Limiter<'_> {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
             return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
         }
-        self.enforcement.set(protection, state, format!("{detail}; {reason}: {remedy}"));
+        self.enforcement.set_without_cgroup(protection, state, detail, [reason, remedy]);
         Ok(())
     }
 

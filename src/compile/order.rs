@@ -107,7 +107,7 @@ fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement)
     } else {
         push_filter(parts, walls, &Step::Seccomp { program });
     }
-    enforcement.set(Protection::Seccomp, State::Enforced, "system calls by allow-set");
+    enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
 }
 
@@ -131,9 +131,7 @@ fn listener_flags(kernel: Version) -> u64 {
 fn without_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
-        reason:
-            "seccomp filters cannot be installed here, without which nothing runs that has no user namespace"
-                .to_owned(),
+        reason: "seccomp filters cannot be installed; without a user namespace they are required".to_owned(),
         remedy: Some(
             "use a kernel with CONFIG_SECCOMP_FILTER=y, or one that allows user namespaces".to_owned(),
         ),

@@ -60,7 +60,9 @@ impl Protected {
         let detail = match self.watches.len() {
             0 => "read-only".to_owned(),
             absent => {
-                format!("read-only; {absent} that cannot be bound are looked at after the command and undone")
+                format!(
+                    "read-only; {absent} that are missing or links are checked after the command and reverted"
+                )
             }
         };
         enforcement.set(Protection::ProtectedPaths, State::Enforced, detail);

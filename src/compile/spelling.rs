@@ -57,7 +57,7 @@ pub(super) fn report(
             });
         }
         let path = harmless(&path.to_string_lossy());
-        let reason = format!("{path}: {words} what is mounted there ({})", place.what);
+        let reason = format!("{path}: {words} the mount ({})", place.what);
         if parts.policy.profile == Profile::CiOnly {
             let remedy = Some(past.remedy("keep it where the case of letters tells names apart"));
             return Err(Error::Unavailable { protection: place.protection, reason, remedy });
@@ -72,7 +72,7 @@ pub(super) fn report(
 struct Past {
     /// The other spelling.
     name: OsString,
-    /// To be followed by what it leads past.
+    /// To be followed by what it bypasses.
     words: String,
     is_known: bool,
 }
@@ -114,7 +114,7 @@ fn remedy(mask: &Node) -> &'static str {
 fn other_spelling(path: &Path, listed: &mut Listed) -> Result<Option<Past>, Error> {
     let Some(name) = path.file_name().and_then(in_other_case) else { return Ok(None) };
     let shown = harmless(&name.to_string_lossy());
-    let said = format!("another spelling of its name ({shown}) leads to it as well, past");
+    let said = format!("the name {shown}, which differs only in case, bypasses");
     let (words, is_known) = match leads_past(path, &name, listed) {
         Ok(false) => return Ok(None),
         Ok(true) => (said, true),
@@ -122,7 +122,7 @@ fn other_spelling(path: &Path, listed: &mut Listed) -> Result<Option<Past>, Erro
             return Err(Error::io("look for other spellings of what is mounted on")(error));
         }
         // What cannot be told is not kept.
-        Err(error) => (format!("it cannot be told ({error}) whether {said}"), false),
+        Err(error) => (format!("it is not known ({error}) whether {said}"), false),
     };
     Ok(Some(Past { name, words, is_known }))
 }
@@ -294,8 +294,8 @@ mod tests {
         ["two", "TWO"].iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
         let past = other_spelling(&dir.path().join("two"), &mut Listed::new(1));
         let past = past.expect("no shortage").expect("unknown");
-        let expected = "it cannot be told (too many names are beside it) whether another spelling of its name (TWO) \
-                        leads to it as well, past";
+        let expected = "it is not known (too many names are beside it) whether the name TWO, which differs only in case, \
+                        bypasses";
         assert_eq!((&*past.words, past.is_known), (expected, false));
         assert!(past.remedy("known").starts_with("rename TWO, or"), "{past:?}");
     }

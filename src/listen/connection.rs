@@ -94,7 +94,7 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
 }
 
 fn refuse(socket: BorrowedFd<'_>, reason: &str) {
-    let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
+    let message = format!("kennel: the session refused the request: {}\n", harmless(reason));
     send(socket, &Answer::Ended { code: 125, report: 0, message: message.as_bytes() }, None);
 }
 

@@ -155,9 +155,11 @@ fn open_leaf(above: &OwnedFd, leaf: &OsStr, path: &Path, make: bool) -> Result<O
             Ok(Some(opened))
         }
         Err(Errno::ENOENT) if !make => Ok(None),
-        Err(Errno::ELOOP | Errno::ENOTDIR) => {
-            Err(refused(path, "is no directory, or a link to one", "remove it: Kennel makes the directory"))
-        }
+        Err(Errno::ELOOP | Errno::ENOTDIR) => Err(refused(
+            path,
+            "is not a directory, or is a link to one",
+            "remove it: Kennel makes the directory",
+        )),
         Err(errno) => Err(ListenError::io("open runtime directory", path)(errno.into())),
     }
 }

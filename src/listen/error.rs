@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// The name is none that a session can have.
+    /// The name is not valid for a session.
     #[error("session name {name:?}: {reason}")]
     Name {
         /// The name, shortened.
@@ -19,7 +19,7 @@ pub enum ListenError {
         /// Why not.
         reason: &'static str,
     },
-    /// The directory for sockets is not one that nobody else can write to.
+    /// Other users can write to the directory for sockets.
     #[error("runtime directory {}: {reason}", path.display())]
     Directory {
         /// The directory.
@@ -41,15 +41,15 @@ pub enum ListenError {
         /// The name.
         name: String,
     },
-    /// Whoever listens on the socket is another user.
+    /// The process that listens on the socket is another user's.
     #[error("session {name}: its socket belongs to user {user}")]
     Stranger {
         /// The session's name.
         name: String,
-        /// Who listens.
+        /// The user that listens.
         user: u32,
     },
-    /// The session does not serve this client, or not such a call.
+    /// The session refused this client or its call.
     #[error("{message}")]
     Refused {
         /// What it said.

@@ -43,8 +43,8 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::User => "it serves its own user only",
-            Self::Namespace => "it serves nobody who is in a sandbox or another user namespace",
-            Self::Unknown => "it cannot tell who asks",
+            Self::Namespace => "it serves no process in a sandbox or another user namespace",
+            Self::Unknown => "the asking process cannot be identified",
         })
     }
 }

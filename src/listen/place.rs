@@ -81,7 +81,7 @@ impl Place {
         Ok(socket)
     }
 
-    /// Gives the name back. To do it again is nothing.
+    /// Gives the name back. Calling it again has no effect.
     pub(super) fn leave(&self) {
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lock) = lock.take() {

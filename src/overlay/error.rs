@@ -34,7 +34,7 @@ pub enum OverlayError {
         path: PathBuf,
     },
     /// Its mode lets others read or forge what commands change.
-    #[error("overlay directory {}: others can reach it", path.display())]
+    #[error("overlay directory {}: accessible to other users", path.display())]
     Reachable {
         /// The directory.
         path: PathBuf,

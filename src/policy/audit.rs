@@ -13,7 +13,7 @@ use super::{error::PolicyError, validate::check_text};
 pub(crate) const DATE: &str = "{date}";
 
 /// A file of the host's to which each session, command, decision about a connection, denial and limit is appended, as a
-/// line of JSON. Made with mode 0600 if it is not there.
+/// line of JSON. Created with mode 0600 if it does not exist.
 ///
 /// In a policy file the path alone is enough: `audit = "kennel.log"`.
 ///
@@ -29,13 +29,13 @@ pub(crate) const DATE: &str = "{date}";
 pub struct Audit {
     /// The file. `{date}` in its name stands for the day, UTC: each day has a file of its own.
     pub path: PathBuf,
-    /// Whether nothing runs and nothing is reached that cannot be written down: where the disk is full, say. Otherwise
-    /// what is lost is counted, and told in the next line that can be written.
+    /// Whether commands and connections that cannot be logged are refused, for example if the disk is full. Otherwise lost
+    /// records are counted, and the next line that can be written says how many.
     pub fail_closed: bool,
     /// Whether each line has a hash of the one before, so that
-    /// [`verify_audit`](crate::verify_audit) notices if one was changed or taken away.
+    /// [`verify_audit`](crate::verify_audit) notices if one was changed or removed.
     pub chain: bool,
-    /// Whether the arguments of commands are written down. They may hold secrets; otherwise only their number is.
+    /// Whether the arguments of commands are logged. They may contain secrets; otherwise only their number is logged.
     pub arguments: bool,
 }
 

@@ -23,14 +23,13 @@ use super::{PolicyError, Size, limits::check_size};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cgroup {
-    /// One that is delegated to the caller, where a limit asks for it; none is taken that is not. Where this program is
-    /// the only one in it, it moves to a group of its own there, `kennel-host`, with all its threads: a cgroup that holds
-    /// processes cannot limit groups below it.
+    /// One that is delegated to the caller, if a limit asks for it. If this program is the only one in it, it is moved with
+    /// all its threads to a group below, `kennel-host`: a cgroup that holds processes cannot limit groups below it.
     #[default]
     Auto,
     /// None.
     Off,
-    /// This directory of the cgroup v2 file system, whether a limit asks for it or not: then also for what commands used.
+    /// This directory of the cgroup v2 file system, even if no limit asks for it: usage is counted then too.
     At(PathBuf),
 }
 
@@ -81,7 +80,7 @@ impl Cgroup {
 }
 
 /// How fast commands may read from and write to the block device that the workspace lies on, and that of the directory of an
-/// overlay ([`Overlay::upper`](crate::Overlay::upper)), each by itself. Held by a cgroup only.
+/// overlay ([`Overlay::upper`](crate::Overlay::upper)), for each of the two. Only a cgroup can limit this.
 ///
 /// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`, each of them optional.
 ///

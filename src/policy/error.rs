@@ -24,11 +24,11 @@ pub enum PolicyError {
         message: String,
     },
     /// One value is not acceptable, alone or with the rest of the policy.
-    #[error("{key} `{value}`: {reason}")]
+    #[error("{key}{}: {reason}", quoted(value))]
     Value {
         /// Where the value is, as in a policy file: `limits.cpus`, `mounts[2].target`.
         key: String,
-        /// The value, shortened when it is long; control characters are escaped.
+        /// The value, shortened when it is long; control characters are escaped. Empty where none was given.
         value: String,
         /// What is wrong with it and what would be right.
         reason: String,
@@ -95,6 +95,11 @@ impl PolicyError {
     }
 }
 
+/// A value behind its key.
+fn quoted(value: &str) -> String {
+    if value.is_empty() { String::new() } else { format!(" `{value}`") }
+}
+
 /// A value as it may be repeated in a message.
 pub(crate) fn shown(value: &str) -> String {
     one_line(value, VALUE_MAX)
@@ -130,6 +135,12 @@ mod tests {
         for (offset, place) in [(0, "f:1:1: m"), (3, "f:1:3: m"), (4, "f:2:1: m"), (99, "f:2:2: m")] {
             assert_eq!(PolicyError::syntax("f", "aé\nb".as_bytes(), offset, "m").to_string(), place);
         }
+    }
+
+    #[test]
+    fn a_value_that_is_not_there_has_no_quotes() {
+        assert_eq!(PolicyError::value("hostname", "", "is missing").to_string(), "hostname: is missing");
+        assert_eq!(PolicyError::value("hostname", "a b", "no").to_string(), "hostname `a b`: no");
     }
 
     #[test]

@@ -82,10 +82,10 @@ impl Policy {
         Ok(policy)
     }
 
-    /// The same policy for whoever is in another directory: its relative paths are meant from `directory`, which is absolute.
+    /// The same policy for use in another directory: its relative paths start at `directory`, which is absolute.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] where a path begins with `~/`, which only policy files know.
+    /// [`PolicyError::Value`] if a path begins with `~/`, which only policy files know.
     ///
     /// ```
     /// let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, "repo");

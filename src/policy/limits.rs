@@ -20,17 +20,17 @@ use super::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), which leaves out
-    /// what is shared and files in private places; the enforcement report says so.
+    /// Memory, in bytes. Without a cgroup it is private writable memory of each process (RLIMIT_DATA), without shared
+    /// memory and files in private places; the enforcement report says so.
     pub memory: Option<Size>,
-    /// What may be swapped out of it, in bytes, where a cgroup holds the memory. Default: nothing. Needs `memory`.
+    /// Swap that may be used besides, in bytes, if a cgroup holds the memory. Default: none. Needs `memory`.
     pub swap: Option<Size>,
-    /// Processes and threads at the same time, of all commands of a session together. How well it holds depends on the
-    /// kernel and on who asks; the enforcement report says so.
+    /// Processes and threads at the same time, of all commands of a session together. How well that can be enforced
+    /// depends on the kernel and the caller; the enforcement report says how.
     pub pids: Option<u64>,
     /// Processors kept busy, as a number: 0.5 is half of one, 4 is four.
     pub cpus: Option<f64>,
-    /// Which processors, such as `0-1`, where there is a cgroup.
+    /// Which processors, such as `0-1`, if there is a cgroup.
     pub cpuset: Option<String>,
     /// Reading from and writing to the block device of the workspace, and that of an overlay's directory, where there is a
     /// cgroup.
@@ -41,10 +41,10 @@ pub struct Limits {
     pub cpu_time: Option<Span>,
     /// Time on the wall clock.
     pub timeout: Option<Span>,
-    /// Bytes kept of each output stream; what comes after is read and dropped. With a terminal nothing is counted.
+    /// Bytes kept of each output stream; the rest is read and discarded. With a terminal nothing is counted.
     pub output: Option<Size>,
-    /// Whether a command that writes more than [`output`](Self::output) is ended, instead of going on unheard. Default:
-    /// false.
+    /// Whether a command that writes more than [`output`](Self::output) is killed, instead of discarding the rest.
+    /// Default: false.
     pub output_ends: bool,
     /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB.
     pub tmp_size: Option<Size>,

@@ -40,7 +40,7 @@ impl Mount {
     /// Splits `P[:SIZE]`, the argument of `--tmpfs`, into target and size.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] when the path is not absolute or the size is none.
+    /// [`PolicyError::Value`] when the path is not absolute or the size is not valid.
     ///
     /// ```
     /// use kennel::{Mount, Size};
@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(Mount::parse_bind("a b:/c d").expect("both"), ("a b".into(), Some("/c d".into())));
         for spec in ["", ":", ":/t", "/a:", "/a:b", "/a:/b:", "/a:/b:/c", "/a::/b"] {
             let error = Mount::parse_bind(spec).expect_err(spec).to_string();
-            assert!(error.starts_with(&format!("bind `{spec}`: ")), "{error}");
+            let start = if spec.is_empty() { "bind: ".to_owned() } else { format!("bind `{spec}`: ") };
+            assert!(error.starts_with(&start), "{error}");
         }
     }
 

@@ -27,24 +27,24 @@ use crate::proxy::{address, rule::Rules, upstream::Upstream};
 pub struct Network {
     /// `None`: as the profile says; see [`Policy::effective_network`](crate::Policy::effective_network).
     pub mode: Option<NetworkMode>,
-    /// What the proxy lets pass: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
+    /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
     /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
     ///
     /// With mode `host`, `*:port` only: TCP connections to other ports are refused by Landlock.
     pub allow: Vec<String>,
-    /// What the proxy refuses although `allow` has it, in the same forms.
+    /// What the proxy refuses even if `allow` has it, in the same forms.
     pub deny: Vec<String>,
-    /// Address ranges that names may resolve to although they are not of the public internet, such as `10.0.0.0/8`.
-    /// Without it loopback, private, link-local and other special addresses are reached only where `allow` names them.
+    /// Address ranges that names may resolve to although they are not public, such as `10.0.0.0/8`. Otherwise loopback,
+    /// private, link-local and other special addresses are reached only if `allow` names them.
     pub allow_addresses: Vec<String>,
-    /// Another proxy in the place of Kennel's own.
+    /// Another proxy instead of Kennel's own.
     pub proxy: Option<ForeignProxy>,
     /// The HTTP proxy that Kennel's own goes through: `http://host:port`, or `environment` for what `https_proxy` and
-    /// `no_proxy` of the caller say. It resolves names itself, so addresses are its affair. `None`: none.
+    /// `no_proxy` of the caller say. It resolves names itself, so Kennel checks no addresses. `None`: no such proxy.
     pub upstream: Option<String>,
-    /// Name servers that the proxy asks in place of the system's: `address` or `address:port`.
+    /// Name servers that the proxy asks instead of the system's: `address` or `address:port`.
     pub name_servers: Vec<String>,
-    /// Whether programs that know no proxies are served too: by a name server inside that answers allowed names, and
+    /// Whether programs without proxy support are served too: by a name server inside that resolves allowed names, and
     /// by listeners on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
     pub transparent: Option<bool>,
     /// How much of the proxy the commands of a sandbox may use.
@@ -77,7 +77,7 @@ fn without_credentials(url: &str) -> String {
     }
 }
 
-/// A proxy that somebody else runs and that decides by itself what passes: Kennel only leads to it.
+/// A proxy that is not Kennel's and alone decides what passes: Kennel only leads to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignProxy {
@@ -105,13 +105,13 @@ pub struct NetworkLimits {
 }
 
 words! {
-    /// How much of the network there is.
+    /// How much of the network a sandbox has.
     pub enum NetworkMode as "network.mode" {
         /// A loopback interface of its own, and nothing else.
         None = "none",
-        /// As `None`, and a proxy that reaches what is allowed.
+        /// As `None`, with a proxy that reaches what is allowed.
         Proxy = "proxy",
-        /// The network of the host; only ports of TCP can be narrowed.
+        /// The network of the host; only TCP ports can be restricted.
         Host = "host",
     }
 }
@@ -133,7 +133,7 @@ impl Network {
         })
     }
 
-    /// Whether programs that know no proxies are served too.
+    /// Whether programs without proxy support are served too.
     pub(crate) fn is_transparent(&self) -> bool {
         self.transparent.unwrap_or(true)
     }
@@ -209,7 +209,7 @@ impl Network {
             return Ok(());
         }
         let alone = Self { proxy: None, transparent: None, ..self.clone() };
-        alone.refuse_all(true, "network.proxy decides by itself what passes; remove one of them")
+        alone.refuse_all(true, "network.proxy alone decides what passes; remove one of them")
     }
 
     fn check_mode(&self, profile: Profile) -> Result<(), PolicyError> {
@@ -347,7 +347,7 @@ mod tests {
                 |network| {
                     *network = Network { proxy: Some(ForeignProxy { unix: "".into() }), ..Network::default() }
                 },
-                "network.proxy.unix ``",
+                "network.proxy.unix:",
             ),
         ] {
             let error = check(change).expect_err(start);

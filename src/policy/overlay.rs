@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PolicyError, Profile, Size, limits::check_size, validate::check_text};
 
-/// Has commands see the workspace and write to it, while what they change is kept elsewhere until somebody commits it:
+/// Lets commands write to the workspace, while their changes are kept elsewhere until they are committed:
 /// [`Session::changes`], [`Session::commit`], [`Session::discard`].
 ///
 /// In a policy file: `overlay = {}` or `[overlay]` with `size` or `upper`.
@@ -25,11 +25,11 @@ use super::{PolicyError, Profile, Size, limits::check_size, validate::check_text
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overlay {
-    /// An empty directory of the host that changes are kept in meanwhile. `None`: in memory, which takes Linux 6.6.
+    /// An empty directory of the host that changes are kept in meanwhile. `None`: in memory, which needs Linux 6.6.
     ///
     /// It must be the caller's own, on a file system with user extended attributes such as ext4, XFS or btrfs, and
-    /// outside of all that commands can write. It is empty again after the session, unless somebody
-    /// says otherwise ([`Session::leave_changes`](crate::Session::leave_changes)).
+    /// outside of all that commands can write. It is empty again after the session, unless you
+    /// keep them ([`Session::leave_changes`](crate::Session::leave_changes)).
     pub upper: Option<PathBuf>,
     /// How much changes may take in memory, in bytes. Default: [`Limits::tmp_size`](crate::Limits::tmp_size).
     pub size: Option<Size>,

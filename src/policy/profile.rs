@@ -44,7 +44,7 @@ words! {
 }
 
 words! {
-    /// How long what is written to private places lasts: `/tmp`, `/var/tmp`, `HOME` where it is not granted, and what
+    /// How long files in private places last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
     /// [`Policy::tmpfs`](crate::Policy::tmpfs) adds. `/dev/shm` is always new for each command.
     #[derive(Default)]
     pub enum TmpLife as "tmp" {
@@ -57,7 +57,7 @@ words! {
 }
 
 words! {
-    /// What to do when the host cannot give a protection that is required.
+    /// What to do when the host cannot provide a required protection.
     #[derive(Default)]
     pub enum OnUnavailable as "on_unavailable" {
         /// Fail before anything runs.

@@ -19,7 +19,7 @@ words! {
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub enum Protection as "protection" {
-        /// A user namespace: what is root inside is nobody outside.
+        /// A user namespace: root inside has no rights outside.
         UserNamespace = "user_namespace",
         /// A mount namespace: mounts inside are not seen outside.
         MountNamespace = "mount_namespace",
@@ -79,16 +79,16 @@ words! {
     pub enum Requirement as "require" {
         /// Without it nothing runs.
         Required = "required",
-        /// Used where the host has it; the enforcement report says whether.
+        /// Used if the host has it; the enforcement report says whether.
         IfAvailable = "if_available",
     }
 }
 
 impl Protection {
-    /// Whether there is no sandbox at all without it. These are required whatever a policy says.
+    /// Whether there is no sandbox at all without it. Such protections are required whatever a policy says.
     ///
-    /// Nor is there without [`UserNamespace`](Self::UserNamespace) for anybody but real root, whose sandboxes need every
-    /// other namespace and the filter of system calls then.
+    /// [`UserNamespace`](Self::UserNamespace) is not among them, but only real root can run without it, and then needs
+    /// every other namespace and the filter of system calls.
     pub const fn is_indispensable(self) -> bool {
         use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root};
         matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)

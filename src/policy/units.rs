@@ -286,7 +286,8 @@ mod tests {
             "4Kib\0",
         ] {
             let error = text.parse::<Size>().expect_err(text).to_string();
-            assert!(error.starts_with("size `") && error.ends_with(SIZE_FORM), "{error}");
+            let start = if text.is_empty() { "size: " } else { "size `" };
+            assert!(error.starts_with(start) && error.ends_with(SIZE_FORM), "{error}");
         }
         let error = "1.5G".parse::<Size>().expect_err("not whole").to_string();
         assert!(error.contains("`1.5G`"), "{error}");
@@ -357,7 +358,8 @@ mod tests {
             "٣s",
         ] {
             let error = text.parse::<Span>().expect_err(text).to_string();
-            assert!(error.starts_with("time `") && error.ends_with(SPAN_FORM), "{error}");
+            let start = if text.is_empty() { "time: " } else { "time `" };
+            assert!(error.starts_with(start) && error.ends_with(SPAN_FORM), "{error}");
         }
         let long = "1".repeat(1 << 20) + "." + &"1".repeat(1 << 20);
         assert!(long.parse::<Span>().expect_err("too long").to_string().len() < 300);

@@ -180,6 +180,11 @@ mod tests {
         Policy::profile(Profile::RepoWrite, "/w")
     }
 
+    /// How an error about a value begins: one that is empty is not repeated.
+    fn start(key: &str, value: &str) -> String {
+        format!("{key}{}", if value.is_empty() { ": " } else { " `" })
+    }
+
     fn refused(policy: &Policy, start: &str, words: &str) {
         let error = policy.validate().expect_err(start).to_string();
         assert!(error.starts_with(start) && error.contains(words), "{error}");
@@ -191,7 +196,7 @@ mod tests {
             policy().hostname(hostname).validate().expect(hostname);
         }
         for hostname in ["", "a b", "a_b", "ä", "a\0", "a/b", &"x".repeat(65)] {
-            refused(&policy().hostname(hostname), "hostname `", "1 to 64");
+            refused(&policy().hostname(hostname), &start("hostname", hostname), "1 to 64");
         }
     }
 
@@ -207,13 +212,14 @@ mod tests {
             ("/proc/1/cwd", "own /proc"),
             ("/sys", "read-only"),
         ] {
-            refused(&Policy::profile(Profile::RepoWrite, workspace), "workspace `", words);
+            let policy = Policy::profile(Profile::RepoWrite, workspace);
+            refused(&policy, &start("workspace", workspace), words);
         }
     }
 
     #[test]
     fn working_directory_is_a_path() {
-        refused(&policy().cwd(""), "cwd ``", "missing");
+        refused(&policy().cwd(""), "cwd:", "missing");
         refused(&policy().cwd("a\0"), "cwd `a\\u{0}`", "NUL");
     }
 
@@ -234,14 +240,14 @@ mod tests {
             ("/wx/y", "below the workspace"),
             ("a\0", "NUL"),
         ] {
-            refused(&policy().protect(path), "protect `", words);
+            refused(&policy().protect(path), &start("protect", path), words);
         }
     }
 
     #[test]
     fn a_log_needs_a_name() {
         policy().audit("log").validate().expect("valid");
-        refused(&policy().audit(""), "audit ``", "missing");
+        refused(&policy().audit(""), "audit:", "missing");
         refused(&policy().audit("{date}/log"), "audit `{date}/log`", "name of the file");
     }
 

@@ -99,7 +99,7 @@ impl Host {
             let inner =
                 rest.strip_suffix(']').ok_or(Malformed("a bracket is not closed, or not at the end"))?;
             let address: Ipv6Addr =
-                inner.parse().map_err(|_| Malformed("what is in brackets is no IPv6 address"))?;
+                inner.parse().map_err(|_| Malformed("there is no IPv6 address in the brackets"))?;
             return Ok(Self::of(address.into()));
         }
         if text.contains(':') {

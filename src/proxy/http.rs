@@ -143,7 +143,7 @@ pub(super) fn explain(proxy: &Proxy, refusal: &Refusal) -> Response<Body> {
         words.push_str(&format!("kennel: allowed is: {listed}\n"));
     }
     if let Some(flag) = refusal.flag() {
-        words.push_str(&format!("kennel: whoever runs the sandbox can allow it with: {flag}\n"));
+        words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));
     }
     let mut response = Response::new(text(words));
     *response.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);

@@ -133,11 +133,11 @@ impl fmt::Display for Refusal {
         match &self.reason {
             Reason::NotAllowed => f.write_str("not on the list of what is allowed"),
             Reason::NotServed => f.write_str(
-                "allowed, but at its ports only for programs that use the proxy: others are served on ports below 1024",
+                "allowed, but only through the proxy variables: programs without proxy support can reach ports below 1024 only",
             ),
             Reason::Denied(rule) => write!(f, "rule {rule} of the deny list refuses it"),
             Reason::AddressBlocked(address, range) => {
-                write!(f, "its address {address} is not of the public internet ({range})")
+                write!(f, "resolves to {address}, which is not a public address ({range})")
             }
             Reason::Malformed(why) | Reason::Method(why) => f.write_str(why),
             Reason::Limit => {

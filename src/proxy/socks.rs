@@ -52,7 +52,7 @@ fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destinatio
         TargetAddr::Domain(name, port) => (Host::parse(name), *port),
     };
     match host {
-        Ok(_) if port == 0 => Err(Refusal::request(&subject, Reason::Malformed("port 0 is no port"))),
+        Ok(_) if port == 0 => Err(Refusal::request(&subject, Reason::Malformed("0 is not a port"))),
         Ok(host) => Ok(Destination { host, port }),
         Err(malformed) => Err(Refusal::malformed(&subject, &malformed)),
     }

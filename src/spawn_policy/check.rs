@@ -115,7 +115,12 @@ fn operation(
         None => {
             let granted = own.map(|(_, operation)| operation.to_string());
             let what = ("argument list", count());
-            Err(SpawnError::denied(ManifestBoundary, what, "is none of the manifest's operations", granted))
+            Err(SpawnError::denied(
+                ManifestBoundary,
+                what,
+                "is not one of the manifest's operations",
+                granted,
+            ))
         }
     }
 }

@@ -6,9 +6,9 @@ use std::{error::Error as StdError, fmt, future::Future, pin::Pin};
 use zeroize::Zeroizing;
 
 /// The value of a credential. It has no `Display` and no `Clone`, its `Debug` shows nothing, and it is wiped from memory
-/// when it goes.
+/// when it is dropped.
 ///
-/// Whoever makes one should give it the only copy: what a `Vec` or `String` was copied from is not wiped.
+/// Give it the only copy: the source that a `Vec` or `String` was copied from is not wiped.
 ///
 /// ```
 /// use kennel::Secret;
@@ -49,8 +49,8 @@ pub type CredentialError = Box<dyn StdError + Send + Sync>;
 /// What [`CredentialResolver::resolve`] answers with.
 pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, CredentialError>> + Send + 'r>>;
 
-/// Has credentials, or knows where to get them: a key ring, a vault, a file. It is asked anew for each spawn, once for
-/// each key, after everything else about the spawn was found good.
+/// Has credentials, or knows where to get them: a key ring, a vault, a file. It is asked for each spawn again, once for
+/// each key, after everything else about the spawn was accepted.
 ///
 /// ```
 /// use kennel::{CredentialResolver, Resolving, Secret};
@@ -69,11 +69,11 @@ pub type Resolving<'r> = Pin<Box<dyn Future<Output = Result<Option<Secret>, Cred
 /// }
 /// ```
 pub trait CredentialResolver: Send + Sync {
-    /// The value for `key`, the name of the variable that the child finds it in; `None` where there is none.
+    /// The value for `key`, the name of the variable that the child finds it in; `None` if there is none.
     fn resolve<'r>(&'r self, key: &'r str) -> Resolving<'r>;
 }
 
-/// The resolver of those who have no credentials.
+/// A resolver that has no credentials.
 ///
 /// ```
 /// use kennel::{CredentialResolver, NoCredentials};

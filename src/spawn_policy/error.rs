@@ -21,16 +21,16 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
-    /// The manifest is none, or contradicts itself.
-    #[error(transparent)]
+    /// The manifest is not valid, or contradicts itself.
+    #[error("manifest")]
     Manifest(#[from] PolicyError),
-    /// The envelope is none.
+    /// The envelope is not valid.
     #[error(transparent)]
     Envelope(PolicyError),
     /// The manifest or the action does not allow it.
     #[error("{what} {requested}: {reason}")]
     Denied {
-        /// Who drew the line: [`Boundary::Manifest`] or [`Boundary::Action`].
+        /// Which of them refused: [`Boundary::Manifest`] or [`Boundary::Action`].
         boundary: Boundary,
         /// What was asked for: `program`, `working directory`, …
         what: &'static str,
@@ -73,7 +73,7 @@ pub enum SpawnError {
         /// The audit record of it, where there is one.
         audit_id: Option<String>,
     },
-    /// A credential is needed, and nobody has it.
+    /// A required credential is missing.
     #[error("credential {key} is needed and was not given")]
     CredentialRequired {
         /// The variable that it comes in.
@@ -142,7 +142,7 @@ impl SpawnError {
                 Some("find out who changed the program; if it was you, put its new hash into the manifest")
             }
             Self::CredentialRequired { .. } => Some(
-                "give it to whoever resolves credentials here: kennel op takes it from the variable or --credential",
+                "give it to the credential resolver; kennel op takes it from the variable or --credential",
             ),
             Self::Denied { boundary: Boundary::Manifest, .. } => {
                 Some("ask for what the manifest has, or change it")
@@ -157,7 +157,7 @@ impl SpawnError {
         failure::chain(self)
     }
 
-    /// The exit status that stands for it: 127 not found, 126 not executable, 125 everything else.
+    /// Its exit status: 127 not found, 126 not executable, 125 everything else.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -172,7 +172,7 @@ impl SpawnError {
     #[must_use]
     pub fn failure(&self) -> Failure {
         let (class, boundary, details) = match self {
-            Self::Manifest(error) => return error.failure(),
+            Self::Manifest(error) => return error.failure().with_message(self.chain()),
             Self::Sandbox(error) => return error.failure(),
             Self::Envelope(_) => (Class::CapabilityDenied, Boundary::Action, Details::None),
             Self::Denied { boundary, requested, granted, .. } => {

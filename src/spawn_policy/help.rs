@@ -29,8 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// # Errors
-/// The program is not there; a subcommand begins with `-`; this host cannot enforce what is needed. That the program
-/// fails is no error.
+/// The program does not exist; a subcommand begins with `-`; this host cannot enforce what is needed. It is not an error
+/// if the program fails.
 ///
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.
@@ -42,7 +42,7 @@ pub async fn run_help(
     if let Some(option) = subcommands.iter().find(|word| word.starts_with('-') || word.contains('\0')) {
         let nothing: [&str; 0] = [];
         let what = ("subcommand", option);
-        return Err(SpawnError::denied(Boundary::Action, what, "is none: it would be an option", nothing));
+        return Err(SpawnError::denied(Boundary::Action, what, "is not one: it would be an option", nothing));
     }
     let caller = Caller::current();
     let program = find(Path::new(program.as_ref()), &caller)?;
@@ -120,7 +120,7 @@ impl Unavailable {
 /// ```no_run
 /// # async fn example() {
 /// if let Err(unavailable) = kennel::sandbox_available().await {
-///     eprintln!("{unavailable}; to mend it: {}", unavailable.remedy.as_deref().unwrap_or_default());
+///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.as_deref().unwrap_or_default());
 /// }
 /// # }
 /// ```

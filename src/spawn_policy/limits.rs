@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Size;
 
-/// Limits of a spawn, by the manifest (`[capabilities.spawn.limits]`) or by the caller, who wins. `None`: no opinion. What
-/// is above a ceiling becomes the ceiling.
+/// Limits of a spawn, by the manifest (`[capabilities.spawn.limits]`) or by the caller, which wins. `None`: the other
+/// side's value, or the default. Values above the maximum become the maximum.
 ///
 /// ```
 /// use kennel::{Manifest, SpawnLimits, SpawnPolicy};
@@ -21,13 +21,13 @@ use crate::Size;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpawnLimits {
-    /// Memory, in bytes: 64 MiB where nobody says, 1 GiB at most. Kept as [`Limits::memory`](crate::Limits::memory) is.
+    /// Memory, in bytes: 64 MiB by default, 1 GiB at most. Enforced like [`Limits::memory`](crate::Limits::memory).
     pub max_memory_bytes: Option<u64>,
-    /// Wall time, in seconds: 30 where nobody says, 300 at most.
+    /// Wall time, in seconds: 30 by default, 300 at most.
     pub max_wall_seconds: Option<u64>,
-    /// Bytes kept of stdout: 1 MiB where nobody says, 64 MiB at most.
+    /// Bytes kept of stdout: 1 MiB by default, 64 MiB at most.
     pub max_stdout_bytes: Option<u64>,
-    /// Bytes kept of stderr: 256 KiB where nobody says, 64 MiB at most.
+    /// Bytes kept of stderr: 256 KiB by default, 64 MiB at most.
     pub max_stderr_bytes: Option<u64>,
 }
 

@@ -144,7 +144,7 @@ impl Manifest {
         for (name, operation) in &spawn.operations {
             if spawn.programs.iter().all(|program| !program.is_called(&operation.program)) {
                 let key = format!("capabilities.spawn.operations.{name}");
-                let reason = "is none of the programs; list it there, or correct the name";
+                let reason = "is not one of the programs; list it there, or correct the name";
                 return Err(PolicyError::value(key, &operation.program, reason));
             }
         }
@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for VariableName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(de::Error::custom(format!("{name:?} is no name of an environment variable")));
+            return Err(de::Error::custom(format!("{name:?} is not a name of an environment variable")));
         }
         Ok(Self(name))
     }

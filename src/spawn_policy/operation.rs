@@ -29,7 +29,7 @@ impl Operation {
         }
         let pattern = Pattern::parse(rest).map_err(|error| error.to_string())?;
         if let Some(name) = may_dash.iter().find(|name| pattern.names().all(|known| known != *name)) {
-            return Err(format!("allow_dash names `{name}`, which is no placeholder of the pattern"));
+            return Err(format!("allow_dash names `{name}`, which is not a placeholder of the pattern"));
         }
         Ok(Self { program: program.to_owned(), pattern, may_dash })
     }

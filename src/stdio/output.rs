@@ -26,8 +26,8 @@ const LARGEST_PIPE: u64 = 1 << 20;
 
 /// The reading end of a command's stdout or stderr.
 ///
-/// Beyond the policy's output cap it goes on reading and throws away, so that the command is not disturbed, or is
-/// ended where [`Limits::output_ends`](crate::Limits::output_ends) says so; at the end of the stream the line
+/// Beyond the policy's output cap it goes on reading and discards, so that the command is not disturbed, unless
+/// [`Limits::output_ends`](crate::Limits::output_ends) says that it is killed; at the end of the stream the line
 /// `[kennel: output truncated, N bytes dropped]` follows what was kept.
 #[derive(Debug)]
 pub struct ChildOutput {

@@ -26,7 +26,7 @@ use std::{
 use kennel::{Cgroup, Limits, Policy, Size};
 use serde_json::Value;
 
-use crate::support::{kennel, payload_path, report, until, workspace};
+use crate::support::{kennel, payload_path, report, stderr, until, workspace};
 
 /// Whether limits are held by cgroups here.
 pub(crate) fn has_groups() -> bool {
@@ -47,9 +47,16 @@ fn says_weaker() {
     assert!(output.status.success(), "{output:?}");
     for (name, state) in [("memory", "degraded"), ("cpus", "off"), ("cpuset", "off"), ("io", "off")] {
         let (found, detail) = protection(&said, name);
-        let helps = detail.contains("Delegate=") || detail.contains("boot with");
-        assert!(found == state && detail.contains("cgroup") && helps, "{name} is {found}: {detail}");
+        let (cause, remedy) = why(&said, name);
+        let helps = remedy.contains("Delegate=") || remedy.contains("boot with");
+        assert!(found == state && cause.contains("cgroup") && helps, "{name} is {found}: {detail}: {cause}");
+        assert!(!detail.contains(cause) && !detail.contains(remedy), "{name}: {detail}");
     }
+    // They have the same cause, which is told once.
+    let (cause, remedy) = why(&said, "memory");
+    let lines = [format!("kennel: cgroups: {cause}"), format!("kennel: hint: {remedy}")];
+    let told = stderr(&output);
+    assert!(told.ends_with(&lines.join("\n")) && told.matches(cause).count() == 1, "{output:?}");
     assert_eq!(
         (&said["enforcement"]["level"], &said["usage"]["oom_kills"]),
         (&"partial".into(), &Value::Null)
@@ -73,6 +80,13 @@ fn protection<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
     let entry = entries.iter().find(|entry| entry["name"] == name);
     let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
     (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
+}
+
+/// Why no cgroup holds a limit, and what would help.
+fn why<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
+    let entries = report["enforcement"]["protections"].as_array().unwrap();
+    let entry = entries.iter().find(|entry| entry["name"] == name).unwrap();
+    (entry["cause"].as_str().unwrap(), entry["remedy"].as_str().unwrap())
 }
 
 /// A cgroup of a test's own, so that what is in it is known. Whatever is left in it fails the test.

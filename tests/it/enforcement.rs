@@ -144,7 +144,7 @@ fn limit_that_is_required_and_not_to_be_had_is_refused() {
     )
     .unwrap();
     let said = refused(dir.path(), &["--cgroup", "off", "--policy", file.to_str().unwrap()]);
-    assert!(said.contains("cpus: ") && said.contains("to mend it: "), "{said}");
+    assert!(said.contains("cpus: ") && said.contains("hint: "), "{said}");
 }
 
 #[test]
@@ -159,6 +159,6 @@ fn refusal_by_a_host_without_namespaces_is_told_with_a_remedy() {
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         let said = stderr(&output);
         assert!(said.contains("new user and pid namespace: Operation not permitted"), "{said}");
-        assert!(said.contains("kennel: to mend it: "), "{said}");
+        assert!(said.contains("kennel: hint: "), "{said}");
     }
 }

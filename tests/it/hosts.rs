@@ -146,7 +146,7 @@ impl Row<'_> {
         let lines: Vec<&str> = said.lines().collect();
         let [first, second] = lines.as_slice() else { panic!("an error and a remedy: {what}") };
         assert!(first.starts_with(&format!("kennel: {}", self.says)), "{what}");
-        assert!(second.starts_with("kennel: to mend it: ") && second.contains(self.remedy), "{what}");
+        assert!(second.starts_with("kennel: hint: ") && second.contains(self.remedy), "{what}");
     }
 
     /// The same for machines.

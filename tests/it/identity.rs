@@ -198,5 +198,5 @@ fn nested_kennel_is_refused_clearly() {
     let output = kennel(dir.path(), &["--ro", &grant], &["/kennel", "run", "--", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     let said = crate::support::stderr(&output);
-    assert!(said.starts_with("kennel: ") && said.contains("to mend it: "), "{said}");
+    assert!(said.starts_with("kennel: ") && said.contains("hint: "), "{said}");
 }

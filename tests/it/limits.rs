@@ -123,8 +123,10 @@ fn process_limit_says_how_it_holds_for_root() {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     let last: u64 = possible.trim().rsplit(['-', ',']).next().unwrap().parse().unwrap();
     let numbers = 321.max(8 * (last + 1));
-    let instead =
-        format!("; instead kernel.pid_max of the pid namespace: as many, and up to {} more", numbers - 21);
+    let instead = format!(
+        "; kernel.pid_max of the pid namespace is used instead, which allows up to {} more",
+        numbers - 21
+    );
     let never = "the kernel never applies RLIMIT_NPROC to real root";
     let (state, detail) = if has_pid_max() {
         ("degraded", &*instead)

@@ -29,7 +29,7 @@ pub(crate) enum Trouble {
     Own(Errno),
 }
 
-const START: &[u8] = b"to mend it: start a session there: kennel session start --name NAME\n";
+const START: &[u8] = b"hint: start a session there: kennel session start --name NAME\n";
 
 /// Says what went wrong, and what can be done. That stderr is gone, or nobody reads it, is nothing that could be told.
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
@@ -57,12 +57,12 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
         Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
         Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
         Trouble::Stranger => {
-            line(socket, b"belongs to another user or to a sandbox, who would get everything that was given")
+            line(socket, b"is not ours: the listener is another user's or in a sandbox, so nothing was sent")
         }
         Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
         Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),
         Trouble::Lost => {
-            line(socket, b"the session ended before it told how the command did")?;
+            line(socket, b"the session ended before it reported the command's status")?;
             write(&[START])
         }
         Trouble::Own(errno) => numbered(socket, b"out of resources", *errno),

@@ -11,7 +11,7 @@ pub(super) fn told(error: Error) -> entelix_core::Error {
             entelix_core::Error::invalid_request(words)
         }
         _ => match error.remedy() {
-            Some(remedy) => entelix_core::Error::config(format!("{words}; to mend it: {remedy}")),
+            Some(remedy) => entelix_core::Error::config(format!("{words}; hint: {remedy}")),
             None => entelix_core::Error::config(words),
         },
     }

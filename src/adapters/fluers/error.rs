@@ -52,7 +52,7 @@ impl From<FluersError> for RuntimeError {
 
 fn told(reason: String, remedy: Option<&str>) -> String {
     match remedy {
-        Some(remedy) => format!("{reason}; to mend it: {remedy}"),
+        Some(remedy) => format!("{reason}; hint: {remedy}"),
         None => reason,
     }
 }

@@ -2,9 +2,12 @@
 
 mod policy;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{
+    Args, Parser, Subcommand,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use clap_complete::Shell;
 use kennel::{Profile, Span};
 
@@ -35,7 +38,7 @@ pub(crate) enum Verb {
     /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
     #[command(after_help = OP_HELP)]
     Op(Op),
-    /// Test what this host can enforce, and say how to mend what it cannot.
+    /// Test what this host can enforce, and how to fix what it cannot.
     Probe(Probe),
     /// Look at a policy without running anything.
     Policy {
@@ -54,7 +57,7 @@ pub(crate) enum Verb {
         /// The command: `run`, or `session start`.
         command: Vec<String>,
     },
-    /// Look at audit logs.
+    /// Verify audit logs.
     Audit {
         #[command(subcommand)]
         action: AuditAction,
@@ -80,9 +83,9 @@ Examples:
   kennel run --overlay --diff -- ./install.sh what it would change, without changing it
   kennel run --ro /srv/models --timeout 30s --memory 2G -- python3 eval.py
 
-Exit status: the command's own; 128+N when signal N ended it; 124 when its time was up;
+Exit status: the command's own; 128+N when signal N ended it; 124 on timeout;
 125 when Kennel failed, could not commit everything, could not undo what a successful command did to a protected path,
-or could not write what it wrote to stdout;
+or could not pass on its output;
 126 when the command cannot be executed; 127 when it is not found.";
 
 const SESSION_HELP: &str = "\
@@ -92,8 +95,8 @@ Examples:
   kennel session list
   kennel session stop a1
 
-The flags of `start` are those of `kennel run` but --tty, --json and those of an overlay.
-`stop` of a session that is not there is no error.";
+`start` takes the flags of `kennel run`, except --tty, --json and those of an overlay.
+Stopping a session that does not exist is not an error.";
 
 const START_HELP: &str = "\
 Examples:
@@ -111,10 +114,10 @@ Examples:
   kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
   kennel exec a1 --tty -- bash
 
-The command starts in the directory of the session, wherever you are, and has the environment of the session.
-It cannot have more than the session: what it may see and use was said with `kennel session start`.
+The command starts in the session's directory, wherever you are, with the session's environment.
+It has at most the access that the session was started with.
 
-Exit status: as with `kennel run`; 125 also when there is no session of that name.";
+Exit status: as with `kennel run`; 125 also if there is no session of that name.";
 
 const OP_HELP: &str = "\
 Examples:
@@ -122,12 +125,11 @@ Examples:
   kennel op gh.toml issue_list --credential GH_TOKEN=/run/secrets/gh --json report.json
 
 A credential that the manifest lists comes from the variable of that name, or from a file (/dev/fd/N for a
-descriptor). It reaches the environment of the program and nothing else. The program reads nothing from stdin;
-its output comes when it has ended.
+descriptor). It reaches the environment of the program and nothing else. The program gets no stdin;
+its output is shown when it has ended.
 
-Exit status: the program's own; 128+N when signal N ended it; 124 when its time was up; 125 when the manifest
-does not allow it, Kennel failed, or stdout took not all of the output; 126 and 127 when it cannot be executed
-or is not found.";
+Exit status: the program's own; 128+N when signal N ended it; 124 on timeout; 125 when the manifest does not
+allow it, Kennel failed or could not pass on its output; 126 and 127 when it cannot be executed or is not found.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Op {
@@ -137,16 +139,16 @@ pub(crate) struct Op {
     /// The name of one of its operations.
     #[arg(value_name = "OPERATION")]
     pub(crate) operation: String,
-    /// Put V in the place of {K}.
+    /// Value for the placeholder {K}.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) arg: Vec<(String, String)>,
     /// Take credential K from FILE instead of the environment.
     #[arg(long, value_name = "K=FILE", value_parser = assignment)]
     pub(crate) credential: Vec<(String, String)>,
-    /// Append what was asked for and decided to FILE, as lines of JSON.
+    /// Append requests and decisions to FILE, as lines of JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) audit: Option<PathBuf>,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
@@ -162,7 +164,7 @@ pub(crate) enum SessionAction {
     /// What `start` starts.
     #[command(hide = true)]
     Host(Start),
-    /// Show your sessions that run.
+    /// List your running sessions.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
@@ -195,19 +197,19 @@ pub(crate) struct Exec {
     /// Name of the session.
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// Start in DIR, from where you are if it is relative, instead of the session's directory.
+    /// Start in DIR (relative to your directory) instead of the session's directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Wall time; then everything of the command is killed and the status is 124. The session's own is an upper bound.
+    /// Kill the command after TIME (exit status 124); at most the session's own timeout.
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
-    /// Run on a terminal of its own, with job control. Needs a terminal.
+    /// Run on its own terminal, with job control. Needs a terminal.
     #[arg(long)]
     pub(crate) tty: bool,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// The command and its arguments.
@@ -221,14 +223,14 @@ Examples:
   kennel audit verify --head \"$HASH\" exec.log   also that nothing was cut off since it printed HASH
 
 Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
-Exit status: 0 when every log is whole; 1 when one is not; 125 when one cannot be read. All are looked at.";
+Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read. All logs are checked.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditAction {
-    /// Check that no line of a log was changed, taken away or put in between.
+    /// Check that no line of a log was changed, removed or inserted.
     #[command(after_help = VERIFY_HELP)]
     Verify {
-        /// The hash of a line that must be in the log, if it is one: the last one of an earlier time.
+        /// A head that an earlier run printed; the log (only one) must still contain that line.
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.
@@ -241,7 +243,7 @@ pub(crate) enum AuditAction {
 pub(crate) enum PolicyAction {
     /// Print the policy that these flags and files make, as JSON.
     Show(PolicyFlags),
-    /// Check it against this host: every path, every protection. Starts a sandbox with it, and no command.
+    /// Check the policy on this host: starts a sandbox, runs no command.
     Check(PolicyFlags),
 }
 
@@ -252,6 +254,7 @@ pub(crate) struct Probe {
     pub(crate) json: bool,
     /// The profile to test with.
     #[arg(long, value_name = "PROFILE", default_value_t = Profile::RepoWrite)]
+    #[arg(value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Profile,
 }
 
@@ -259,19 +262,19 @@ pub(crate) struct Probe {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) policy: PolicyFlags,
-    /// With --overlay: list what the command changed on stderr, and drop it. This is what happens without a choice.
+    /// With --overlay: list the changes on stderr and discard them (the default).
     #[arg(long, group = "then")]
     pub(crate) diff: bool,
-    /// With --overlay: apply what the command changed to the workspace, if it succeeded.
+    /// With --overlay: apply the changes to the workspace if the command succeeded.
     #[arg(long, group = "then")]
     pub(crate) commit: bool,
-    /// With --overlay: drop what the command changed.
+    /// With --overlay: discard the changes.
     #[arg(long, group = "then")]
     pub(crate) discard: bool,
-    /// Run on a terminal of its own, with job control. Needs a terminal, and counts no output.
+    /// Run on its own terminal, with job control. Needs a terminal; output is not counted.
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
-    /// Write how it ended, what it used and what was enforced to FILE, as one JSON object.
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
@@ -280,6 +283,14 @@ pub(crate) struct Run {
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// One of the words of `T`: help, completions and errors list them.
+fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {

@@ -42,7 +42,8 @@ fn hash(typed: &str) -> Result<String, Error> {
         true => Ok(typed.to_ascii_lowercase()),
         false => {
             let reason =
-                "is no SHA-256 hash: 64 hexadecimal digits, as `kennel audit verify` prints them".to_owned();
+                "is not a SHA-256 hash: expected 64 hexadecimal digits, as `kennel audit verify` prints them"
+                    .to_owned();
             Err(Error::Command { what: "--head", value: typed.to_owned(), reason })
         }
     }

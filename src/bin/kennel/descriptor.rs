@@ -77,7 +77,7 @@ pub(crate) fn write_while(
 
 /// The error for what nobody takes.
 pub(crate) fn untaken() -> io::Error {
-    io::Error::new(io::ErrorKind::WouldBlock, "nobody takes it")
+    io::Error::new(io::ErrorKind::WouldBlock, "it is not being read")
 }
 
 /// Writes what is taken now, and answers how many bytes that is.

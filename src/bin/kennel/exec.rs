@@ -22,7 +22,7 @@ use crate::{
     args::Exec,
     descriptor, report,
     signals::{Ending, means_to_end, passed_on},
-    terminal::{AGAIN, PATIENCE, unwritten},
+    terminal::{self, AGAIN, PATIENCE, unwritten},
     window::Window,
 };
 
@@ -93,7 +93,7 @@ impl End {
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
-    let size = exec.tty.then(|| Terminal::size(io::stdin()).map_err(no_terminal)).transpose()?;
+    let size = exec.tty.then(|| Terminal::size(io::stdin()).map_err(terminal::absent)).transpose()?;
     let call = call(exec, size)?;
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;
@@ -108,7 +108,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
             woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
         if spoken {
             match client.next()? {
-                Event::Terminal(master) => window = Some(Window::open(master).map_err(no_terminal)?),
+                Event::Terminal(master) => window = Some(Window::open(master).map_err(terminal::absent)?),
                 Event::Ended { code, message, report } => {
                     let end = End::told(code, message, report);
                     let Some(window) = window else { return Ok(end) };
@@ -157,10 +157,6 @@ fn are_told_to_end(signals: &SignalFd) -> bool {
         }
     }
     false
-}
-
-fn no_terminal(source: io::Error) -> Error {
-    Error::Io { what: "--tty needs a terminal as standard input", source }
 }
 
 /// What was typed, as a call. Of our own environment nothing goes along: the session has its own.

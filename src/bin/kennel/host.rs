@@ -33,8 +33,7 @@ pub(crate) fn foreground(start: &Start) -> Result<ExitCode, Error> {
 fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<ExitCode, Error> {
     let policy = policy::from_flags(&start.policy)?;
     if policy.overlay.is_some() {
-        let reason =
-            "nobody could commit the changes of a session by its name: use kennel run, or the library";
+        let reason = "the changes of a named session could not be committed: use kennel run, or the library";
         let (key, value) = ("overlay".to_owned(), String::new());
         return Err(PolicyError::Value { key, value, reason: reason.to_owned() }.into());
     }
@@ -46,7 +45,7 @@ fn host(start: &Start, announced: impl FnOnce() -> io::Result<()>) -> Result<Exi
             report::weak(&session.enforcement());
         }
         let told = announce(&listening).and_then(|()| announced());
-        told.map_err(|source| Error::Io { what: "say that the session takes commands", source })?;
+        told.map_err(|source| Error::Io { what: "report that the session takes commands", source })?;
         let code = tokio::select! {
             () = listening.stopped() => 0,
             status = interrupted() => status?,

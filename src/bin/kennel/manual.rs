@@ -27,7 +27,7 @@ pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
         found = inner.ok_or_else(|| Error::Command {
             what: "command",
             value: name.clone(),
-            reason: "there is none of that name; kennel --help lists them".to_owned(),
+            reason: "no such command; see kennel --help".to_owned(),
         })?;
     }
     let mut text = Vec::new();

@@ -230,7 +230,7 @@ impl Showing {
         };
         let Some(shown) = shown else {
             output.outcome.truncated = true;
-            output.outcome.unwritten = Some("nobody took what the program wrote".to_owned());
+            output.outcome.unwritten = Some("the program's output was not read".to_owned());
             return;
         };
         // Who reads no further has seen enough; the status says the rest.

@@ -31,7 +31,7 @@ impl Choice {
             (None, true) => Err(PolicyError::Value {
                 key: "overlay".to_owned(),
                 value: String::new(),
-                reason: "changes are made at once: to list, commit or discard them say --overlay".to_owned(),
+                reason: "--diff, --commit and --discard need --overlay".to_owned(),
             }
             .into()),
         }

@@ -94,7 +94,7 @@ fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, E
         None if chosen.contains(&true) => Err(PolicyError::Value {
             key: "audit".to_owned(),
             value: String::new(),
-            reason: "there is no log to keep like that: name one with --audit FILE".to_owned(),
+            reason: "--audit-chain, --audit-closed and --audit-arguments need --audit FILE".to_owned(),
         }
         .into()),
         None => Ok(None),
@@ -127,22 +127,27 @@ fn network(network: &mut Network, flags: &PolicyFlags) {
 }
 
 fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
-    let mut mounts = Vec::new();
-    for spec in &flags.ro {
-        let (source, target) = Mount::parse_bind(spec)?;
-        mounts.push(Mount::ReadOnly { source, target });
-    }
-    for spec in &flags.rw {
-        let (source, target) = Mount::parse_bind(spec)?;
-        mounts.push(Mount::ReadWrite { source, target });
-    }
-    for spec in &flags.tmpfs {
-        let (target, size) = Mount::parse_tmpfs(spec)?;
-        mounts.push(Mount::Tmpfs { target, size });
-    }
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    mounts.extend(flags.mask.iter().map(|path| Mount::Mask { path: absolute(path) }));
-    Ok(mounts)
+    let bind = |spec: &String| Mount::parse_bind(spec);
+    let ro = |(source, target)| Mount::ReadOnly { source, target };
+    let rw = |(source, target)| Mount::ReadWrite { source, target };
+    let tmpfs = |(target, size)| Mount::Tmpfs { target, size };
+    let ro = flags.ro.iter().map(|spec| checked("--ro", bind(spec).map(ro)));
+    let rw = flags.rw.iter().map(|spec| checked("--rw", bind(spec).map(rw)));
+    let tmpfs = flags.tmpfs.iter().map(|spec| checked("--tmpfs", Mount::parse_tmpfs(spec).map(tmpfs)));
+    let mask = flags.mask.iter().map(|path| checked("--mask", Ok(Mount::Mask { path: absolute(path) })));
+    Ok(ro.chain(rw).chain(tmpfs).chain(mask).collect::<Result<_, PolicyError>>()?)
+}
+
+/// A mount that is acceptable by itself. What is wrong with it is said of the flag: nobody wrote a list of mounts.
+fn checked(flag: &str, parsed: Result<Mount, PolicyError>) -> Result<Mount, PolicyError> {
+    let alone = |mount: &Mount| Policy { mounts: vec![mount.clone()], ..Policy::default() }.validate();
+    parsed.and_then(|mount| alone(&mount).map(|()| mount)).map_err(|error| match error {
+        PolicyError::Value { value, reason, .. } => {
+            PolicyError::Value { key: flag.to_owned(), value, reason }
+        }
+        error => error,
+    })
 }
 
 fn limits(policy: &mut Policy, flags: &PolicyFlags) {

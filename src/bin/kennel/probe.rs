@@ -57,7 +57,7 @@ impl fmt::Display for Table<'_> {
 fn line(f: &mut fmt::Formatter<'_>, finding: &Finding) -> fmt::Result {
     writeln!(f, "  {:<20} {:<9} {}", finding.name, finding.state, finding.detail)?;
     match &finding.remedy {
-        Some(remedy) => writeln!(f, "{:MARGIN$}to mend it: {remedy}", ""),
+        Some(remedy) => writeln!(f, "{:MARGIN$}hint: {remedy}", ""),
         None => Ok(()),
     }
 }

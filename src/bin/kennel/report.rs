@@ -1,6 +1,7 @@
 //! What is said to people and machines about a run: one place for every message.
 
 use std::{
+    collections::HashSet,
     fmt::Display,
     fs::File,
     io,
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Enforcement, Error, Outcome, Report, State};
+use kennel::{Enforcement, Entry, Error, Outcome, Report, State};
 use serde::Serialize;
 
 use crate::{
@@ -86,6 +87,19 @@ pub(crate) fn weak(enforcement: &Enforcement) {
     for entry in enforcement.remarkable() {
         say(format_args!("kennel: {} {}: {}", entry.name, state(entry.state), entry.detail));
     }
+    for (cause, remedy) in causes(enforcement.remarkable()) {
+        say(format_args!("kennel: cgroups: {cause}"));
+        say(format_args!("kennel: hint: {remedy}"));
+    }
+}
+
+/// Why limits are weaker, and what would help: each once.
+fn causes<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<(&'e str, &'e str)> {
+    let mut causes: Vec<_> =
+        entries.filter_map(|entry| entry.cause.as_deref().zip(entry.remedy.as_deref())).collect();
+    let mut told = HashSet::new();
+    causes.retain(|cause| told.insert(*cause));
+    causes
 }
 
 fn state(state: State) -> &'static str {
@@ -96,12 +110,13 @@ fn state(state: State) -> &'static str {
     }
 }
 
-/// One line a protection.
+/// One line a protection, and then why limits are weaker.
 pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
-    let line = |entry: &kennel::Entry| {
-        format!("{:<20} {:<9} {}\n", entry.name.as_str(), state(entry.state), entry.detail)
-    };
-    enforcement.protections().iter().map(line).collect()
+    let line =
+        |entry: &Entry| format!("{:<20} {:<9} {}\n", entry.name.as_str(), state(entry.state), entry.detail);
+    let lines = enforcement.protections().iter().map(line);
+    let causes = causes(enforcement.protections().iter());
+    lines.chain(causes.iter().map(|(cause, remedy)| format!("cgroups: {cause}\nhint: {remedy}\n"))).collect()
 }
 
 /// Pretty JSON of plain data.
@@ -148,7 +163,7 @@ fn create_file(path: &Path) -> io::Result<File> {
     if kind.is_file() {
         file.set_len(0)?;
     } else if !kind.is_char_device() || !path.starts_with("/dev") {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
     Ok(file)
 }

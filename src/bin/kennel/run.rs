@@ -212,14 +212,13 @@ async fn told_to_end(status: ExitStatus, signals: &mut Signals) {
 
 /// The command gets a terminal of its own; ours becomes a window onto it.
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
-    let failed = |source| Error::Io { what: "--tty needs a terminal as standard input", source };
-    let (rows, columns) = Terminal::size(io::stdin()).map_err(failed)?;
+    let (rows, columns) = Terminal::size(io::stdin()).map_err(terminal::absent)?;
     let screen = Screen::open()?;
     let keyboard = Keyboard::ready()?;
     let mut signals = Signals::to_pass_on()?;
     let mut child = command.terminal(rows, columns).spawn().await?;
     let Some(terminal) = child.terminal.clone() else { return child.wait().await };
-    let raw = Raw::enter().map_err(failed)?;
+    let raw = Raw::enter().map_err(terminal::absent)?;
     let mut typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
     let showing = Showing::start(terminal.clone(), screen);
     let ended = tokio::select! {

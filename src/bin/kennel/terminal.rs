@@ -239,6 +239,16 @@ async fn stalled(shown: &AtomicU64) {
     }
 }
 
+/// For `--tty`, where standard input is no terminal. `ENOTTY` would say so once more.
+pub(crate) fn absent(source: io::Error) -> Error {
+    match source.raw_os_error() {
+        Some(libc::ENOTTY) => {
+            Error::Io { what: "--tty", source: io::Error::other("needs a terminal as standard input") }
+        }
+        _ => Error::Io { what: "--tty needs a terminal as standard input", source },
+    }
+}
+
 /// The error for what was not shown. That nobody takes it is none where the command `was_killed`: then that is what is told.
 pub(crate) fn unwritten(shown: io::Result<()>, was_killed: bool) -> Option<Error> {
     let source = shown.err().filter(|error| !was_killed || error.kind() != io::ErrorKind::WouldBlock)?;

@@ -55,6 +55,8 @@ mod tests {
             "run --version",
             "run --absent true",
             "run --timeout never true",
+            "run --profile nope true",
+            "run --net proxy --env inherit --tmp session -- true",
             "run --diff --commit true",
             "run run run",
             "exec",

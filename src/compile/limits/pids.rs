@@ -93,7 +93,7 @@ pub(super) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, Str
     let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
     let more = numbers.saturating_sub(most).max(RESERVED_PIDS);
     let how = format!(
-        "{NEVER}; instead kernel.pid_max of the pid namespace: as many{whose}, and up to {more} more"
+        "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
     );
     (By::PidMax(numbers), State::Degraded, how)
 }

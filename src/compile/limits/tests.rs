@@ -48,7 +48,7 @@ fn pid_max_is_what_the_kernel_takes_at_least() {
         let (by, state, how) = super::pids::by_pid_max(&host(processors), 21, "");
         assert!(matches!(by, super::By::PidMax(most) if most == numbers), "{processors}");
         assert_eq!(state, State::Degraded);
-        assert!(how.ends_with(&format!("as many, and up to {more} more")), "{how}");
+        assert!(how.ends_with(&format!("is used instead, which allows up to {more} more")), "{how}");
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) fn upper(
         return Err(invalid("lies on a network or FUSE file system"));
     }
     if metadata.mode() & OTHERS != 0 {
-        let error = io::Error::new(io::ErrorKind::InvalidInput, "others can reach it");
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "accessible to other users");
         let remedy = "chmod 700 it, or name another directory";
         return Err(self::refused("overlay directory", given, error, remedy));
     }

@@ -33,8 +33,8 @@ impl Why {
                 "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all: what the \
                  others lead to is not protected"
             ),
-            Self::Unseen => "is read-only, but cannot be looked at in full or has too much in it: what links in it lead to is \
-                             not protected"
+            Self::Unseen => "is read-only, but could not be read completely (no access, or too many entries): targets of links \
+                             in it are not protected"
                 .to_owned(),
         }
     }
@@ -44,7 +44,7 @@ impl Why {
             Self::Linked => "remove the other links",
             Self::TooMany => "have fewer links there, and protect what they lead to by its name",
             Self::Unseen => {
-                "give yourself access to all that is in it, and remove what is no directory of git's"
+                "give yourself access to all that is in it, and remove what does not belong to git"
             }
         }
     }

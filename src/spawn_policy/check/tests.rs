@@ -157,7 +157,8 @@ fn arguments_are_one_of_the_operations_where_there_are_some() {
     for argv in [&[][..], &["view"], &["view", "-7"], &["list", "hidden"], &["view", "7", "--web"], &["lis"]]
     {
         let (boundary, said) = refused(&policy, &envelope("tool", argv));
-        let told = format!("argument list of {} arguments: is none of the manifest's operations", argv.len());
+        let told =
+            format!("argument list of {} arguments: is not one of the manifest's operations", argv.len());
         assert_eq!((boundary, said), (Boundary::Manifest, told));
     }
     assert!(policy.check(&envelope("other", &[])).is_ok(), "its own operation");

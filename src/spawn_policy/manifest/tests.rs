@@ -69,19 +69,19 @@ fn every_mistake_has_its_place() {
             "manifest:2:28: unknown field `sha`",
         ),
         ("[capabilities.spawn]\nprograms = ['/a']", "manifest:2:13: "),
-        ("[capabilities.spawn]\nenv_passthrough = ['A=B']", "manifest:2:19: \"A=B\" is no name"),
-        ("[capabilities.spawn]\ncredential_env_keys = ['']", "manifest:2:23: \"\" is no name"),
+        ("[capabilities.spawn]\nenv_passthrough = ['A=B']", "manifest:2:19: \"A=B\" is not a name"),
+        ("[capabilities.spawn]\ncredential_env_keys = ['']", "manifest:2:23: \"\" is not a name"),
         (
             "[capabilities.spawn]\nprograms = [{ path = 'gh' }]",
             "capabilities.spawn.programs `gh`: must be absolute",
         ),
         ("[capabilities.spawn]\nfs_read = ['work']", "capabilities.spawn.fs_read `work`: must be absolute"),
         ("[capabilities.spawn]\nfs_write = ['~me']", "capabilities.spawn.fs_write `~me`: must be absolute"),
-        ("[capabilities.spawn]\ncwd = ''", "capabilities.spawn.cwd ``: must be absolute"),
+        ("[capabilities.spawn]\ncwd = ''", "capabilities.spawn.cwd: must be absolute"),
         ("[capabilities.spawn.operations]\na = 'gh {x'", "manifest:2:5: `{x`: a brace"),
         (
             "[capabilities.spawn.operations]\na = 'gh x'",
-            "capabilities.spawn.operations.a `gh`: is none of the programs",
+            "capabilities.spawn.operations.a `gh`: is not one of the programs",
         ),
         (
             "[capabilities.spawn.operations]\na = 1",

@@ -111,7 +111,7 @@ async fn sessions_that_have_ended_say_so() {
     session.shutdown().await;
     let context = ExecutionContext::new();
     let said = run(&sandbox, spec(&["true"])).await.expect_err("ended").to_string();
-    assert!(said.contains("the session has ended") && said.contains("to mend it"), "{said}");
+    assert!(said.contains("the session has ended") && said.contains("hint:"), "{said}");
     let said = sandbox.read_file("x", &context).await.expect_err("ended").to_string();
     assert!(said.contains("the session has ended"), "{said}");
 }

@@ -123,12 +123,22 @@ fn what_is_no_operation_is_125_and_nothing_runs() {
         assert!(stderr(&output).contains(words) && output.stdout.is_empty(), "{operation:?}: {output:?}");
     }
     for (text, words) in [
-        ("", "kennel: manifest.toml:1:1: the manifest is empty"),
-        ("[capabilities.spawn]\nprogram = []", "kennel: manifest.toml:2:1: unknown field `program`"),
+        ("", "kennel: manifest: manifest.toml:1:1: the manifest is empty"),
+        (
+            "[capabilities.spawn]\nprogram = []",
+            "kennel: manifest: manifest.toml:2:1: unknown field `program`",
+        ),
     ] {
         let output = home.run_op(text, &["say"]);
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         assert!(stderr(&output).starts_with(words), "{output:?}");
+        let mut absent = home.op("", &["say"]);
+        std::fs::remove_file(home.at("manifest.toml")).unwrap();
+        let output = absent.output().unwrap();
+        assert!(
+            stderr(&output).starts_with("kennel: manifest: read manifest.toml: No such file"),
+            "{output:?}"
+        );
     }
     assert!(!home.at("out/ran").exists());
     let output = home.run_op(&manifest, &["say", "--arg", "word=a", "-q"]);

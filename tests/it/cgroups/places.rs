@@ -8,7 +8,7 @@ use std::{
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use super::{Ground, ground, has_groups, protection, require_groups};
+use super::{Ground, ground, has_groups, protection, require_groups, why};
 use crate::support::{
     kennel, kennel_path, only_as_root, only_as_user, refused, report, stderr, stdout, succeeds, until,
     workspace,
@@ -33,15 +33,16 @@ fn without_groups_a_limit_is_weaker_and_says_why() {
         "{detail}"
     );
     // What was found, and what can be done.
+    let (cause, remedy) = why(&said, "memory");
     assert!(
-        detail.contains("cgroup") && (detail.contains("Delegate=yes") || detail.contains("boot with")),
-        "{detail}"
+        cause.contains("cgroup") && (remedy.contains("Delegate=yes") || remedy.contains("boot with")),
+        "{cause}: {remedy}"
     );
     let line = format!("kennel: memory degraded: {detail}");
     assert!(stderr(&output).lines().any(|said| said == line), "{output:?}");
     let output =
         kennel(dir.path(), &["--profile", "ci-only", "--memory", "64M"], &["true"]).output().unwrap();
-    assert!(output.status.code() == Some(125) && stderr(&output).contains("to mend it: "), "{output:?}");
+    assert!(output.status.code() == Some(125) && stderr(&output).contains("hint: "), "{output:?}");
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn a_place_that_is_no_cgroup_is_refused() {
         ("/proc/self", "limits.cgroup /proc/self: it is not on a cgroup v2 file system"),
     ] {
         let said = refused(dir.path(), &["--cgroup", path]);
-        assert!(said.contains(words) && said.contains("to mend it: "), "{path}: {said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{path}: {said}");
     }
     let output = kennel(dir.path(), &["--cgroup", "somewhere"], &["true"]).output().unwrap();
     assert!(stderr(&output).contains("expected `auto`, `off` or an absolute path"), "{output:?}");
@@ -108,8 +109,9 @@ fn a_group_with_processes_in_it_says_so() {
     let flags = [&ground.flags()[..], &["--memory", "64M"]].concat();
     let (output, said) = report(dir.path(), &flags, &["true"]);
     assert!(output.status.success(), "{output:?}");
-    let (state, detail) = protection(&said, "memory");
-    assert!(state == "degraded" && detail.contains("holds 1 other processes"), "{detail}");
+    let (cause, _) = why(&said, "memory");
+    assert_eq!(protection(&said, "memory").0, "degraded");
+    assert!(cause.contains("holds 1 other processes"), "{cause}");
     other.kill().unwrap();
     other.wait().unwrap();
 }

@@ -94,7 +94,7 @@ fn session_is_started_listed_used_and_stopped() {
     assert!(output.status.success() && stderr(&output).contains("no session of that name is running"));
     let output = session.exec(&[], &["true"]);
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("to mend it: start it with kennel session start"), "{output:?}");
+    assert!(stderr(&output).contains("hint: start it with kennel session start"), "{output:?}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn exec_without_a_terminal_cannot_have_one() {
     let mut command = session.command(&["exec", "s", "--tty", "--", "true"]);
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("--tty needs a terminal"), "{output:?}");
+    assert!(stderr(&output).ends_with("kennel: --tty: needs a terminal as standard input"), "{output:?}");
 }
 
 #[test]

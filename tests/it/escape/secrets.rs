@@ -47,11 +47,11 @@ fn a_secret_that_another_spelling_leads_to_is_told() {
         let mut command = command(home.path(), flags, &["exit"]);
         command.env("HOME", home.path()).output().unwrap()
     };
-    assert!(!stderr(&run(&[])).contains("spelling"));
+    assert!(!stderr(&run(&[])).contains("differs only in case"));
     fs::hard_link(home.path().join(".netrc"), home.path().join(".NETRC")).unwrap();
     let said = stderr(&run(&[]));
     assert!(
-        said.contains("root degraded") && said.contains("another spelling of its name (.NETRC)"),
+        said.contains("root degraded") && said.contains("the name .NETRC, which differs only in case"),
         "{said}"
     );
 }

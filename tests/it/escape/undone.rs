@@ -216,7 +216,10 @@ fn a_wall_that_is_replaced_outside_is_told() {
         said.contains(".git/config: ") && said.contains("it was replaced or changed while the command ran"),
         "{said}"
     );
-    assert!(said.contains(".git/hooks: ") && said.contains("it was removed while the command ran"), "{said}");
+    assert!(
+        said.contains(".git/hooks: ") && said.contains("it was removed from outside while the command ran"),
+        "{said}"
+    );
     // Beside what a host may lack.
     assert_eq!(said.matches("denied by").count(), 2, "{said}");
     assert!(is_there(&ws.path().join(".git/config")));

@@ -122,7 +122,7 @@ fn files_and_links_never_appear_on_the_host() {
     ] {
         let file = policy(beside.path(), "p.toml", &format!("workspace = '{own}'\nmounts = [{mount}]"));
         let said = refused(dir.path(), &["--policy", &file]);
-        assert!(said.contains(&format!("{own}/made: ")) && said.contains("to mend it: "), "{said}");
+        assert!(said.contains(&format!("{own}/made: ")) && said.contains("hint: "), "{said}");
         assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "{mount}");
     }
 }

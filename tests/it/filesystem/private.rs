@@ -132,7 +132,7 @@ fn mask_over_nothing_is_refused() {
     for path in ["absent", "/nowhere", "/srv"] {
         let said = refused(dir.path(), &["--mask", path]);
         assert!(
-            said.contains("nothing is visible there") && said.contains("to mend it: remove the mask"),
+            said.contains("nothing is visible there") && said.contains("hint: remove the mask"),
             "{said}"
         );
     }
@@ -146,7 +146,7 @@ fn a_mask_that_another_spelling_leads_past_is_refused() {
     fs::write(dir.path().join("keys/id.pem"), "secret").unwrap();
     fs::hard_link(dir.path().join("keys/id.pem"), dir.path().join("keys/ID.PEM")).unwrap();
     let said = refused(dir.path(), &["--mask", "keys/id.pem"]);
-    assert!(said.contains("another spelling of its name (ID.PEM) leads to it as well"), "{said}");
-    assert!(said.contains("to mend it: mask the directory that it lies in"), "{said}");
+    assert!(said.contains("the name ID.PEM, which differs only in case, bypasses the mask"), "{said}");
+    assert!(said.contains("hint: mask the directory that it lies in"), "{said}");
     assert_eq!(succeeds(dir.path(), &["--mask", "keys"], "ls -A keys"), "");
 }

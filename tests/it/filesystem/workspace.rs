@@ -112,13 +112,13 @@ fn what_cannot_be_a_workspace_is_refused_with_a_remedy() {
     symlink("/", dir.path().join("to-root")).unwrap();
     symlink("/etc", dir.path().join("to-etc")).unwrap();
     symlink("/proc", dir.path().join("to-proc")).unwrap();
-    let missing = "kennel: to mend it: name an existing directory with --workspace";
+    let missing = "kennel: hint: name an existing directory with --workspace";
     let system = "a directory of the system cannot be a workspace";
     for (given, cause, remedy) in [
         ("absent", "/absent: No such file or directory", missing),
         ("dangling", "/dangling: No such file or directory", missing),
         ("loop", "/loop: Too many", missing),
-        ("file", "/file: not a directory", "kennel: to mend it: name a directory with --workspace"),
+        ("file", "/file: not a directory", "kennel: hint: name a directory with --workspace"),
         ("file/x", "/file/x: Not a directory", missing),
         ("to-root", system, "work in a directory of your own"),
         ("to-etc", system, "work in a directory of your own"),
@@ -149,7 +149,7 @@ fn unreadable_workspace_is_refused_with_a_remedy() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let said = refused(dir.path(), &["--workspace", "closed"]);
         assert!(said.contains("/closed: Permission denied"), "{said}");
-        assert!(said.contains("to mend it: run as a user who may read the workspace"), "{said}");
+        assert!(said.contains("hint: run as a user who may read the workspace"), "{said}");
     }
     fs::set_permissions(&path, Permissions::from_mode(0o500)).unwrap();
     assert!(
@@ -170,7 +170,7 @@ fn current_directory_that_was_removed_is_refused() {
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     let said = crate::support::stderr(&output);
     assert!(said.contains("kennel: workspace .: No such file or directory"), "{said}");
-    assert!(said.contains("kennel: to mend it: name an existing directory with --workspace"), "{said}");
+    assert!(said.contains("kennel: hint: name an existing directory with --workspace"), "{said}");
 }
 
 #[test]

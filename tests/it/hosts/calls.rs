@@ -97,7 +97,7 @@ fn whatever_runs_short_nothing_runs() {
             let lines: Vec<&str> = said.lines().collect();
             let [first, second] = lines.as_slice() else { panic!("{rule}: {said}") };
             assert!(first.starts_with("kennel: ") && first.ends_with(words), "{rule}: {said}");
-            assert!(second.starts_with("kennel: to mend it: ") && second.contains(remedy), "{rule}: {said}");
+            assert!(second.starts_with("kennel: hint: ") && second.contains(remedy), "{rule}: {said}");
         }
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -117,7 +117,7 @@ fn namespaces_and_mounts_that_an_engine_refuses() {
             stderr(&output).starts_with(&format!("kennel: {first} namespace: Operation not")),
             "{output:?}"
         );
-        assert!(stderr(&output).contains("kennel: to mend it: "), "{output:?}");
+        assert!(stderr(&output).contains("kennel: hint: "), "{output:?}");
     }
 }
 
@@ -202,8 +202,8 @@ fn calls_that_start_the_inside() {
             let said = stderr(&output);
             assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{rule}: {output:?}");
             assert!(said.starts_with(&format!("kennel: {says}")), "{rule}: {output:?}");
-            let mend = said.lines().nth(1).unwrap_or_else(|| panic!("{rule}: no remedy: {said}"));
-            assert!(mend.starts_with("kennel: to mend it: ") && mend.contains(remedy), "{rule}: {said}");
+            let hint = said.lines().nth(1).unwrap_or_else(|| panic!("{rule}: no remedy: {said}"));
+            assert!(hint.starts_with("kennel: hint: ") && hint.contains(remedy), "{rule}: {said}");
         }
     }
 }

@@ -49,7 +49,7 @@ fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
         assert!(said.starts_with(&format!("kennel: {says}")), "{said}");
-        assert!(said.contains("kennel: to mend it: ") && said.contains(remedy), "{said}");
+        assert!(said.contains("kennel: hint: ") && said.contains(remedy), "{said}");
     }
     let output = kennel(before, dir.path(), &["probe"]).output().unwrap();
     assert!(output.status.code() == Some(125) && stdout(&output).contains(remedy), "{output:?}");

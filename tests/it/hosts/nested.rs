@@ -14,7 +14,7 @@ fn a_sandbox_in_a_sandbox_is_refused_and_says_so() {
         assert_eq!(
             stderr(&output),
             "kennel: new user and pid namespace: Operation not permitted\n\
-             kennel: to mend it: this runs in a sandbox already, and they do not nest: run the command in that one \
+             kennel: hint: this runs in a sandbox already, and they do not nest: run the command in that one \
              without kennel, or start kennel outside of it"
         );
     }

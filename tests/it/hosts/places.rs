@@ -75,7 +75,7 @@ fn memory_and_directories_that_are_not_executed() {
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
         assert!(said.starts_with("kennel: execute the program of the inside: Permission denied"), "{said}");
-        let remedy = "kennel: to mend it: allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or \
+        let remedy = "kennel: hint: allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or \
                       /tmp on a file system";
         assert!(said.contains(remedy), "{said}");
     }
@@ -148,7 +148,7 @@ fn an_empty_root() {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(125), "{output:?}");
         if arguments[0] == "run" {
-            assert!(said.starts_with("kennel: ") && said.contains("kennel: to mend it: "), "{output:?}");
+            assert!(said.starts_with("kennel: ") && said.contains("kennel: hint: "), "{output:?}");
         }
     }
     assert_eq!(fs::read_dir(root.join("work")).unwrap().count(), 0);

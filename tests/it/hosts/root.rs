@@ -30,7 +30,7 @@ fn it_is_reported_and_everything_else_is_in_force() {
     let (dir, before) = (place(), no_user_namespaces("EPERM"));
     let output = run(&before, dir.path(), &DEGRADE);
     assert_eq!((stdout(&output), output.status.code()), ("ran".to_owned(), Some(0)));
-    let detail = "this host refuses them: commands are root of the host, without its capabilities";
+    let detail = "refused by this host: commands run as the host's root, without capabilities";
     assert!(stderr(&output).contains(&format!("kennel: user_namespace off: {detail}")), "{output:?}");
     let report = report(&before, dir.path(), &DEGRADE);
     for name in [
@@ -145,7 +145,7 @@ fn no_filter_of_system_calls_may_be_missing_then() {
         let output = run(&before, dir.path(), &DEGRADE);
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
-        assert!(said.contains("seccomp filter") && said.contains("kennel: to mend it: "), "{said}");
+        assert!(said.contains("seccomp filter") && said.contains("kennel: hint: "), "{said}");
     }
 }
 
@@ -160,7 +160,7 @@ fn root_without_the_capabilities_has_no_such_way() {
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
         assert!(said.starts_with("kennel: new user and pid namespace: Operation not permitted"), "{said}");
-        assert!(said.contains("to mend it") && !said.contains("go without"), "{said}");
+        assert!(said.contains("hint:") && !said.contains("go without"), "{said}");
     }
 }
 

@@ -102,7 +102,7 @@ fn a_listener_that_has_ended_is_not_taken_for_who_has_its_number() {
     other.kill().unwrap();
     other.wait().unwrap();
     let said = stderr(&output);
-    assert!(output.status.code() == Some(125) && said.contains("belongs to another user"), "{output:?}");
+    assert!(output.status.code() == Some(125) && said.contains("is another user's"), "{output:?}");
     assert_eq!(fs::read(&got).unwrap_or_default(), b"", "it was given nothing");
 }
 
@@ -151,7 +151,7 @@ fn another_user_is_turned_away_even_when_the_door_is_open() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("belongs to another user"), "{output:?}");
+    assert!(stderr(&output).contains("is another user's"), "{output:?}");
 }
 
 /// Whatever client he has: the session itself looks.
@@ -171,7 +171,7 @@ fn who_asks_from_another_user_namespace_is_turned_away() {
     ]);
     let output = ask.env("KENNEL_ASK_FROM_NAMESPACE", &session.socket).output().unwrap();
     let said = stderr(&output);
-    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }
 
@@ -193,6 +193,6 @@ fn who_asks_as_root_from_another_pid_namespace_is_turned_away() {
     ]);
     let output = ask.env("KENNEL_ASK_FROM_PIDS", &session.socket).output().unwrap();
     let said = stderr(&output);
-    assert!(said.contains("nobody who is in a sandbox or another user namespace"), "{said}");
+    assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }

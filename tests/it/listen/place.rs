@@ -64,9 +64,9 @@ async fn directory_that_is_a_link_or_open_to_others_is_refused() {
     mode(&real, 0o700);
     let link = runtime.path().join("link");
     symlink(&real, &link).unwrap();
-    refused(&link, "is no directory, or a link to one");
+    refused(&link, "is not a directory, or is a link to one");
     fs::write(runtime.path().join("file"), "").unwrap();
-    refused(&runtime.path().join("file"), "is no directory");
+    refused(&runtime.path().join("file"), "is not a directory");
     for open in [0o777, 0o1777, 0o750, 0o705, 0o701] {
         mode(&real, open);
         refused(&real, "is open to others");

@@ -121,7 +121,7 @@ fn what_names_are_told_is_on_one_line_that_a_terminal_only_shows() {
             let (status, said) = says(told.unwrap());
             let mut lines = said.lines();
             assert_eq!((status, lines.next()), (Some(127), Some(expected)));
-            assert!(lines.all(|line| line.starts_with("kennel: to mend it: ")), "{said}");
+            assert!(lines.all(|line| line.starts_with("kennel: hint: ")), "{said}");
         }
     }
 }

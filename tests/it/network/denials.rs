@@ -31,7 +31,7 @@ fn report_and_stderr_say_the_same() {
     let expected = [
         format!("{deny}: rule {deny} of the deny list refuses it; remove --deny {deny} to allow it"),
         format!(
-            "local.test:{}: its address 127.0.0.1 is not of the public internet (loopback); --allow-address 127.0.0.1 \
+            "local.test:{}: resolves to 127.0.0.1, which is not a public address (loopback); --allow-address 127.0.0.1 \
              would allow it",
             origin.port()
         ),
@@ -70,7 +70,7 @@ fn what_is_said_makes_it_work() {
     let script = format!("curl -sS http://{to}/");
     for _ in 0..2 {
         let said = stdout(&net.shell(&flags, &script));
-        let flag = said.split("can allow it with: ").nth(1).unwrap_or_else(|| panic!("no advice: {said}"));
+        let flag = said.split("run the sandbox with: ").nth(1).unwrap_or_else(|| panic!("no advice: {said}"));
         flags.extend(flag.split_whitespace().map(str::to_owned));
     }
     assert!(flags.ends_with(&["--allow".into(), to.clone(), "--allow-address".into(), "127.0.0.1".into()]));

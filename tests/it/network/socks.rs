@@ -29,7 +29,10 @@ fn a_client_that_looks_names_up_first_reaches_them() {
     // At that port alone another command of the session could be in the place of the name's address.
     let output = net.shell(&net.flags(&[&to], &[]), &script);
     assert_eq!(output.status.code(), Some(97), "{output:?}");
-    assert!(stderr(&output).contains("one.test: allowed, but at its ports only"), "{output:?}");
+    assert!(
+        stderr(&output).contains("one.test: allowed, but only through the proxy variables"),
+        "{output:?}"
+    );
 }
 
 #[test]

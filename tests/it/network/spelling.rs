@@ -216,7 +216,7 @@ fn a_name_that_leads_inwards_is_blocked_by_each_of_its_addresses() {
     for ((ip, range), heard) in cases.iter().zip(net.talk(&flags, &steps)) {
         assert_eq!(brief(&heard), "403 address-blocked", "{ip}: {heard}");
         assert!(
-            heard.contains(&format!("its address {ip} is not of the public internet ({range})")),
+            heard.contains(&format!("resolves to {ip}, which is not a public address ({range})")),
             "{heard}"
         );
     }

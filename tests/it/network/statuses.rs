@@ -38,7 +38,7 @@ fn not_on_the_list() {
         [
             format!("kennel: {to}: not on the list of what is allowed"),
             format!("kennel: allowed is: {list}"),
-            format!("kennel: whoever runs the sandbox can allow it with: --allow {to}"),
+            format!("kennel: to allow it, run the sandbox with: --allow {to}"),
         ]
     };
     let word = "x-kennel-deny: not-allowed";
@@ -90,8 +90,8 @@ fn leads_to_an_address_that_is_not_public() {
     let origin = Origin::named("one");
     let to = at("one.test", origin.port());
     let lines = [
-        format!("kennel: {to}: its address 127.0.0.1 is not of the public internet (loopback)"),
-        "kennel: whoever runs the sandbox can allow it with: --allow-address 127.0.0.1".to_owned(),
+        format!("kennel: {to}: resolves to 127.0.0.1, which is not a public address (loopback)"),
+        "kennel: to allow it, run the sandbox with: --allow-address 127.0.0.1".to_owned(),
     ];
     let flags = net.strict(&[&to], &[]);
     both_hear(&net, &flags, &to, "403 Forbidden", "x-kennel-deny: address-blocked", &[&lines[0], &lines[1]]);
@@ -107,8 +107,8 @@ fn an_address_by_itself_is_allowed_by_itself() {
     let origin = Origin::named("one");
     let to = at("127.0.0.1", origin.port());
     let lines = [
-        format!("kennel: {to}: its address 127.0.0.1 is not of the public internet (loopback)"),
-        format!("kennel: whoever runs the sandbox can allow it with: --allow {to}"),
+        format!("kennel: {to}: resolves to 127.0.0.1, which is not a public address (loopback)"),
+        format!("kennel: to allow it, run the sandbox with: --allow {to}"),
     ];
     let flags = net.strict(&["*:*"], &[]);
     both_hear(&net, &flags, &to, "403 Forbidden", "x-kennel-deny: address-blocked", &[&lines[0], &lines[1]]);

@@ -109,7 +109,7 @@ fn choices_need_an_overlay_and_exclude_each_other() {
     let dir = workspace();
     for choice in ["--diff", "--commit", "--discard"] {
         let said = refused(dir.path(), &[choice]);
-        assert!(said.contains("say --overlay"), "{said}");
+        assert!(said.contains("need --overlay"), "{said}");
     }
     let output = shell(dir.path(), &["--overlay", "--diff", "--commit"], "touch ran");
     assert_eq!(output.status.code(), Some(125));

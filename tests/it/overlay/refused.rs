@@ -42,7 +42,7 @@ fn a_grant_that_leads_past_it() {
     for (grant, target) in [("sub", ""), ("sub", ":/elsewhere"), ("", ":/elsewhere"), ("..", ":/elsewhere")] {
         let spec = format!("{}{target}", workspace.join(grant).display());
         let said = refused(&workspace, &["--overlay", "--rw", &spec]);
-        assert!(said.contains("past the overlay") && said.contains("to mend it"), "{said}");
+        assert!(said.contains("past the overlay") && said.contains("hint:"), "{said}");
     }
     let spec = format!("{}:/elsewhere", workspace.join("sub").display());
     let output =
@@ -64,7 +64,7 @@ fn directories_that_cannot_keep_changes() {
         (upper.path(), "not empty"),
     ] {
         let said = refused(dir.path(), &flag(directory));
-        assert!(said.contains(words) && said.contains("to mend it"), "{said}");
+        assert!(said.contains(words) && said.contains("hint:"), "{said}");
     }
     assert_eq!(fs::read(upper.path().join("x")).unwrap(), b"x");
     let granted = upper.path().to_str().unwrap();
@@ -83,7 +83,7 @@ fn a_session_by_name_has_nobody_who_commits() {
         .output()
         .unwrap();
     assert_eq!(kennel.status.code(), Some(125));
-    assert!(stderr(&kennel).contains("nobody could commit"), "{}", stderr(&kennel));
+    assert!(stderr(&kennel).contains("could not be committed"), "{}", stderr(&kennel));
 }
 
 /// A file system of one directory, owned by root and of mode 700, which a program serves at `sys.argv[1]`; what follows is

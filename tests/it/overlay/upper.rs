@@ -118,7 +118,7 @@ async fn a_directory_that_others_reach_is_refused() {
         close(upper.path(), mode);
         let refused = Session::prepare(&with_upper(dir.path(), upper.path())).await.expect_err("refused");
         let said = format!("{refused} {:?}", std::error::Error::source(&refused).map(ToString::to_string));
-        assert!(said.contains("others can reach it"), "{mode:o}: {said}");
+        assert!(said.contains("accessible to other users"), "{mode:o}: {said}");
         assert!(
             refused.remedy().is_some_and(|remedy| remedy.contains("chmod 700")),
             "{:?}",

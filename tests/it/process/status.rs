@@ -50,7 +50,7 @@ fn missing_command_is_127_with_a_remedy() {
         assert_eq!(output.status.code(), Some(127), "{output:?}");
         let said = stderr(&output);
         assert!(said.starts_with(&format!("kennel: {program}: not found in the sandbox")), "{said}");
-        assert!(said.contains("kennel: to mend it: only granted paths exist inside"), "{said}");
+        assert!(said.contains("kennel: hint: only granted paths exist inside"), "{said}");
     }
 }
 

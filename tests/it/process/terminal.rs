@@ -278,7 +278,7 @@ fn background_process_on_the_terminal_does_not_hold_up_the_end() {
 fn terminal_without_a_window_is_refused() {
     let dir = workspace();
     let said = refused(dir.path(), &["--tty"]);
-    assert!(said.contains("--tty needs a terminal as standard input"), "{said}");
+    assert_eq!(said, "kennel: --tty: needs a terminal as standard input");
     let said = stderr(&run(dir.path(), &["--tty", "--max-output", "1K"], &["true"]));
     assert!(said.contains("'--tty' cannot be used with '--max-output <SIZE>'"), "{said}");
 }

@@ -97,8 +97,7 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
     let entry = session.enforcement().get(Protection::Pids).unwrap().clone();
     if is_root() {
         let (state, rest) = if has_pid_max() {
-            let rest = "; instead kernel.pid_max of the pid namespace: as many over all commands of the session and 8 \
-                        of its own, and up to ";
+            let rest = "; kernel.pid_max of the pid namespace is used instead, which allows up to ";
             (State::Degraded, rest)
         } else {
             (State::Off, ", and before Linux 6.14 pid namespaces have no limit of their own")
@@ -106,6 +105,8 @@ async fn a_limit_of_processes_is_said_to_be_weaker_in_a_session() {
         let detail = format!("the kernel never applies RLIMIT_NPROC to real root{rest}");
         // How many more depends on the number of processors.
         assert!(entry.state == state && entry.detail.starts_with(&detail), "{entry:?}");
+        let over = " more over all commands of the session and 8 of its own";
+        assert!(!has_pid_max() || entry.detail.ends_with(over), "{entry:?}");
     } else {
         let detail = "RLIMIT_NPROC, counted over all commands of the session and 8 of its own";
         assert_eq!((entry.state, &*entry.detail), (State::Degraded, detail));

@@ -353,7 +353,7 @@ fn what_a_killed_command_does_that_is_stuck_is_told_and_undone_when_it_is_gone()
             require!(said == "ok", "ptrace(2) of the processes of a sandbox");
             let outcome = in_time(child.kill()).await.unwrap();
             assert!(outcome.is_left && outcome.denials.len() == 1, "{outcome:?}");
-            assert!(outcome.denials[0].reason.contains("is not gone"), "{outcome:?}");
+            assert!(outcome.denials[0].reason.contains("is stuck in a system call"), "{outcome:?}");
             fs::write(&made, "..\n").unwrap();
             if end == "shutdown" {
                 in_time(session.shutdown()).await;

@@ -7,13 +7,13 @@ use kennel::{
     Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains,
 };
 
-use super::assignment;
+use super::{assignment, word};
 
 /// They add to and override what a policy file says.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyFlags {
-    /// Set of grants to start from: read-only, repo-write, no-network, full-dev, ci-only [default: repo-write].
-    #[arg(long, value_name = "PROFILE")]
+    /// Set of grants to start from [default: repo-write].
+    #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Option<Profile>,
     /// Directory to work on, visible at its own path [default: the current directory].
     #[arg(long, value_name = "DIR")]
@@ -33,120 +33,120 @@ pub(crate) struct PolicyFlags {
     /// Hide P.
     #[arg(long, value_name = "P", help_heading = "View")]
     pub(crate) mask: Vec<PathBuf>,
-    /// Keep P in the workspace read-only, besides .git/hooks and .git/config.
+    /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config.
     #[arg(long, value_name = "P", help_heading = "View")]
     pub(crate) protect: Vec<PathBuf>,
-    /// Keep changes of the workspace apart from it, in memory.
+    /// Collect changes to the workspace in memory instead of writing them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
-    /// The same, in the empty directory DIR; for large changes, or before Linux 6.6.
+    /// Like --overlay, with the changes in the empty directory DIR; for large changes, or before Linux 6.6.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) overlay_upper: Option<PathBuf>,
-    /// The same, in memory, SIZE at most [default: that of --tmp-size].
+    /// Like --overlay, at most SIZE [default: that of --tmp-size].
     #[arg(long, value_name = "SIZE", help_heading = "View")]
     pub(crate) overlay_size: Option<Size>,
-    /// Show toolchains outside the system directories: auto, none [default: auto].
-    #[arg(long, value_name = "WHICH", help_heading = "View")]
+    /// Show toolchains outside the system directories [default: auto].
+    #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
-    /// Private places such as /tmp last for an exec or the session: exec, session [default: exec].
-    #[arg(long, value_name = "LIFE", help_heading = "View")]
+    /// Whether /tmp, HOME and other private directories are new for each exec or shared by the session
+    /// [default: exec].
+    #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network: none, proxy, host [default: by profile; proxy as soon as something is allowed].
-    #[arg(long, value_name = "MODE", help_heading = "Network")]
+    /// Network access [default: set by the profile; `proxy` with any --allow].
+    #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
-    /// Let connections to HOST:PORT pass, such as crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
+    /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) allow: Vec<String>,
     /// Refuse connections to HOST:PORT, whatever is allowed.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) deny: Vec<String>,
-    /// Let names resolve to addresses of CIDR although they are private or otherwise special.
+    /// Allow names that resolve to private or special addresses in CIDR.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]
     pub(crate) allow_address: Vec<String>,
-    /// Go through the HTTP proxy at URL, or `environment`: what https_proxy and no_proxy say.
+    /// Go through the HTTP proxy at URL; `environment` uses https_proxy and no_proxy.
     #[arg(long, value_name = "URL", help_heading = "Network")]
     pub(crate) upstream: Option<String>,
-    /// Lead to another proxy, at a Unix socket, which decides by itself what passes.
+    /// Use the proxy at this Unix socket instead of Kennel's; it alone decides what passes.
     #[arg(long, value_name = "SOCKET", help_heading = "Network")]
     pub(crate) proxy_socket: Option<PathBuf>,
     /// Ask the name server at ADDRESS[:PORT] instead of the system's.
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
     pub(crate) name_server: Vec<String>,
-    /// Serve only programs that know the proxy: no name server inside, no listeners on ports 80 and 443.
+    /// Turn off the DNS server and the listeners that serve programs without proxy support.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each command, decision, denial and limit to FILE, a line of JSON each; `{date}` in its name is the day.
+    /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub(crate) audit: Option<PathBuf>,
-    /// Give each line the hash of the one before; `kennel audit verify` checks them.
+    /// Give each line the hash of the one before, for `kennel audit verify`.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_chain: bool,
-    /// Run nothing and let nothing pass that cannot be written down.
+    /// Fail closed: refuse commands and connections that cannot be logged.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_closed: bool,
-    /// Write the arguments of commands down too; they may hold secrets.
+    /// Log the arguments of commands too; they may contain secrets.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_arguments: bool,
     /// Host name that the command sees [default: kennel].
     #[arg(long, value_name = "H", help_heading = "Network")]
     pub(crate) hostname: Option<String>,
-    /// Environment to start from: scrubbed, inherit [default: scrubbed].
-    #[arg(long, value_name = "BASE", help_heading = "Environment")]
+    /// Environment to start from [default: scrubbed].
+    #[arg(long, value_name = "BASE", help_heading = "Environment", value_parser = word::<EnvBase>(EnvBase::ALL.map(EnvBase::as_str)))]
     pub(crate) env: Option<EnvBase>,
-    /// Pass variable N on.
+    /// Pass on variable N.
     #[arg(long, value_name = "N", help_heading = "Environment")]
     pub(crate) pass_env: Vec<String>,
     /// Set variable K to V.
     #[arg(long, value_name = "K=V", value_parser = assignment, help_heading = "Environment")]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Memory, such as 512M.
+    /// Memory limit, such as 512M.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<Size>,
-    /// What may be swapped out of it [default: nothing]. Needs --memory and a cgroup.
+    /// Swap that may be used besides [default: none]. Needs --memory and a cgroup.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) swap: Option<Size>,
-    /// Processes.
+    /// Maximum number of processes.
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) pids: Option<u64>,
-    /// Processors, such as 1.5.
+    /// CPU limit, such as 1.5.
     #[arg(long, value_name = "F", help_heading = "Limits")]
     pub(crate) cpus: Option<f64>,
-    /// Which processors, such as 0-1. Needs a cgroup.
+    /// CPUs to run on, such as 0-1. Needs a cgroup.
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     pub(crate) cpuset: Option<String>,
-    /// Reading from and writing to the disk of the workspace, a second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a
-    /// cgroup.
+    /// Rates for the disk of the workspace, per second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a cgroup.
     #[arg(long, value_name = "RATES", help_heading = "Limits")]
     pub(crate) io: Option<IoLimits>,
     /// Where cgroups that hold limits may be made: auto, off, or a directory of cgroup v2 [default: auto].
     #[arg(long, value_name = "WHERE", help_heading = "Limits")]
     pub(crate) cgroup: Option<Cgroup>,
-    /// CPU time of each process, such as 10s.
+    /// CPU time limit of each process, such as 10s.
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<Span>,
-    /// Wall time; then everything is killed and the status is 124.
+    /// Kill the command after TIME (exit status 124).
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Span>,
-    /// Bytes kept of stdout and of stderr; the rest is read and dropped.
+    /// Bytes kept of stdout and of stderr; the rest is read and discarded.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) max_output: Option<Size>,
-    /// End a command that writes more than --max-output, instead of dropping what it goes on to write.
+    /// Kill the command when it exceeds --max-output instead of discarding the rest.
     #[arg(long, help_heading = "Limits")]
     pub(crate) output_ends: bool,
-    /// Size of the private places together: /tmp, /dev/shm, HOME [default: 2G].
+    /// Size of all private places together: /tmp, /dev/shm, HOME [default: 2G].
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
-    /// Files and directories in the private places together, and in each --tmpfs [default: one for each 4K of size].
+    /// Files and directories in all private places together, and in each --tmpfs [default: one for each 4K of size].
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) tmp_inodes: Option<u64>,
-    /// When a protection is not to be had: refuse, degrade [default: refuse].
-    #[arg(long, value_name = "WHAT")]
+    /// What to do when the host cannot provide a protection [default: refuse].
+    #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
     pub(crate) on_unavailable: Option<OnUnavailable>,
-    /// After a command that failed, say which wall refused what, and the flag that would allow it. Its stderr passes
-    /// through a pipe then.
+    /// If the command fails, say which protection blocked what and which flag would allow it. Its stderr then goes
+    /// through a pipe.
     #[arg(long)]
     pub(crate) explain: bool,
 }
