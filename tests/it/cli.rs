@@ -22,6 +22,15 @@ fn cli(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()
 }
 
+/// They are refused with a reason.
+#[test]
+fn a_session_is_offered_no_overlay() {
+    let dir = workspace();
+    let output = cli(dir.path(), &["session", "start", "--help"]);
+    let help = String::from_utf8_lossy(&output.stdout);
+    assert!(help.contains("--protect") && !help.contains("--overlay"), "{help}");
+}
+
 #[test]
 fn help_is_on_stdout_and_succeeds() {
     let dir = workspace();

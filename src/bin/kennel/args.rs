@@ -5,7 +5,7 @@ mod policy;
 use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
 
 use clap::{
-    Args, Parser, Subcommand,
+    Arg, Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use clap_complete::Shell;
@@ -156,10 +156,20 @@ pub(crate) struct Op {
     pub(crate) quiet: bool,
 }
 
+/// A flag that is refused with its reason, and so not offered.
+fn hidden(flag: Arg) -> Arg {
+    flag.hide(true)
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionAction {
     /// Prepare a session in the background; print the path of its socket when it takes commands.
-    #[command(after_help = START_HELP)]
+    #[command(
+        after_help = START_HELP,
+        mut_arg("overlay", hidden),
+        mut_arg("overlay_upper", hidden),
+        mut_arg("overlay_size", hidden)
+    )]
     Start(Start),
     /// What `start` starts.
     #[command(hide = true)]
