@@ -51,7 +51,8 @@ pub struct Limits {
     /// Files and directories in the private places together, and in each tmpfs of the policy; links count as well.
     /// Default: one for each 4 KiB of their size.
     pub tmp_inodes: Option<u64>,
-    /// Open descriptors of a process.
+    /// Open descriptors of a process. Without it the soft limit is the caller's, and the hard limit three quarters of the
+    /// caller's.
     pub open_files: Option<u64>,
     /// Size of one written file, in bytes.
     pub file_size: Option<Size>,
