@@ -85,7 +85,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An argument, variable or directory of the command is not usable.
-    #[error("{what} {value:?}: {reason}")]
+    #[error("{what} `{}`: {reason}", harmless(value))]
     Command {
         /// `argument`, `environment variable`, `working directory`, …
         what: &'static str,

@@ -21,6 +21,7 @@ use crate::{
     cgroup::Groups,
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
+    failure,
     host::remedy::{of_call, of_path, remedy},
     inside::Inside,
     proxy::{Ask, Gate},
@@ -193,7 +194,7 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
             return;
         }
         let error = io::Error::from_raw_os_error(errno);
-        let detail = format!("{}: {error}", describe(&step));
+        let detail = format!("{}: {}", describe(&step), failure::words(&error));
         tracing::warn!(%protection, %detail, "a protection is off");
         enforcement.set(protection, State::Off, detail);
         if protection == Protection::Seccomp {

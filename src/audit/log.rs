@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{file::LogFile, line::Line, place};
-use crate::{harmless::harmless, policy::Audit};
+use crate::{failure, harmless::harmless, policy::Audit};
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Log {
                 }
                 state.lost += 1;
                 let before = state.unwritten.take().map_or(0, |(before, _)| before);
-                state.unwritten = Some((before + 1, error.to_string()));
+                state.unwritten = Some((before + 1, failure::words(error)));
             }
         }
         written

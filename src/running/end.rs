@@ -9,7 +9,7 @@ use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
     ending::{Ending, Facts, Full, ending},
-    explain,
+    explain, failure,
     proxy::Witness,
     watch::Undone,
 };
@@ -31,7 +31,7 @@ impl Running {
             (section::REQUEST, request::CWD, _) => Error::Command {
                 what: "working directory",
                 value: self.asked.directory.display().to_string(),
-                reason: format!("cannot be entered in the sandbox: {source}"),
+                reason: format!("cannot be entered in the sandbox: {}", failure::words(&source)),
             },
             (section::REQUEST, request::TERMINAL, _) => {
                 Error::Io { what: "open a terminal for the command", source }
