@@ -22,11 +22,7 @@ pub use self::{
     info::{FileEntry, FileInfo, FileKind},
     stream::{FileReader, FileWriter},
 };
-pub(crate) use self::{
-    kind::kind,
-    names::names,
-    replace::{random, temporary_name},
-};
+pub(crate) use self::{kind::kind, names::names, replace::temporary_name};
 use crate::{Error, Session, session::Visit};
 
 /// Larger files are not read into memory, in bytes.

@@ -59,20 +59,16 @@ pub(crate) fn kill(pidfd: &OwnedFd) {
     let _ = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
 }
 
-/// getrandom(2): bytes that nobody else has, not in a process that was forked from this one either.
+/// getrandom(2): a number that nobody foresees, and that a process which was forked from this one does not get as well.
 ///
 /// # Errors
 /// Those of the call.
-pub(crate) fn random() -> io::Result<[u8; 8]> {
+pub(crate) fn random() -> nix::Result<u64> {
     let mut bytes = [0u8; 8];
     // SAFETY: the kernel writes at most that many bytes, to an array that has as many.
     let count = Errno::result(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) })?;
     // So few come in one piece.
-    if usize::try_from(count) == Ok(bytes.len()) {
-        Ok(bytes)
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
+    if usize::try_from(count) == Ok(bytes.len()) { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
 /// landlock_create_ruleset(LANDLOCK_CREATE_RULESET_VERSION): the ABI, 0 where there is none. Linux 5.13.
