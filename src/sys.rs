@@ -27,7 +27,9 @@ use nix::{
 };
 
 pub(crate) use self::{
-    birth::{BirthError, Birthright, Born, Cradle, INSIDE_CAPABILITIES, Users, give_birth, try_namespaces},
+    birth::{
+        BirthError, Born, INSIDE_CAPABILITIES, Placement, SpawnOptions, Users, spawn_inside, try_namespaces,
+    },
     message::receive,
     notify::{refuse_call, refused_call, still_waits},
 };

@@ -35,7 +35,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError, Birthright, Cradle, Users},
+    sys::{self, BirthError, Placement, SpawnOptions, Users},
 };
 
 /// Whether a memfd could be executed.
@@ -58,8 +58,8 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    let birthright = Birthright { users, overlays: false };
-    match sys::give_birth(image.as_fd(), theirs.as_fd(), birthright, Cradle::Namespaces) {
+    let options = SpawnOptions { users, overlays: false };
+    match sys::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
         Ok(born) => {
             drop(Inside::child(ours, born.pidfd));
             Execution::Works
