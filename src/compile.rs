@@ -44,7 +44,7 @@ pub(crate) use self::{
     compiled::{Compiled, Variables},
     environment::{Overlay, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
-    parts::{OwnProgram, Shape, Subject, users},
+    parts::{OwnProgram, Shape, Subject, spawn_options},
     reach::sockets_out_of_reach,
     secrets::secrets_below,
     section::Section,

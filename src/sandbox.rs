@@ -46,8 +46,7 @@ impl Sandbox {
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         Ok(Self::of(Prepared::new(compiled, images, None)?))
     }
 
@@ -59,8 +58,7 @@ impl Sandbox {
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
         let started = start::start(&images, shape, &begun.namespaces, leaf)?;

@@ -37,20 +37,13 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    pub(crate) fn new(users: Users) -> Result<Self, Error> {
+    pub(crate) fn new(options: SpawnOptions) -> Result<Self, Error> {
         let sealed = match Image::sealed() {
             // vm.memfd_noexec=2 refuses to make one at all.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
         };
-        let options = SpawnOptions { users, overlays: false };
         Ok(Self { options, sealed, on_disk: OnceLock::new() })
-    }
-
-    /// For what mounts an overlay, if it `overlays`.
-    pub(crate) fn overlaying(mut self, overlays: bool) -> Self {
-        self.options.overlays = overlays;
-        self
     }
 
     /// Starts the inside, in a cgroup where there is one for it.

@@ -147,7 +147,7 @@ fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
     ] {
         for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
             let compiled = compile(policy, host, caller, shape).expect("compiles");
-            assert_eq!(super::users(policy, host, caller) == Users::Callers, without);
+            assert_eq!(super::spawn_options(policy, host, caller).users == Users::Callers, without);
             let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
             let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
             assert_eq!((maps, separate), (!without, without));

@@ -49,7 +49,7 @@ pub(super) enum Execution {
 }
 
 /// Starts the inside from a memfd, and ends it at once.
-pub(super) fn execute_memfd(users: Users) -> Execution {
+pub(super) fn execute_memfd(options: SpawnOptions) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
@@ -58,7 +58,6 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    let options = SpawnOptions { users, overlays: false };
     match sys::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
         Ok(born) => {
             drop(Inside::child(ours, born.pidfd));
@@ -90,7 +89,10 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start_alone(&Prepared::new(compiled, Images::new(Users::Own)?, None)?, None)?;
+    let inside = start::start_alone(
+        &Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?, None)?,
+        None,
+    )?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
@@ -194,7 +196,7 @@ impl Cgroup {
 
 /// Makes a group with limits, kills what is in it, which is nobody, and removes it.
 async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
-    let groups = Groups::make(plan, &Images::new(Users::Own)?)?;
+    let groups = Groups::make(plan, &Images::new(SpawnOptions::of(Users::Own))?)?;
     let leaf = groups.only_leaf()?;
     leaf.kill();
     drop(leaf);

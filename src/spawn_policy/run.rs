@@ -62,7 +62,7 @@ fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>
     let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
     let compiled = compile::compile_program(&policy, &host, &caller, own)?;
-    let images = Images::new(compile::users(&policy, &host, &caller))?;
+    let images = Images::new(compile::spawn_options(&policy, &host, &caller))?;
     Ok(Sandbox::of(Prepared::new(compiled, images, None)?))
 }
 

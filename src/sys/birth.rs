@@ -44,6 +44,13 @@ pub(crate) struct SpawnOptions {
     pub(crate) overlays: bool,
 }
 
+impl SpawnOptions {
+    /// For what mounts no overlay.
+    pub(crate) fn of(users: Users) -> Self {
+        Self { users, overlays: false }
+    }
+}
+
 /// The same and CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted
 /// it. Dropped as soon as it is mounted.
 const OVERLAY_CAPABILITIES: [u32; 5] = [1, 8, 10, 12, 21];

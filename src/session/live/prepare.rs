@@ -26,8 +26,7 @@ impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
