@@ -186,7 +186,7 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 
 /// Starts a one-shot, which then waits for its request.
 pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
-    if prepared.compiled.merged.as_ref().is_some_and(|merged| merged.upper.is_some()) {
+    if prepared.compiled.overlay.as_ref().is_some_and(|overlay| overlay.upper.is_some()) {
         return Err(OverlayError::NeedsSession.into());
     }
     let mut inside = match prepared.take_begun() {

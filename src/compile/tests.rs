@@ -496,6 +496,6 @@ fn nothing_below_an_overlay_is_bound_from_the_host() {
             assert!(!target.to_bytes().starts_with(at(&repo).to_bytes()), "{target:?}");
         }
     }
-    let merged = compiled.merged.expect("an overlay");
+    let merged = compiled.overlay.expect("an overlay");
     assert!(merged.never.len() >= 5 && compiled.watches.is_empty(), "{:?}", merged.never);
 }

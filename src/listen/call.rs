@@ -135,7 +135,7 @@ impl Call {
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (brings == Brings::Environment || compiled.overlay.allows(&name))
+                && (brings == Brings::Environment || compiled.client_variables.allows(&name))
             {
                 variables.insert(name, value);
             }

@@ -32,7 +32,7 @@ impl Live {
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
         let zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        let upper = compiled.merged.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
+        let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images, None)?;
@@ -105,7 +105,7 @@ impl Live {
 
     /// Takes down where the changes of the workspace are, if they are kept apart from it.
     async fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
-        if let (Some(merged), Some(upper)) = (&self.prepared.compiled.merged, upper) {
+        if let (Some(merged), Some(upper)) = (&self.prepared.compiled.overlay, upper) {
             self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim).await?)));
         }
         Ok(())
