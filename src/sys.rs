@@ -7,13 +7,9 @@ mod message;
 mod notify;
 
 use std::{
-    ffi::{CStr, CString, c_void},
+    ffi::{CStr, c_void},
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::ffi::OsStrExt,
-    },
-    path::Path,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
@@ -179,18 +175,6 @@ pub(crate) fn times(directory: BorrowedFd<'_>, name: &CStr) -> nix::Result<Times
         is_directory: u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
         blocks: stat.stx_blocks,
     })
-}
-
-/// getxattr(2): whether an extended attribute has exactly this value. Those of cgroups came with Linux 5.7.
-pub(crate) fn attribute_is(path: &Path, name: &str, value: &[u8]) -> bool {
-    let (Ok(path), Ok(name)) = (CString::new(path.as_os_str().as_bytes()), CString::new(name)) else {
-        return false;
-    };
-    let mut bytes = [0u8; 16];
-    // SAFETY: both names are C strings, and the call writes at most as many bytes as there are.
-    let count =
-        unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    usize::try_from(count).ok().and_then(|count| bytes.get(..count)) == Some(value)
 }
 
 /// pidfd_open(2). Linux 5.3.
