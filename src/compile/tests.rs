@@ -22,7 +22,6 @@ pub(super) fn host() -> Host {
         landlock_abi: 7,
         seccomp: true,
         user_namespaces: true,
-        cgroup2: false,
         possible_cpus: 4,
         core_socket: false,
     }
