@@ -23,9 +23,16 @@ use nix::{
 use self::child::child_main;
 use super::received;
 
-/// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
-/// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
-pub(crate) const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
+// Of linux/capability.h.
+const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_SETPCAP: u32 = 8;
+const CAP_NET_BIND_SERVICE: u32 = 10;
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Capabilities that the inside needs, in its own user namespace, until its last wall stands.
+pub(crate) const INSIDE_CAPABILITIES: [u32; 4] =
+    [CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
 /// Whose user namespace the inside is born in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,10 +60,11 @@ impl SpawnOptions {
 
 /// The same and CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted
 /// it. Dropped as soon as it is mounted.
-const OVERLAY_CAPABILITIES: [u32; 5] = [1, 8, 10, 12, 21];
+const OVERLAY_CAPABILITIES: [u32; 5] =
+    [CAP_DAC_OVERRIDE, CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
-/// What a reaper of root's needs: CAP_DAC_OVERRIDE.
-const REAPER_CAPABILITIES: [u32; 1] = [1];
+/// What a reaper of root's needs.
+const REAPER_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
 /// `CLONE_INTO_CGROUP` of clone3(2), which is wider than the flags of clone(2).
 const INTO_CGROUP: u64 = 0x2_0000_0000;
