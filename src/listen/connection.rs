@@ -9,7 +9,6 @@ use kennel_helper::{
     client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK},
     wire::Field,
 };
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
@@ -105,7 +104,5 @@ fn fitting(mut lines: String) -> String {
 /// The report in a memfd, and its length.
 fn report(result: &Result<Outcome, Error>) -> io::Result<(OwnedFd, u32)> {
     let text = serde_json::to_vec(&Report::of(result))?;
-    let memfd = memfd_create(c"kennel-report", MFdFlags::MFD_CLOEXEC)?;
-    io::Write::write_all(&mut std::fs::File::from(memfd.try_clone()?), &text)?;
-    Ok((memfd, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
+    Ok((packet::memory_file(&text)?, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
 }
