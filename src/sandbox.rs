@@ -95,7 +95,7 @@ impl Sandbox {
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Source::Alone(Arc::clone(&self.prepared)), program.as_ref())
+        Command::new(Source::OneShot(Arc::clone(&self.prepared)), program.as_ref())
     }
 
     /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.

@@ -114,7 +114,7 @@ pub(crate) fn start(
 ) -> Result<Inside, Error> {
     let namespaces = &*namespaces.bytes;
     let role = match shape {
-        Shape::OneShot => Role::Alone { namespaces },
+        Shape::OneShot => Role::OneShot { namespaces },
         Shape::Session { .. } => Role::Zygote { namespaces },
     };
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
@@ -185,7 +185,7 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 }
 
 /// Starts a one-shot, which then waits for its request.
-pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
+pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
     if prepared.compiled.overlay.as_ref().is_some_and(|overlay| overlay.upper.is_some()) {
         return Err(OverlayError::NeedsSession.into());
     }
