@@ -16,13 +16,13 @@ use kennel_helper::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
-    Audit, Enforcement, Error, Protection, State,
+    Enforcement, Error, Protection, State,
     audit::{Log, Trail},
     cgroup::Groups,
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
     failure,
-    host::remedy::{of_call, of_path, remedy},
+    host::remedy::{of_call, remedy},
     inside::Inside,
     proxy::{Ask, Gate},
     start::Images,
@@ -52,7 +52,7 @@ impl Prepared {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
         let groups = Mutex::default();
-        let log = compiled.audit.take().map(|audit| open(&audit)).transpose()?.map(Arc::new);
+        let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
         Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log, groups })
     }
 
@@ -149,24 +149,6 @@ impl Prepared {
         };
         section.step(index)
     }
-}
-
-/// Opens the audit log of a policy.
-pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
-    Log::open(audit).map_err(|source| {
-        let otherwise = match source.kind() {
-            _ if source.raw_os_error() == Some(libc::ELOOP) => {
-                "name the file itself: links to one are not followed"
-            }
-            io::ErrorKind::InvalidData => {
-                "name another file: this one is no log, or somebody else wrote to it"
-            }
-            io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
-            _ => "name a file in a directory that you can write",
-        };
-        let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
-        Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
-    })
 }
 
 /// The error for a step that failed inside, at that place of its plan.
