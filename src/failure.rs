@@ -9,6 +9,14 @@ use crate::{
     harmless::harmless,
 };
 
+/// Exit statuses that are not the command's own, as env(1) and timeout(1) have them.
+pub(crate) mod exit {
+    pub(crate) const TIMED_OUT: u8 = 124;
+    pub(crate) const FAILED: u8 = 125;
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    pub(crate) const NOT_FOUND: u8 = 127;
+}
+
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

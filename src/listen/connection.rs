@@ -13,6 +13,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     Error, Outcome, Report,
+    failure::exit,
     harmless::harmless,
     packet::{self, Packet},
     sys,
@@ -84,7 +85,7 @@ impl Connection {
     /// Tells why nothing is done.
     pub(super) fn refuse(&self, reason: &str) {
         let message = format!("kennel: the session does not serve this: {}\n", harmless(reason));
-        let answer = Answer::Ended { code: 125, report: 0, message: message.as_bytes() };
+        let answer = Answer::Ended { code: exit::FAILED.into(), report: 0, message: message.as_bytes() };
         self.answer(&answer, None);
     }
 }
