@@ -2,6 +2,7 @@
 //! nothing of what passes, no value of the environment, and arguments only where the policy says so.
 
 mod chain;
+mod error;
 mod file;
 mod line;
 mod log;
@@ -10,12 +11,13 @@ mod record;
 mod trail;
 mod verify;
 
+pub use self::{
+    error::AuditError,
+    place::audit_log_path,
+    verify::{Verified, verify_audit},
+};
 pub(crate) use self::{
     log::Log,
     record::{Egress, Record, Shape, Spawn},
     trail::{Exec, Late, Trail, millis},
-};
-pub use self::{
-    place::audit_log_path,
-    verify::{AuditError, Verified, verify_audit},
 };

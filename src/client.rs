@@ -4,12 +4,8 @@
 mod call;
 
 use std::{
-    fs::{self, File},
-    io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::FileExt,
-    },
+    fs, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,7 +16,6 @@ use kennel_helper::{
 };
 use nix::{
     sys::{
-        memfd::{MFdFlags, memfd_create},
         socket::{
             SockFlag, connect, getsockopt, setsockopt,
             sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout},
@@ -205,7 +200,7 @@ impl Client {
         if packet.len() <= LONGEST_ASK {
             return packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error));
         }
-        let memfd = memory_file(&bytes).map_err(|error| self.failed(error))?;
+        let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
         let [input, output, error] = stdio;
         self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
     }
@@ -244,7 +239,10 @@ impl Client {
         match (Answer::take(&mut Cursor::new(&packet.bytes)), descriptor) {
             (Some(Answer::Terminal {}), Some(master)) => Ok(Event::Terminal(master)),
             (Some(Answer::Ended { code, report, message }), memfd) => {
-                let report = memfd.filter(|_| report > 0).map(|memfd| content(memfd, report)).transpose();
+                let report = memfd
+                    .filter(|_| report > 0)
+                    .map(|memfd| packet::content(&memfd.into(), report))
+                    .transpose();
                 Ok(Event::Ended {
                     code: u8::try_from(code).unwrap_or(255),
                     message: message.to_owned(),
@@ -287,16 +285,4 @@ fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
     setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
     connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
     Ok(socket)
-}
-
-fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
-    let memfd = File::from(memfd_create(c"kennel-call", MFdFlags::MFD_CLOEXEC)?);
-    memfd.write_all_at(bytes, 0)?;
-    Ok(memfd.into())
-}
-
-fn content(memfd: OwnedFd, length: u32) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; length as usize];
-    File::from(memfd).read_exact_at(&mut bytes, 0)?;
-    Ok(bytes)
 }

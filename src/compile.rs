@@ -42,9 +42,9 @@ use std::{path::PathBuf, sync::Arc};
 
 pub(crate) use self::{
     compiled::{Compiled, Variables},
-    environment::{Overlay, SYSTEM_PATH, TEMPORARY},
+    environment::{ClientVariables, SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
-    parts::{OwnProgram, Shape, Subject, users},
+    parts::{OwnProgram, Shape, Subject, spawn_options},
     reach::sockets_out_of_reach,
     secrets::secrets_below,
     section::Section,
@@ -149,7 +149,7 @@ fn finish_for(
         Subject::Program(_) => None,
     };
     let (view, mut protected) = view_of(&parts, workspace.as_ref())?;
-    let merged = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
+    let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     reach::check(&view, &parts)?;
     let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
     let (footing, again) = match shape {
@@ -179,9 +179,9 @@ fn finish_for(
         again,
         files,
         grants: Grants::of(&view),
-        merged,
+        overlay,
         environment: Variables(environment::environment(&parts, &view)),
-        overlay: environment::overlay(policy),
+        client_variables: environment::client_variables(policy),
         directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
         watches: protected.watches.into(),
         rooms,

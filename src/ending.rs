@@ -5,7 +5,7 @@
 
 use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration};
 
-use crate::{Ended, Limit, Limits, Size, Span, Usage, cgroup::Used};
+use crate::{Ended, Enforcement, Limit, Limits, Outcome, Size, Span, Usage, cgroup::Used};
 
 /// Why Kennel ended a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,32 @@ pub(crate) struct Facts<'f> {
 pub(crate) struct Ending {
     pub(crate) ended: Ended,
     pub(crate) hit: Option<Hit>,
+}
+
+impl Ending {
+    /// The outcome of a command that ended so; nothing was enforced, refused, counted or recorded yet.
+    pub(crate) fn outcome(self, status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
+        let limit = self.hit.as_ref().map(|hit| hit.limit);
+        let (configured, used) = self.hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
+        Outcome {
+            status,
+            ended: self.ended,
+            limit,
+            duration,
+            usage,
+            stdout_bytes: None,
+            stderr_bytes: None,
+            truncated: false,
+            unwritten: None,
+            enforcement: Enforcement::default(),
+            denials: Vec::new(),
+            is_left: false,
+            audit_id: None,
+            unaudited: None,
+            configured,
+            used,
+        }
+    }
 }
 
 /// The limit that ended a command, its value and what was used of it, in the words of the policy.

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 use crate::{
     AuditError, ListenError, OverlayError, SpawnError,
-    failure::{self, Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure, exit},
     harmless::harmless,
     host::remedy::of_call,
     policy::{PolicyError, Protection},
@@ -85,7 +85,7 @@ pub enum Error {
         source: io::Error,
     },
     /// An argument, variable or directory of the command is not usable.
-    #[error("{what} {value:?}: {reason}")]
+    #[error("{what} `{}`: {reason}", harmless(value))]
     Command {
         /// `argument`, `environment variable`, `working directory`, …
         what: &'static str,
@@ -203,10 +203,10 @@ impl Error {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::NotFound { .. } | Self::NoProgram { .. } => 127,
-            Self::NotExecutable { .. } => 126,
+            Self::NotFound { .. } | Self::NoProgram { .. } => exit::NOT_FOUND,
+            Self::NotExecutable { .. } => exit::NOT_EXECUTABLE,
             Self::Spawn(error) => error.exit_code(),
-            _ => 125,
+            _ => exit::FAILED,
         }
     }
 

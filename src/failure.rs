@@ -1,6 +1,6 @@
 //! The closed set of failure classes, for machines. Words for people are in `error`.
 
-use std::{borrow::Cow, error::Error as StdError, io};
+use std::{borrow::Cow, error::Error as StdError};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +8,14 @@ use crate::{
     AuditError, Error, Limit, ListenError, PathEscape, PolicyError, SbplError, SpawnError, Unavailable,
     harmless::harmless,
 };
+
+/// Exit statuses that are not the command's own, as env(1) and timeout(1) have them.
+pub(crate) mod exit {
+    pub(crate) const TIMED_OUT: u8 = 124;
+    pub(crate) const FAILED: u8 = 125;
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    pub(crate) const NOT_FOUND: u8 = 127;
+}
 
 /// What kind of failure it was. The set is closed: names are part of the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -176,15 +184,25 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     harmless(&line)
 }
 
-/// An error in words; the number that the standard library adds helps nobody who reads the words.
-fn words(error: &(dyn StdError + 'static)) -> String {
-    let errno = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-    let (words, number) = (error.to_string(), errno.map(|errno| format!(" (os error {errno})")));
-    number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
+/// An error in words, without the numbers that the standard library adds: they help nobody who reads the words.
+pub(crate) fn words(error: &(dyn StdError + 'static)) -> String {
+    const NUMBER: &str = " (os error ";
+    let whole = error.to_string();
+    let mut pieces = whole.split(NUMBER);
+    let mut words = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')') {
+            Some(rest) => words.push_str(rest),
+            None => words.extend([NUMBER, piece]),
+        }
+    }
+    words
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     const CLASSES: [(Class, &str); 12] = [
@@ -269,6 +287,11 @@ mod tests {
         let error =
             Error::from(AuditError::Write { path: "/log".into(), source: io::Error::from_raw_os_error(28) });
         assert_eq!(chain(&error), "write to audit log /log: No space left on device");
+        let inner = io::Error::other(format!("/p: {}; b", io::Error::from_raw_os_error(13)));
+        assert_eq!(chain(&io::Error::other(inner)), "/p: Permission denied; b");
+        for other in ["a (os error ", "a (os error x) b"] {
+            assert_eq!(words(&io::Error::other(other)), other);
+        }
     }
 
     #[test]

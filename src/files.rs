@@ -25,7 +25,7 @@ pub use self::{
 pub(crate) use self::{
     kind::{kind, regular},
     names::names,
-    replace::{random, temporary_name},
+    replace::temporary_name,
 };
 use crate::{Error, Session, session::Visit};
 

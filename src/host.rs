@@ -29,9 +29,6 @@ pub struct Host {
     pub seccomp: bool,
     /// Whether a user namespace can be made, which is tried.
     pub user_namespaces: bool,
-    /// Whether a unified (v2) cgroup hierarchy with the memory controller is mounted. `false` where that was not looked
-    /// at: where groups can be made is asked for where a limit wants one.
-    pub cgroup2: bool,
     /// How many processors there can be (`/sys/devices/system/cpu/possible`): the kernel keeps numbers of processes for
     /// each. 0 where that was not looked at, as it only matters for a limit of root's.
     pub possible_cpus: u32,
@@ -65,12 +62,7 @@ impl Host {
     /// ```
     #[must_use]
     pub fn detect() -> Self {
-        Self {
-            user_namespaces: has_user_namespaces(),
-            cgroup2: has_cgroup2(),
-            possible_cpus: possible_cpus(),
-            ..Self::read()
-        }
+        Self { user_namespaces: has_user_namespaces(), possible_cpus: possible_cpus(), ..Self::read() }
     }
 
     /// The facts that compiling `policy` takes. Trying a user namespace costs some 50 µs, and only matters where the
@@ -93,7 +85,6 @@ impl Host {
             landlock_abi: crate::sys::landlock_abi(),
             seccomp: crate::sys::seccomp_available(),
             user_namespaces: true,
-            cgroup2: false,
             possible_cpus: 0,
             core_socket: kernel >= CORE_SOCKETS && has_core_socket(),
         }
@@ -144,11 +135,6 @@ pub(crate) fn root_suffices() -> bool {
 /// core(5): whether whoever listens on a socket gets cores.
 fn has_core_socket() -> bool {
     fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
-}
-
-fn has_cgroup2() -> bool {
-    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    controllers.split_whitespace().any(|name| name == "memory")
 }
 
 /// Device and inode of a file: what the inside compares a bind source with.

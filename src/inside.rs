@@ -213,11 +213,7 @@ impl Inside {
     /// Receives one message without waiting.
     pub(crate) fn receive(&self) -> io::Result<Arrival> {
         let mut bytes = [0u8; LONGEST];
-        let received = match sys::receive(self.control.as_fd(), &mut bytes) {
-            // It went away with an order unread. That is told once, and before what it said last.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return self.receive(),
-            received => received?,
-        };
+        let received = sys::receive(self.control.as_fd(), &mut bytes)?;
         if received.count == 0 {
             return Ok(Arrival::Closed);
         }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ChildOutput, Enforcement, Failure,
-    failure::{Boundary, Class, Details},
+    failure::{Boundary, Class, Details, exit},
     harmless::harmless,
     policy::Protection,
 };
@@ -210,13 +210,13 @@ impl Outcome {
     pub fn exit_code(&self) -> u8 {
         use std::os::unix::process::ExitStatusExt;
         if self.ended == Ended::TimedOut {
-            return 124;
+            return exit::TIMED_OUT;
         }
         if let Some(signal) = self.status.signal() {
             return u8::try_from(128 + signal).unwrap_or(255);
         }
         if self.unwritten.is_some() || self.is_left && self.status.success() {
-            return 125;
+            return exit::FAILED;
         }
         self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
     }

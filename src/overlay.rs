@@ -27,7 +27,7 @@ pub use self::error::OverlayError;
 use self::tree::Looked;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
 use crate::{
-    Error, FileKind, Session,
+    Error, FileKind, Session, failure,
     files::{blocking, rights},
     harmless::harmless,
 };
@@ -93,7 +93,7 @@ impl fmt::Display for Refusal {
             Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
             Self::Protected => f.write_str("it is protected"),
             Self::Unsupported => f.write_str("only files, directories and links are committed"),
-            Self::Failed(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(*errno)),
+            Self::Failed(errno) => f.write_str(&failure::words(&std::io::Error::from_raw_os_error(*errno))),
         }
     }
 }

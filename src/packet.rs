@@ -2,8 +2,12 @@
 //! use it; neither trusts what it reads.
 
 use std::{
+    fs::File,
     io::{self, IoSlice},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
     path::Path,
     sync::{Mutex, PoisonError},
 };
@@ -11,6 +15,7 @@ use std::{
 use nix::{
     errno::Errno,
     sys::{
+        memfd::{MFdFlags, memfd_create},
         resource::{Resource, getrlimit, setrlimit},
         socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket},
     },
@@ -65,14 +70,24 @@ fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<
 /// Receives one packet of at most `longest` bytes. One that was cut, in bytes or descriptors, is an error.
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
-    let received = match sys::receive(socket.as_fd(), &mut bytes) {
-        // It went away with something unread. That is told once, and before what it said last.
-        Err(error) if error.raw_os_error() == Some(libc::ECONNRESET) => return receive(socket, longest),
-        received => received?,
-    };
+    let received = sys::receive(socket.as_fd(), &mut bytes)?;
     if received.cut {
         return Err(io::ErrorKind::InvalidData.into());
     }
     bytes.truncate(received.count);
     Ok(Packet { bytes, descriptors: received.descriptors })
+}
+
+/// What is longer than a packet, in a memfd to send with one.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memfd = File::from(memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?);
+    memfd.write_all_at(bytes, 0)?;
+    Ok(memfd.into())
+}
+
+/// The first `length` bytes of what [`memory_file`] made.
+pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length as usize];
+    memfd.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }

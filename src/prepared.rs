@@ -16,12 +16,13 @@ use kennel_helper::{
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::{
-    Audit, Enforcement, Error, Protection, State,
+    Enforcement, Error, Protection, State,
     audit::{Log, Trail},
     cgroup::Groups,
     compile::{Compiled, Section, WITHOUT_FILTER},
     describe::describe,
-    host::remedy::{of_call, of_path, remedy},
+    failure,
+    host::remedy::{of_call, remedy},
     inside::Inside,
     proxy::{Ask, Gate},
     start::Images,
@@ -51,7 +52,7 @@ impl Prepared {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
         let groups = Mutex::default();
-        let log = compiled.audit.take().map(|audit| open(&audit)).transpose()?.map(Arc::new);
+        let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
         Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log, groups })
     }
 
@@ -150,24 +151,6 @@ impl Prepared {
     }
 }
 
-/// Opens the audit log of a policy.
-pub(crate) fn open(audit: &Audit) -> Result<Log, Error> {
-    Log::open(audit).map_err(|source| {
-        let otherwise = match source.kind() {
-            _ if source.raw_os_error() == Some(libc::ELOOP) => {
-                "name the file itself: links to one are not followed"
-            }
-            io::ErrorKind::InvalidData => {
-                "name another file: this one is not a log, or something else wrote to it"
-            }
-            io::ErrorKind::InvalidInput => "name a new file, or a log",
-            _ => "name a file in a directory that you can write",
-        };
-        let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
-        Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
-    })
-}
-
 /// The error for a step that failed inside, at that place of its plan.
 pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32), errno: i32) -> Error {
     let source = io::Error::from_raw_os_error(errno);
@@ -193,7 +176,7 @@ pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enf
             return;
         }
         let error = io::Error::from_raw_os_error(errno);
-        let detail = format!("{}: {error}", describe(&step));
+        let detail = format!("{}: {}", describe(&step), failure::words(&error));
         tracing::warn!(%protection, %detail, "a protection is off");
         enforcement.set(protection, State::Off, detail);
         if protection == Protection::Seccomp {

@@ -13,6 +13,9 @@ use crate::{
     start::{self, Images},
 };
 
+/// Where no program is in a sandbox.
+const NO_PROGRAM: &str = "/.kennel/nothing";
+
 /// A policy made ready for this host: every command of it runs in a fresh sandbox of its own.
 ///
 /// ```no_run
@@ -31,6 +34,10 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
+    pub(crate) fn of(prepared: Prepared) -> Self {
+        Self { prepared: Arc::new(prepared) }
+    }
+
     /// Checks the policy against this host and compiles it. Starts nothing.
     ///
     /// # Errors
@@ -39,9 +46,8 @@ impl Sandbox {
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, None)?) })
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
+        Ok(Self::of(Prepared::new(compiled, images, None)?))
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
@@ -52,13 +58,12 @@ impl Sandbox {
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::OneShot);
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
         let started = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        Ok(Self { prepared: Arc::new(Prepared::new(compiled, images, Some(started))?.grouped(groups)) })
+        Ok(Self::of(Prepared::new(compiled, images, Some(started))?.grouped(groups)))
     }
 
     /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
@@ -90,7 +95,31 @@ impl Sandbox {
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Source::Alone(Arc::clone(&self.prepared)), program.as_ref())
+        Command::new(Source::OneShot(Arc::clone(&self.prepared)), program.as_ref())
+    }
+
+    /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), kennel::Error> {
+    /// kennel::Sandbox::new(&kennel::Policy::default())?.try_start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever kept it from coming as far as that.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn try_start(&self) -> Result<(), Error> {
+        match self.command(NO_PROGRAM).status().await {
+            // It was looked for behind all walls.
+            Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+            // A limit ended it before.
+            Ok(_) => Err(Error::Lost),
+        }
     }
 
     /// Waits until no cgroup of its commands is left, two seconds at most. For a program that exits then, like

@@ -25,54 +25,47 @@ use crate::{
     image::Image,
     inside::Inside,
     prepared::{Bytes, Prepared},
-    sys::{self, BirthError, Birthright, Born, Cradle, Users},
+    sys::{self, BirthError, Born, Placement, SpawnOptions, Users},
 };
 
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
 #[derive(Debug)]
 pub(crate) struct Images {
-    birthright: Birthright,
+    options: SpawnOptions,
     sealed: Option<Image>,
     on_disk: OnceLock<Image>,
 }
 
 impl Images {
-    pub(crate) fn new(users: Users) -> Result<Self, Error> {
+    pub(crate) fn new(options: SpawnOptions) -> Result<Self, Error> {
         let sealed = match Image::sealed() {
             // vm.memfd_noexec=2 refuses to make one at all.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
             sealed => Some(sealed.map_err(Error::io("create a memfd for the program of the inside"))?),
         };
-        let birthright = Birthright { users, overlays: false };
-        Ok(Self { birthright, sealed, on_disk: OnceLock::new() })
-    }
-
-    /// For what mounts an overlay, if it `overlays`.
-    pub(crate) fn overlaying(mut self, overlays: bool) -> Self {
-        self.birthright.overlays = overlays;
-        self
+        Ok(Self { options, sealed, on_disk: OnceLock::new() })
     }
 
     /// Starts the inside, in a cgroup where there is one for it.
-    fn give_birth(&self, control: BorrowedFd<'_>, cradle: Cradle<'_>) -> Result<Born, Error> {
+    fn spawn_inside(&self, control: BorrowedFd<'_>, placement: Placement<'_>) -> Result<Born, Error> {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
-            match sys::give_birth(sealed.as_fd(), control, self.birthright, cradle) {
+            match sys::spawn_inside(sealed.as_fd(), control, self.options, placement) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
                 Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
-                born => return born.map_err(|error| birth_error(error, self.birthright.users)),
+                born => return born.map_err(|error| birth_error(error, self.options.users)),
             }
         }
         let image = match self.on_disk.get() {
             Some(image) => image,
             None => {
                 let image = Image::on_disk()
-                    .map_err(|error| birth_error(BirthError::Exec(error), self.birthright.users))?;
+                    .map_err(|error| birth_error(BirthError::Exec(error), self.options.users))?;
                 // Another thread may have been faster; its image is as good.
                 self.on_disk.get_or_init(|| image)
             }
         };
-        sys::give_birth(image.as_fd(), control, self.birthright, cradle)
-            .map_err(|error| birth_error(error, self.birthright.users))
+        sys::spawn_inside(image.as_fd(), control, self.options, placement)
+            .map_err(|error| birth_error(error, self.options.users))
     }
 }
 
@@ -121,11 +114,11 @@ pub(crate) fn start(
 ) -> Result<Inside, Error> {
     let namespaces = &*namespaces.bytes;
     let role = match shape {
-        Shape::OneShot => Role::Alone { namespaces },
+        Shape::OneShot => Role::OneShot { namespaces },
         Shape::Session { .. } => Role::Zygote { namespaces },
     };
-    let cradle = leaf.as_ref().map_or(Cradle::Namespaces, |leaf| Cradle::Group(leaf.as_fd()));
-    let (mut inside, born) = start_in(images, cradle)?;
+    let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
+    let (mut inside, born) = start_in(images, placement)?;
     if let Some(leaf) = leaf.as_ref().filter(|_| !born.1) {
         // Before its first steps: one of them has the cgroup that it lies in shown as the root.
         leaf.take_in(born.0)?;
@@ -137,7 +130,7 @@ pub(crate) fn start(
 
 /// Starts a bridge with its first steps. It waits for the plan then.
 pub(crate) fn start_bridge(images: &Images, namespaces: &Section) -> Result<Inside, Error> {
-    let (inside, _) = start_in(images, Cradle::Namespaces)?;
+    let (inside, _) = start_in(images, Placement::Namespaces)?;
     first_steps(&inside, &Role::Bridge { namespaces: &namespaces.bytes }, None)?;
     Ok(inside)
 }
@@ -151,15 +144,15 @@ pub(crate) fn start_reaper(
 ) -> Result<(OwnedFd, OwnedFd), Error> {
     let name = CString::new(name).map_err(|error| Error::io("name a cgroup")(error.into()))?;
     let role = Role::Reaper { namespaces: &steps.bytes, name: &name };
-    let (reaper, _) = start_in(images, Cradle::Beside)?;
+    let (reaper, _) = start_in(images, Placement::Beside)?;
     first_steps(&reaper, &role, Some(directory))?;
     reaper.into_parts().map_err(Error::io("keep hold of a reaper"))
 }
 
 /// Starts the inside; answers its pid too, and whether it lies in its group.
-fn start_in(images: &Images, cradle: Cradle<'_>) -> Result<(Inside, (i32, bool)), Error> {
+fn start_in(images: &Images, placement: Placement<'_>) -> Result<(Inside, (i32, bool)), Error> {
     let (ours, theirs) = socket_pair().map_err(Error::io("make the control socket"))?;
-    let born = images.give_birth(theirs.as_fd(), cradle)?;
+    let born = images.spawn_inside(theirs.as_fd(), placement)?;
     Ok((Inside::child(ours, born.pidfd), (born.pid, born.is_in_group)))
 }
 
@@ -192,8 +185,8 @@ pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
 }
 
 /// Starts a one-shot, which then waits for its request.
-pub(crate) fn start_alone(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
-    if prepared.compiled.merged.as_ref().is_some_and(|merged| merged.upper.is_some()) {
+pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
+    if prepared.compiled.overlay.as_ref().is_some_and(|overlay| overlay.upper.is_some()) {
         return Err(OverlayError::NeedsSession.into());
     }
     let mut inside = match prepared.take_begun() {

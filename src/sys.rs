@@ -7,13 +7,9 @@ mod message;
 mod notify;
 
 use std::{
-    ffi::{CStr, CString, c_void},
+    ffi::{CStr, c_void},
     io,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
-        unix::ffi::OsStrExt,
-    },
-    path::Path,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
@@ -30,7 +26,9 @@ use nix::{
 };
 
 pub(crate) use self::{
-    birth::{BirthError, Birthright, Born, Cradle, INSIDE_CAPABILITIES, Users, give_birth, try_namespaces},
+    birth::{
+        BirthError, Born, INSIDE_CAPABILITIES, Placement, SpawnOptions, Users, spawn_inside, try_namespaces,
+    },
     message::receive,
     notify::{refuse_call, refused_call, still_waits},
 };
@@ -62,20 +60,16 @@ pub(crate) fn kill(pidfd: &OwnedFd) {
     let _ = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
 }
 
-/// getrandom(2): bytes that nobody else has, not in a process that was forked from this one either.
+/// getrandom(2): a number that nobody foresees, and that a process which was forked from this one does not get as well.
 ///
 /// # Errors
 /// Those of the call.
-pub(crate) fn random() -> io::Result<[u8; 8]> {
+pub(crate) fn random() -> nix::Result<u64> {
     let mut bytes = [0u8; 8];
     // SAFETY: the kernel writes at most that many bytes, to an array that has as many.
     let count = Errno::result(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) })?;
     // So few come in one piece.
-    if usize::try_from(count) == Ok(bytes.len()) {
-        Ok(bytes)
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
+    if usize::try_from(count) == Ok(bytes.len()) { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
 /// landlock_create_ruleset(LANDLOCK_CREATE_RULESET_VERSION): the ABI, 0 where there is none. Linux 5.13.
@@ -195,18 +189,6 @@ pub(crate) fn times(directory: BorrowedFd<'_>, name: &CStr) -> nix::Result<Times
         is_directory: u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
         blocks: stat.stx_blocks,
     })
-}
-
-/// getxattr(2): whether an extended attribute has exactly this value. Those of cgroups came with Linux 5.7.
-pub(crate) fn attribute_is(path: &Path, name: &str, value: &[u8]) -> bool {
-    let (Ok(path), Ok(name)) = (CString::new(path.as_os_str().as_bytes()), CString::new(name)) else {
-        return false;
-    };
-    let mut bytes = [0u8; 16];
-    // SAFETY: both names are C strings, and the call writes at most as many bytes as there are.
-    let count =
-        unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    usize::try_from(count).ok().and_then(|count| bytes.get(..count)) == Some(value)
 }
 
 /// pidfd_open(2). Linux 5.3.

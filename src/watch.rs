@@ -24,6 +24,7 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
+    failure,
     files::rights,
     harmless::harmless,
     outcome::{Basis, Denial},
@@ -151,7 +152,9 @@ fn undo_within(watches: &[Watch], allowance: &Allowance) -> Undone {
             Ok(None) => {}
             Ok(Some((path, what))) => all.denials.push(watch.denial(path, &what)),
             Err(error) => {
-                all.denials.push(watch.denial(&watch.path, &format!("it could not be undone: {error}")));
+                all.denials.push(
+                    watch.denial(&watch.path, &format!("it could not be undone: {}", failure::words(&error))),
+                );
                 all.is_left = true;
             }
         }

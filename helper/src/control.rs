@@ -91,7 +91,7 @@ records! { 'w,
 /// The first message: what PID 1 shall be, and the steps to begin with, which are known before the plan is.
 enum Role<'w> {
     /// Its own and only worker: a one-shot. After the plan comes the request.
-    1 = Alone { namespaces: &'w [u8] },
+    1 = OneShot { namespaces: &'w [u8] },
     /// The zygote of a session: after the plan come orders for workers.
     2 = Zygote { namespaces: &'w [u8] },
     /// A bridge to a proxy: after the plan, of which it carries out `setup` and `walls`, comes a [`BridgeOrder`].

@@ -14,8 +14,8 @@ use nix::{
     sys::stat::Mode,
 };
 
-use super::{file::LogFile, line::Line, place};
-use crate::{harmless::harmless, policy::Audit};
+use super::{error::not_opened, file::LogFile, line::Line, place};
+use crate::{Error, failure, harmless::harmless, policy::Audit};
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -38,7 +38,14 @@ struct State {
 
 impl Log {
     /// Opens or makes the log; its path is absolute. Its directory is held from here on: names in it may come and go.
-    pub(crate) fn open(audit: &Audit) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// It can be neither opened nor made, or is no log.
+    pub(crate) fn open(audit: &Audit) -> Result<Self, Error> {
+        Self::try_open(audit).map_err(|source| not_opened(audit, source))
+    }
+
+    fn try_open(audit: &Audit) -> io::Result<Self> {
         place::make(&audit.path)?;
         let parent = audit.path.parent().unwrap_or(Path::new("/"));
         let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
@@ -70,7 +77,7 @@ impl Log {
                 }
                 state.lost += 1;
                 let before = state.unwritten.take().map_or(0, |(before, _)| before);
-                state.unwritten = Some((before + 1, error.to_string()));
+                state.unwritten = Some((before + 1, failure::words(error)));
             }
         }
         written

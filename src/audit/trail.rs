@@ -12,10 +12,10 @@ use std::{
 };
 
 use super::{
+    error::AuditError,
     line::Line,
     log::Log,
     record::{End, Record},
-    verify::AuditError,
 };
 use crate::{Denial, Error, Outcome};
 

@@ -30,7 +30,12 @@ use tokio::{
 };
 
 use super::*;
-use crate::{Host, Policy, Profile, caller::Caller, compile::bridge::compile};
+use crate::{
+    Host, Policy, Profile,
+    caller::Caller,
+    compile::bridge::compile,
+    sys::{SpawnOptions, Users},
+};
 
 /// Longer than anything here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,8 +65,9 @@ impl World {
         let proxy = proxy_at(&dir.path().join("proxy.sock"), backlog);
         let mut plan = plan(&dir.path().join("proxy.sock"));
         change(&mut plan);
-        let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan))
-            .expect("a bridge");
+        let bridge =
+            Bridge::start(&Images::new(SpawnOptions::of(Users::Own)).expect("an image"), &Arc::new(plan))
+                .expect("a bridge");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
         let address = listener.local_addr().expect("its address");
         let mut told = Enforcement::default();

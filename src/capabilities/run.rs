@@ -20,9 +20,9 @@ use tokio::{
 };
 
 use crate::{
-    ChildOutput, Enforcement, Error, Limits, Outcome, Output, Size, Usage,
+    ChildOutput, Error, Limits, Outcome, Output, Size, Usage,
     cgroup::Used,
-    ending::{Cause, Ending, Facts, ending},
+    ending::{Cause, Facts, ending},
     stdio::Collected,
     sys,
 };
@@ -87,7 +87,7 @@ fn outcome(
     limits: &RunLimits,
 ) -> Outcome {
     let (limits, timeout) = (&limits.limits(), limits.timeout);
-    let Ending { ended, hit } = ending(&Facts {
+    let ending = ending(&Facts {
         status,
         cause,
         duration,
@@ -97,26 +97,7 @@ fn outcome(
         full: None,
         group: &Used::default(),
     });
-    let limit = hit.as_ref().map(|hit| hit.limit);
-    let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
-    Outcome {
-        status,
-        ended,
-        limit,
-        duration,
-        usage,
-        stdout_bytes: None,
-        stderr_bytes: None,
-        truncated: false,
-        unwritten: None,
-        enforcement: Enforcement::default(),
-        denials: Vec::new(),
-        is_left: false,
-        audit_id: None,
-        unaudited: None,
-        configured,
-        used,
-    }
+    ending.outcome(status, usage, duration)
 }
 
 /// Reads until the command has ended; answers whether its time was up before.

@@ -14,7 +14,7 @@ use nix::{
 use procfs::process::Process;
 
 use super::Controller;
-use crate::{host::mounts::mounts, sys};
+use crate::host::mounts::mounts;
 
 /// The hierarchy, and this process's place in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -117,9 +117,7 @@ impl Spot {
             reachable: common(path, own)
                 .filter(|common| common.starts_with(top))
                 .is_some_and(|common| is_writable(&common.join("cgroup.procs"))),
-            marked: ["user.delegate", "trusted.delegate"]
-                .iter()
-                .any(|name| sys::attribute_is(path, name, b"1")),
+            marked: ["user.delegate", "trusted.delegate"].iter().any(|name| is_marked(path, name)),
             // Only it has no type: cgroups(7).
             is_root: !path.join("cgroup.type").exists(),
             is_edge: !path.parent().is_some_and(|above| is_writable(&above.join("cgroup.procs"))),
@@ -128,6 +126,11 @@ impl Spot {
             path: path.to_owned(),
         }
     }
+}
+
+/// Whether the extended attribute is 1. Those of cgroups came with Linux 5.7.
+fn is_marked(path: &Path, name: &str) -> bool {
+    matches!(xattr::get_deref(path, name), Ok(Some(value)) if value == b"1")
 }
 
 /// The lowest directory above both, or one of them.

@@ -44,7 +44,7 @@ const TRIES: u32 = 50;
 /// # Errors
 /// Those of getrandom(2).
 pub(super) fn name() -> io::Result<String> {
-    Ok(format!("{PREFIX}{:016x}", u64::from_ne_bytes(sys::random()?)))
+    Ok(format!("{PREFIX}{:016x}", sys::random()?))
 }
 
 fn is_name(name: &str) -> bool {

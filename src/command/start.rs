@@ -28,7 +28,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// It is started for the command alone.
-    Alone(Arc<Prepared>),
+    OneShot(Arc<Prepared>),
     /// It is one of a session's.
     Session(Arc<Live>),
 }
@@ -36,7 +36,7 @@ pub(crate) enum Source {
 impl Source {
     pub(super) fn prepared(&self) -> &Arc<Prepared> {
         match self {
-            Self::Alone(prepared) => prepared,
+            Self::OneShot(prepared) => prepared,
             Self::Session(live) => live.prepared(),
         }
     }
@@ -44,7 +44,7 @@ impl Source {
     /// What its sandbox leaves in the audit log.
     fn trail(&self) -> Arc<Trail> {
         match self {
-            Self::Alone(prepared) => prepared.trail(),
+            Self::OneShot(prepared) => prepared.trail(),
             Self::Session(live) => Arc::clone(live.trail()),
         }
     }
@@ -52,7 +52,7 @@ impl Source {
     /// What the commands of this source are told under.
     fn span(&self) -> Option<tracing::Id> {
         match self {
-            Self::Alone(_) => tracing::Span::current().id(),
+            Self::OneShot(_) => tracing::Span::current().id(),
             Self::Session(live) => live.span().id(),
         }
     }
@@ -92,7 +92,7 @@ impl Command {
     /// What the worker gets to know, and what we have to remember.
     fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
         let compiled = &prepared.compiled;
-        if self.background && matches!(self.source, Source::Alone(_)) {
+        if self.background && matches!(self.source, Source::OneShot(_)) {
             return Err(Error::Command {
                 what: "background",
                 value: self.program.to_string_lossy().into_owned(),
@@ -158,8 +158,8 @@ impl Command {
     ) -> Result<(Taken, Option<Guard>, Instant), Error> {
         let failed = || Error::io("hand the command over");
         match &self.source {
-            Source::Alone(prepared) => {
-                let taken = Taken::alone(prepared, trail, asked.narrow.clone()).await?;
+            Source::OneShot(prepared) => {
+                let taken = Taken::one_shot(prepared, trail, asked.narrow.clone()).await?;
                 tighten(&taken, asked)?;
                 let born = Instant::now();
                 start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;

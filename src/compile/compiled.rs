@@ -3,8 +3,8 @@
 use std::{ffi::OsString, fmt, path::PathBuf, sync::Arc};
 
 use super::{
-    bridge::BridgePlan, cgroup, environment::Overlay, explain::Terms, footing::Footing, narrow::Grants,
-    overlay, rooms::Room, section::Section, view::View,
+    bridge::BridgePlan, cgroup, environment::ClientVariables, explain::Terms, footing::Footing,
+    narrow::Grants, overlay, rooms::Room, section::Section, view::View,
 };
 use crate::{
     Enforcement,
@@ -43,7 +43,7 @@ pub(crate) struct Compiled {
     /// Environment of commands that do not change it.
     pub(crate) environment: Variables,
     /// Which variables a client of the session may set.
-    pub(crate) overlay: Overlay,
+    pub(crate) client_variables: ClientVariables,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
     /// What walls stand on that lie in directories of the host's.
@@ -57,7 +57,7 @@ pub(crate) struct Compiled {
     /// What a command can go without.
     pub(crate) grants: Grants,
     /// The workspace, where changes are kept apart from it.
-    pub(crate) merged: Option<overlay::Merged>,
+    pub(crate) overlay: Option<overlay::Merged>,
     /// Paths to look at after a command.
     pub(crate) watches: Arc<[Watch]>,
     /// Private file systems that are looked at after a command that failed, in the order of their steps.

@@ -38,14 +38,14 @@ pub(super) fn environment(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsSt
 
 /// Which variables a client may lay over the environment of its session.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Overlay {
+pub(crate) struct ClientVariables {
     /// The environment is fixed but for these.
     only: Option<Vec<OsString>>,
     /// Whether the way to the proxy is the session's, and not the client's own.
     keeps_proxy: bool,
 }
 
-impl Overlay {
+impl ClientVariables {
     pub(crate) fn allows(&self, name: &OsStr) -> bool {
         // They name places of the host's, and a way out that is not there.
         let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
@@ -56,12 +56,12 @@ impl Overlay {
     }
 }
 
-pub(super) fn overlay(policy: &Policy) -> Overlay {
+pub(super) fn client_variables(policy: &Policy) -> ClientVariables {
     let only = match policy.profile {
         Profile::CiOnly => Some(policy.env.pass.iter().map(OsString::from).collect()),
         _ => None,
     };
-    Overlay { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
+    ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
 }
 
 fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
@@ -90,21 +90,21 @@ mod tests {
 
     #[test]
     fn a_client_brings_no_places_of_the_host() {
-        let free = overlay(&Policy::default());
+        let free = client_variables(&Policy::default());
         for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
             assert!(!free.allows(OsStr::new(name)), "{name}");
         }
         assert!(free.allows(OsStr::new("TERM")) && free.allows(OsStr::new("https_proxy")));
-        let fixed = overlay(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
+        let fixed = client_variables(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
         assert!(fixed.allows(OsStr::new("A")) && !fixed.allows(OsStr::new("B")));
     }
 
     #[test]
     fn a_client_brings_no_way_out_where_there_is_one() {
-        let overlay = overlay(&Policy::default().allow("a.example:443"));
+        let proxied = client_variables(&Policy::default().allow("a.example:443"));
         for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
-            assert!(!overlay.allows(OsStr::new(name)), "{name}");
+            assert!(!proxied.allows(OsStr::new(name)), "{name}");
         }
-        assert!(overlay.allows(OsStr::new("TERM")));
+        assert!(proxied.allows(OsStr::new("TERM")));
     }
 }

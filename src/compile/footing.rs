@@ -20,7 +20,7 @@ use super::{
     view::{Access, Node, View},
 };
 use crate::{
-    Denial,
+    Denial, failure,
     host::identity,
     policy::Protection,
     watch::{self, Moment},
@@ -141,7 +141,7 @@ impl Footing {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     "it was removed from outside while the command ran".to_owned()
                 }
-                Err(error) => format!("it cannot be looked at any more: {error}"),
+                Err(error) => format!("it cannot be looked at any more: {}", failure::words(&error)),
             };
             Some(watch::denial(&seen.path, &what))
         };

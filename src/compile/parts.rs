@@ -7,7 +7,7 @@ use crate::{
     caller::Caller,
     host::Host,
     policy::{Policy, Profile, Protection, Requirement},
-    sys::Users,
+    sys::{SpawnOptions, Users},
 };
 
 /// What one compilation looks at.
@@ -68,8 +68,13 @@ pub(crate) struct OwnProgram {
     pub(crate) contents: Vec<u8>,
 }
 
+/// What the inside of this policy is started with.
+pub(crate) fn spawn_options(policy: &Policy, host: &Host, caller: &Caller) -> SpawnOptions {
+    SpawnOptions { users: users(policy, host, caller), overlays: policy.overlay.is_some() }
+}
+
 /// Whose users a sandbox has: a user namespace is gone without only where the policy may, by root.
-pub(crate) fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
+fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
     let may = policy.effective_requirement(Protection::UserNamespace) == Requirement::IfAvailable;
     if host.user_namespaces || !may || !caller.is_root() { Users::Own } else { Users::Callers }
 }

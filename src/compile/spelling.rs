@@ -25,7 +25,7 @@ use super::{
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
-    Enforcement, Error, Profile,
+    Enforcement, Error, Profile, failure,
     harmless::harmless,
     host::{identity, remedy::is_shortage},
 };
@@ -122,7 +122,7 @@ fn other_spelling(path: &Path, listed: &mut Listed) -> Result<Option<Past>, Erro
             return Err(Error::io("look for other spellings of what is mounted on")(error));
         }
         // What cannot be told is not kept.
-        Err(error) => (format!("it is not known ({error}) whether {said}"), false),
+        Err(error) => (format!("it is not known ({}) whether {said}", failure::words(&error)), false),
     };
     Ok(Some(Past { name, words, is_known }))
 }

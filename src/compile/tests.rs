@@ -22,7 +22,6 @@ pub(super) fn host() -> Host {
         landlock_abi: 7,
         seccomp: true,
         user_namespaces: true,
-        cgroup2: false,
         possible_cpus: 4,
         core_socket: false,
     }
@@ -147,7 +146,7 @@ fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
     ] {
         for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
             let compiled = compile(policy, host, caller, shape).expect("compiles");
-            assert_eq!(super::users(policy, host, caller) == Users::Callers, without);
+            assert_eq!(super::spawn_options(policy, host, caller).users == Users::Callers, without);
             let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
             let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
             assert_eq!((maps, separate), (!without, without));
@@ -496,6 +495,6 @@ fn nothing_below_an_overlay_is_bound_from_the_host() {
             assert!(!target.to_bytes().starts_with(at(&repo).to_bytes()), "{target:?}");
         }
     }
-    let merged = compiled.merged.expect("an overlay");
+    let merged = compiled.overlay.expect("an overlay");
     assert!(merged.never.len() >= 5 && compiled.watches.is_empty(), "{:?}", merged.never);
 }

@@ -6,47 +6,61 @@ use nix::{
     errno::Errno,
     sys::{
         stat::{FileStat, SFlag, fstat},
-        statfs::fstatfs,
+        statfs::{
+            AUTOFS_SUPER_MAGIC, BPF_FS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC,
+            DEVPTS_SUPER_MAGIC, FsType, NSFS_MAGIC, PROC_SUPER_MAGIC, RDTGROUP_SUPER_MAGIC, SECURITYFS_MAGIC,
+            SELINUX_MAGIC, SMACK_MAGIC, SYSFS_MAGIC, TRACEFS_MAGIC, XENFS_SUPER_MAGIC, fstatfs,
+        },
     },
 };
 
 use super::FileKind;
 
-/// File systems whose files are the kernel's own affairs: procfs, sysfs, devpts, cgroups (both), debugfs, tracefs,
-/// securityfs, bpf, configfs, fusectl, binfmt_misc, mqueue, pstore, efivarfs, nsfs, selinuxfs, smackfs, pidfs, sockfs,
-/// pipefs, autofs, binderfs, xenfs, resctrl; of linux/magic.h.
-const KERNELS: [i64; 25] = [
-    0x9fa0,
-    0x6265_6572,
-    0x1cd1,
-    0x0027_e0eb,
-    0x6367_7270,
-    0x6462_6720,
-    0x7472_6163,
-    0x7363_6673,
-    0xcafe_4a11,
-    0x6265_6570,
-    0x6573_5543,
-    0x4249_4e4d,
-    0x1980_0202,
-    0x6165_676c,
-    0xde5e_81e4,
-    0x6e73_6673,
-    0xf97c_ff8c,
-    0x4341_5d53,
-    0x5049_4446,
-    0x534f_434b,
-    0x5049_5045,
-    0x0187,
-    0x6c6f_6f70,
-    0xabba_1974,
-    0x0765_5821,
+// Of linux/magic.h, and of their own sources where it lacks them.
+const BINDERFS_SUPER_MAGIC: FsType = FsType(0x6c6f_6f70);
+const BINFMTFS_MAGIC: FsType = FsType(0x4249_4e4d);
+const CONFIGFS_MAGIC: FsType = FsType(0x6265_6570);
+const EFIVARFS_MAGIC: FsType = FsType(0xde5e_81e4);
+const FUSECTL_SUPER_MAGIC: FsType = FsType(0x6573_5543);
+const MQUEUE_MAGIC: FsType = FsType(0x1980_0202);
+const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
+const PIPEFS_MAGIC: FsType = FsType(0x5049_5045);
+const PSTOREFS_MAGIC: FsType = FsType(0x6165_676c);
+const SOCKFS_MAGIC: FsType = FsType(0x534f_434b);
+
+/// File systems whose files are the kernel's own affairs.
+const KERNELS: [FsType; 25] = [
+    AUTOFS_SUPER_MAGIC,
+    BINDERFS_SUPER_MAGIC,
+    BINFMTFS_MAGIC,
+    BPF_FS_MAGIC,
+    CGROUP2_SUPER_MAGIC,
+    CGROUP_SUPER_MAGIC,
+    CONFIGFS_MAGIC,
+    DEBUGFS_MAGIC,
+    DEVPTS_SUPER_MAGIC,
+    EFIVARFS_MAGIC,
+    FUSECTL_SUPER_MAGIC,
+    MQUEUE_MAGIC,
+    NSFS_MAGIC,
+    PID_FS_MAGIC,
+    PIPEFS_MAGIC,
+    PROC_SUPER_MAGIC,
+    PSTOREFS_MAGIC,
+    RDTGROUP_SUPER_MAGIC,
+    SECURITYFS_MAGIC,
+    SELINUX_MAGIC,
+    SMACK_MAGIC,
+    SOCKFS_MAGIC,
+    SYSFS_MAGIC,
+    TRACEFS_MAGIC,
+    XENFS_SUPER_MAGIC,
 ];
 
 /// # Errors
 /// `EOPNOTSUPP` for a file system of the kernel's.
 pub(super) fn stores(of: impl AsFd) -> io::Result<()> {
-    let kind = fstatfs(of)?.filesystem_type().0 & 0xffff_ffff;
+    let kind = FsType(fstatfs(of)?.filesystem_type().0 & 0xffff_ffff);
     if KERNELS.contains(&kind) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }
 

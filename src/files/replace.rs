@@ -1,10 +1,8 @@
 //! Writing that is seen whole or not at all: a temporary file beside the place, renamed onto it.
 
 use std::{
-    collections::hash_map::RandomState,
     ffi::{OsStr, OsString},
     fs::File,
-    hash::{BuildHasher, Hasher},
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -23,6 +21,7 @@ use nix::{
 use super::{FileKind, kind, walk::Place};
 use crate::{
     session::Visit,
+    sys,
     watch::{self, Making},
 };
 
@@ -33,13 +32,11 @@ const MOST_NAMES: u32 = 64;
 const ORDINARY: u32 = 0o777;
 
 /// A name that nobody else has.
-pub(crate) fn temporary_name() -> OsString {
-    format!(".kennel-{:016x}.tmp", random()).into()
-}
-
-/// A number that nobody foresees.
-pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
+///
+/// # Errors
+/// Those of getrandom(2).
+pub(crate) fn temporary_name() -> nix::Result<OsString> {
+    Ok(format!(".kennel-{:016x}.tmp", sys::random()?).into())
 }
 
 /// A file under a name of ours, removed when it is dropped.
@@ -55,7 +52,7 @@ impl Temporary {
     pub(super) fn make(parent: OwnedFd, mode: u32) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         for _ in 0..MOST_NAMES {
-            let name = temporary_name();
+            let name = temporary_name()?;
             match openat(&parent, name.as_os_str(), flags, Mode::from_bits_truncate(mode & ORDINARY)) {
                 Err(Errno::EEXIST) => {}
                 file => {

@@ -7,10 +7,7 @@ use std::{
     fs::File,
     os::{
         fd::OwnedFd,
-        unix::{
-            ffi::{OsStrExt, OsStringExt},
-            fs::FileExt,
-        },
+        unix::ffi::{OsStrExt, OsStringExt},
     },
     path::PathBuf,
     time::Duration,
@@ -23,7 +20,10 @@ use kennel_helper::{
 use nix::fcntl::{FcntlArg, fcntl};
 
 use super::Brings;
-use crate::{Command, Error, Session, packet::Packet};
+use crate::{
+    Command, Error, Session,
+    packet::{self, Packet},
+};
 
 /// Longest call in a memfd, in bytes: more than execve(2) takes.
 const LONGEST: u32 = 8 << 20;
@@ -74,9 +74,7 @@ fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
     if length > LONGEST || file.metadata().ok()?.len() < length.into() {
         return None;
     }
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
-    file.read_exact_at(&mut bytes, 0).ok()?;
-    Some(bytes)
+    packet::content(&file, length).ok()
 }
 
 impl Call {
@@ -135,7 +133,7 @@ impl Call {
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (brings == Brings::Environment || compiled.overlay.allows(&name))
+                && (brings == Brings::Environment || compiled.client_variables.allows(&name))
             {
                 variables.insert(name, value);
             }

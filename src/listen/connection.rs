@@ -9,11 +9,11 @@ use kennel_helper::{
     client_wire::{Answer, LONGEST_ANSWER, LONGEST_ASK},
     wire::Field,
 };
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     Error, Outcome, Report,
+    failure::exit,
     harmless::harmless,
     packet::{self, Packet},
     sys,
@@ -95,7 +95,7 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
 
 fn refuse(socket: BorrowedFd<'_>, reason: &str) {
     let message = format!("kennel: the session refused the request: {}\n", harmless(reason));
-    send(socket, &Answer::Ended { code: 125, report: 0, message: message.as_bytes() }, None);
+    send(socket, &Answer::Ended { code: exit::FAILED.into(), report: 0, message: message.as_bytes() }, None);
 }
 
 fn send(socket: BorrowedFd<'_>, answer: &Answer<'_>, descriptor: Option<BorrowedFd<'_>>) {
@@ -121,7 +121,5 @@ fn fitting(mut lines: String) -> String {
 /// The report in a memfd, and its length.
 fn report(result: &Result<Outcome, Error>) -> io::Result<(OwnedFd, u32)> {
     let text = serde_json::to_vec(&Report::of(result))?;
-    let memfd = memfd_create(c"kennel-report", MFdFlags::MFD_CLOEXEC)?;
-    io::Write::write_all(&mut std::fs::File::from(memfd.try_clone()?), &text)?;
-    Ok((memfd, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
+    Ok((packet::memory_file(&text)?, u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?))
 }

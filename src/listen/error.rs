@@ -4,6 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{
     failure::{self, Boundary, Class, Details, Failure},
+    harmless::harmless,
     host::remedy::of_call,
 };
 
@@ -12,7 +13,7 @@ use crate::{
 #[non_exhaustive]
 pub enum ListenError {
     /// The name is not valid for a session.
-    #[error("session name {name:?}: {reason}")]
+    #[error("session name `{}`: {reason}", harmless(name))]
     Name {
         /// The name, shortened.
         name: String,

@@ -84,7 +84,7 @@ impl Temporary {
 
     fn make<T>(parent: OwnedFd, make: impl Fn(&OwnedFd, &OsStr) -> nix::Result<T>) -> io::Result<(Self, T)> {
         for _ in 0..MOST_NAMES {
-            let name = temporary_name();
+            let name = temporary_name()?;
             match make(&parent, &name) {
                 Err(Errno::EEXIST) => {}
                 made => {

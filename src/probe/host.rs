@@ -23,7 +23,7 @@ use crate::{
     caller::Caller,
     cgroup::{Cgroups, Controller, Groups},
     compile::{
-        Compiled, Overlay, Section, Shape, Variables,
+        ClientVariables, Compiled, Section, Shape, Variables,
         cgroup::{self, GroupPlan},
         footing::Footing,
         narrow::Grants,
@@ -35,7 +35,7 @@ use crate::{
     inside::{Arrival, Inside},
     prepared::Prepared,
     start::{self, Images},
-    sys::{self, BirthError, Birthright, Cradle, Users},
+    sys::{self, BirthError, Placement, SpawnOptions, Users},
 };
 
 /// Whether a memfd could be executed.
@@ -49,7 +49,7 @@ pub(super) enum Execution {
 }
 
 /// Starts the inside from a memfd, and ends it at once.
-pub(super) fn execute_memfd(users: Users) -> Execution {
+pub(super) fn execute_memfd(options: SpawnOptions) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
@@ -58,8 +58,7 @@ pub(super) fn execute_memfd(users: Users) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    let birthright = Birthright { users, overlays: false };
-    match sys::give_birth(image.as_fd(), theirs.as_fd(), birthright, Cradle::Namespaces) {
+    match sys::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
         Ok(born) => {
             drop(Inside::child(ours, born.pidfd));
             Execution::Works
@@ -90,7 +89,10 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start_alone(&Prepared::new(compiled, Images::new(Users::Own)?, None)?, None)?;
+    let inside = start::start_one_shot(
+        &Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?, None)?,
+        None,
+    )?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
@@ -135,10 +137,10 @@ fn overlay_plan() -> (Compiled, u32) {
         again: Section::default(),
         files: Section::default(),
         grants: Grants::default(),
-        merged: None,
+        overlay: None,
         enforcement: Enforcement::default(),
         environment: Variables::default(),
-        overlay: Overlay::default(),
+        client_variables: ClientVariables::default(),
         directory: PathBuf::from("/"),
         watches: Arc::default(),
         rooms: Vec::new(),
@@ -196,7 +198,7 @@ impl Cgroup {
 
 /// Makes a group with limits, kills what is in it, which is nobody, and removes it.
 async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
-    let groups = Groups::make(plan, &Images::new(Users::Own)?)?;
+    let groups = Groups::make(plan, &Images::new(SpawnOptions::of(Users::Own))?)?;
     let leaf = groups.only_leaf()?;
     leaf.kill();
     drop(leaf);

@@ -2,10 +2,8 @@
 //! of its own. All of it goes when this is dropped.
 
 use std::{
-    collections::hash_map::RandomState,
     env,
     fs::{self, DirBuilder, File, Permissions},
-    hash::{BuildHasher, Hasher},
     io,
     net::{Ipv4Addr, TcpListener},
     os::{
@@ -20,7 +18,7 @@ use std::{
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::Mount;
+use crate::{Mount, sys};
 
 /// Where the payload lies in the sandbox.
 pub(super) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
@@ -51,7 +49,7 @@ impl Stage {
         directory.put("shown", b"shown", 0o600)?;
         directory.put("writable", b"", 0o600)?;
         directory.put("outside/secret", b"secret", 0o600)?;
-        let name = unique_name();
+        let name = unique_name()?;
         Ok(Self {
             directory,
             tcp: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok(),
@@ -109,7 +107,7 @@ impl Directory {
         if statvfs(&place)?.flags().contains(FsFlags::ST_NOEXEC) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let path = place.join(unique_name());
+        let path = place.join(unique_name()?);
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Self(path))
     }
@@ -131,6 +129,6 @@ impl Drop for Directory {
 }
 
 /// A name that nobody else has.
-fn unique_name() -> String {
-    format!("kennel-probe-{}-{:016x}", std::process::id(), RandomState::new().build_hasher().finish())
+fn unique_name() -> nix::Result<String> {
+    Ok(format!("kennel-probe-{}-{:016x}", std::process::id(), sys::random()?))
 }

@@ -20,7 +20,6 @@ const GOOD: Host = Host {
     landlock_abi: 6,
     seccomp: true,
     user_namespaces: true,
-    cgroup2: true,
     possible_cpus: 4,
     core_socket: false,
 };

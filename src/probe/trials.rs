@@ -88,7 +88,11 @@ impl Trials {
             }
         };
         Self {
-            memfd: host::execute_memfd(compile::users(policy, &Host::detect_for(policy), &Caller::current())),
+            memfd: host::execute_memfd(compile::spawn_options(
+                policy,
+                &Host::detect_for(policy),
+                &Caller::current(),
+            )),
             overlay: host::mount_overlay().await,
             cgroup: Cgroup::look().await,
             covered: host::covered_below_proc(),

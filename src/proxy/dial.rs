@@ -31,6 +31,7 @@ use super::{
     stream::Stream,
     upstream::Upstream,
 };
+use crate::failure;
 
 /// From the first attempt to a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -87,7 +88,7 @@ pub(super) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
 
 async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal> {
     let Permit { destination, route, by } = permit;
-    let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(error.to_string()));
+    let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(failure::words(&error)));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
             let stream = connect(&proxy.spare, addresses).await.map_err(failed)?;
@@ -128,7 +129,7 @@ pub(super) async fn first_hop(
     };
     let connected = match timeout(PATIENCE, connect).await {
         Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(Reason::Unreachable(error.to_string())),
+        Ok(Err(error)) => Err(Reason::Unreachable(failure::words(&error))),
         Err(_) => Err(Reason::Timeout("connecting")),
     };
     let stream = match connected {

@@ -25,6 +25,7 @@ use super::{
     metered::Metered,
     refusal::{Reason, Refusal},
 };
+use crate::failure;
 
 /// Headers of one hop, which are not passed on (RFC 9110, 7.6.1), besides those that `Connection` names.
 const OF_ONE_HOP: [HeaderName; 9] = [
@@ -104,7 +105,7 @@ impl Kept {
                         let error = error.into_error();
                         let reason = match error.is_user() {
                             true => Reason::Malformed("the body of the request is malformed or breaks off"),
-                            false => Reason::Unreachable(error.to_string()),
+                            false => Reason::Unreachable(failure::words(&error)),
                         };
                         return Err(noted(proxy, Refusal::of(destination, reason)).await);
                     }
@@ -134,7 +135,7 @@ impl Origin {
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
-                let reason = Reason::Unreachable(error.to_string());
+                let reason = Reason::Unreachable(failure::words(&error));
                 return Err(noted(proxy, Refusal::of(&destination, reason)).await);
             }
         };

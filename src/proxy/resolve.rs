@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::destination::Name;
+use crate::failure;
 
 /// All questions about one name together.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,5 +84,5 @@ fn explained(error: &NetError) -> io::Error {
     if error.is_nx_domain() || error.is_no_records_found() {
         return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     }
-    io::Error::other(format!("looking its name up: {error}"))
+    io::Error::other(format!("looking its name up: {}", failure::words(error)))
 }

@@ -8,8 +8,8 @@ use super::Running;
 use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
-    ending::{Ending, Facts, Full, ending},
-    explain,
+    ending::{Facts, Full, ending},
+    explain, failure,
     proxy::Witness,
     watch::Undone,
 };
@@ -31,7 +31,7 @@ impl Running {
             (section::REQUEST, request::CWD, _) => Error::Command {
                 what: "working directory",
                 value: self.asked.directory.display().to_string(),
-                reason: format!("cannot be entered in the sandbox: {source}"),
+                reason: format!("cannot be entered in the sandbox: {}", failure::words(&source)),
             },
             (section::REQUEST, request::TERMINAL, _) => {
                 Error::Io { what: "open a terminal for the command", source }
@@ -57,7 +57,7 @@ impl Running {
         let duration = self.born.elapsed();
         let group = self.used();
         group.enter(&mut usage);
-        let Ending { ended, hit } = ending(&Facts {
+        let ending = ending(&Facts {
             status,
             cause: self.killed,
             duration,
@@ -73,30 +73,17 @@ impl Running {
         let Undone { mut denials, is_left } =
             if self.is_stuck { inside.undo_so_far() } else { inside.undo() };
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
-        if let (Some(hit), Some(judge)) = (&hit, &self.asked.judge) {
+        if let (Some(hit), Some(judge)) = (&ending.hit, &self.asked.judge) {
             denials.extend(explain::of_end(&judge.limits, hit.limit));
         }
         self.exec.denied(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));
-        let limit = hit.as_ref().map(|hit| hit.limit);
-        let (configured, used) = hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
         let mut outcome = Outcome {
-            status,
-            ended,
-            limit,
-            duration,
-            usage,
-            stdout_bytes: None,
-            stderr_bytes: None,
-            truncated: false,
-            unwritten: None,
             enforcement: std::mem::take(&mut self.enforcement),
             denials,
             is_left,
-            configured,
-            used,
             audit_id: self.exec.id().map(str::to_owned),
-            unaudited: None,
+            ..ending.outcome(status, usage, duration)
         };
         self.exec.ended(&mut outcome);
         outcome

@@ -135,9 +135,9 @@ impl Live {
         if let Some(serving) = &self.serving {
             serving.end();
         }
-        self.lock().clear();
+        self.waiting().clear();
         self.background().clear();
-        self.trees().take();
+        self.tree().take();
         if let Some(groups) = &self.groups {
             groups.end();
         }
@@ -213,7 +213,7 @@ impl Live {
 
     pub(crate) fn stats(&self) -> Stats {
         self.let_go_of_ended();
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting();
         let is_ready = |worker: &mut Worker| {
             // One that failed is passed over by the command that comes to it.
             worker.is_ready() || { worker.listen(&self.prepared, &self.counts).is_ok() && worker.is_ready() }
@@ -227,11 +227,11 @@ impl Live {
         &self.ground
     }
 
-    pub(super) fn trees(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
+    pub(super) fn tree(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Worker>> {
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Worker>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

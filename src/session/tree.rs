@@ -72,7 +72,7 @@ impl Live {
         let mut tries = 0;
         loop {
             let entered = self.ground().enter()?;
-            match self.tree(&entered).await {
+            match self.tree_for(&entered).await {
                 // Something is being replaced outside at this very moment.
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => tries += 1,
                 Err(Error::Lost) => return Err(self.lost()),
@@ -89,17 +89,17 @@ impl Live {
         }
     }
 
-    async fn tree(&self, entered: &Entered) -> Result<Arc<Tree>, Error> {
-        if let Some(tree) = self.trees().as_ref().filter(|tree| tree.generation >= entered.generation) {
+    async fn tree_for(&self, entered: &Entered) -> Result<Arc<Tree>, Error> {
+        if let Some(tree) = self.tree().as_ref().filter(|tree| tree.generation >= entered.generation) {
             return Ok(Arc::clone(tree));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
         let (root, mounts) = worker.view(self.prepared(), self.counts()).await?;
         let tree = Arc::new(Tree { root, _mounts: mounts, generation: worker.generation() });
-        *self.trees() = Some(Arc::clone(&tree));
+        *self.tree() = Some(Arc::clone(&tree));
         // The end may have come meanwhile, and must find nothing to keep.
         if self.has_ended() {
-            self.trees().take();
+            self.tree().take();
             return Err(Error::SessionEnded);
         }
         Ok(tree)

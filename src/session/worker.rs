@@ -35,14 +35,14 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// The only worker of a one-shot.
-    pub(crate) async fn alone(
+    pub(crate) async fn one_shot(
         prepared: &Prepared,
         trail: &Arc<Trail>,
         steps: Option<Section>,
     ) -> Result<Self, Error> {
         let own = steps.map(Own::of).transpose();
         let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
-        let inside = start::start_alone(prepared, own.as_ref().map(|own| &own.bytes))?;
+        let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
         let mut said = Vec::new();
         let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
         Ok(Self { inside, said, serving, listener: None, own })

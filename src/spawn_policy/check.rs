@@ -41,8 +41,6 @@ impl SpawnPolicy {
         };
         let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
         Ok(CheckedSpawn {
-            called: resolved.named,
-            program: resolved.path,
             hash: program.hash,
             arguments: envelope.argv.clone(),
             operation,
@@ -54,7 +52,7 @@ impl SpawnPolicy {
             reads: grants.reads,
             writes: grants.writes,
             hosts: manifest.hosts.clone(),
-            limits: Effective::of(&self.limits, &manifest.spawn.limits),
+            ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
         })
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{limits::Effective, manifest::Hash};
+use super::{limits::Effective, manifest::Hash, paths::Resolved};
 
 /// A spawn that was found good: what [`SpawnPolicy::check`](super::SpawnPolicy::check) answers. Values of variables and arguments are not shown.
 pub struct CheckedSpawn {
@@ -30,6 +30,26 @@ pub struct CheckedSpawn {
 }
 
 impl CheckedSpawn {
+    /// The program and nothing else: no argument, nothing granted or passed.
+    pub(super) fn of(program: Resolved, limits: Effective) -> Self {
+        Self {
+            program: program.path,
+            called: program.named,
+            hash: None,
+            arguments: Vec::new(),
+            operation: None,
+            environment: BTreeMap::new(),
+            passed: Vec::new(),
+            credentials: Vec::new(),
+            stdin: None,
+            cwd: None,
+            reads: Vec::new(),
+            writes: Vec::new(),
+            hosts: Vec::new(),
+            limits,
+        }
+    }
+
     /// The program that will be executed, without links.
     #[must_use]
     pub fn program(&self) -> &Path {

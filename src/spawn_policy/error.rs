@@ -5,7 +5,7 @@ use std::{fmt, io};
 use super::{credential::CredentialError, manifest::Hash};
 use crate::{
     Error, PolicyError,
-    failure::{self, Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure, exit},
 };
 
 /// Why a program was not spawned. No variant has the value of a credential, of a variable or of an argument.
@@ -162,9 +162,9 @@ impl SpawnError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Sandbox(error) => error.exit_code(),
-            Self::Load { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
-            Self::Load { .. } => 126,
-            _ => 125,
+            Self::Load { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND,
+            Self::Load { .. } => exit::NOT_EXECUTABLE,
+            _ => exit::FAILED,
         }
     }
 

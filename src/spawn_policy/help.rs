@@ -1,13 +1,13 @@
 //! What the broker offers besides spawning: asking a program for its help, and whether this host can enforce anything.
 
-use std::{collections::BTreeMap, ffi::OsStr, io, path::Path, time::Duration};
+use std::{ffi::OsStr, io, path::Path, time::Duration};
 
 use super::{
     checked::CheckedSpawn, credential::NoCredentials, error::SpawnError, limits::Effective, paths::Resolved,
     run,
 };
 use crate::{
-    Area, Error, Found, Output, Probe, Profile,
+    Area, Found, Output, Probe, Profile,
     caller::Caller,
     failure::{self, Boundary, Class, Failure},
 };
@@ -54,20 +54,10 @@ pub async fn run_help(
     })?;
     let help = subcommands.iter().chain(&["--help"]).map(|&word| word.to_owned());
     let spawn = CheckedSpawn {
-        called: program.named,
-        program: program.path,
-        hash: None,
         arguments: help.collect(),
-        operation: None,
-        environment: BTreeMap::new(),
-        passed: Vec::new(),
-        credentials: Vec::new(),
-        stdin: None,
         reads: vec![directory.path.clone()],
         cwd: Some(directory.path),
-        writes: Vec::new(),
-        hosts: Vec::new(),
-        limits: Effective::ceiling(PATIENCE),
+        ..CheckedSpawn::of(program, Effective::ceiling(PATIENCE))
     };
     run::run(&spawn, None, &NoCredentials).await
 }
@@ -131,16 +121,8 @@ impl Unavailable {
 /// # Panics
 /// Outside of a tokio runtime with I/O and time enabled.
 pub async fn sandbox_available() -> Result<(), Unavailable> {
-    match run::start_nothing().await {
-        // It was looked for behind all walls.
-        Err(Error::NotFound { .. }) => {}
-        Err(error) => {
-            return Err(Unavailable { reason: error.chain(), remedy: error.remedy().map(str::to_owned) });
-        }
-        Ok(()) => {
-            let reason = "a program that is not there was executed".to_owned();
-            return Err(Unavailable { reason, remedy: None });
-        }
+    if let Err(error) = run::try_start().await {
+        return Err(Unavailable { reason: error.chain(), remedy: error.remedy().map(str::to_owned) });
     }
     let probe = Probe::run(Profile::ReadOnly).await;
     let probe = probe.map_err(|error| Unavailable { reason: error.chain(), remedy: None })?;

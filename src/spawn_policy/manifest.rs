@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for VariableName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let name = String::deserialize(deserializer)?;
         if name.is_empty() || name.contains(['=', '\0']) {
-            return Err(de::Error::custom(format!("{name:?} is not a name of an environment variable")));
+            return Err(de::Error::custom(format!("`{name}` is not a name of an environment variable")));
         }
         Ok(Self(name))
     }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use super::{SpawnPolicy, checked::CheckedSpawn, envelope::Envelope, error::SpawnError};
 use crate::{
     Audit, Error,
-    audit::{Record, Shape, Spawn, Trail},
-    prepared,
+    audit::{Log, Record, Shape, Spawn, Trail},
 };
 
 /// An audit log that is open, and what is said of it to sandboxes.
@@ -25,7 +24,7 @@ impl Books {
         let path =
             std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
         let audit = Audit { path, arguments: false, ..audit };
-        let trail = Trail::new(Some(&Arc::new(prepared::open(&audit)?)));
+        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)));
         Ok(Self { audit, trail })
     }
 }

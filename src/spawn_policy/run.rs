@@ -1,18 +1,19 @@
 //! From a checked spawn to its end: a policy is made of it, and the engine of every other command runs it. No wall is put up
 //! here.
 
-use std::{ffi::OsString, path::Path, sync::Arc};
+use std::{ffi::OsString, path::Path, time::Duration};
 
 use super::{
     checked::CheckedSpawn,
     credential::{CredentialResolver, Secret},
     error::SpawnError,
+    limits::Effective,
+    paths::Resolved,
     program,
 };
 use crate::{
-    Audit, Command, Error, Host, NetworkMode, Output, Policy, Profile, Toolchains,
+    Audit, Command, Error, Host, NetworkMode, Output, Policy, Profile, Sandbox, Toolchains,
     caller::Caller,
-    command::Source,
     compile::{self, OwnProgram},
     prepared::Prepared,
     start::Images,
@@ -47,18 +48,22 @@ async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError
 
 /// A command that only lacks its credentials.
 fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
-    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
-    let (host, caller) = (Host::detect_for(&policy), Caller::current());
-    let compiled = compile::compile_program(&policy, &host, &caller, own.as_ref())?;
-    let images = Images::new(compile::users(&policy, &host, &caller))?;
-    let program = own.map_or_else(|| spawn.program.clone(), |own| own.at);
-    let prepared = Arc::new(Prepared::new(compiled, images, None)?);
-    let mut command = Command::new(Source::Alone(prepared), program.as_os_str());
+    let sandbox = sandbox(spawn, audit, own.as_ref())?;
+    let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
     command.called(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
     for (name, value) in &spawn.environment {
         command.env(name, value);
     }
     Ok(command)
+}
+
+/// The sandbox that the spawn runs in.
+fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
+    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
+    let (host, caller) = (Host::detect_for(&policy), Caller::current());
+    let compiled = compile::compile_program(&policy, &host, &caller, own)?;
+    let images = Images::new(compile::spawn_options(&policy, &host, &caller))?;
+    Ok(Sandbox::of(Prepared::new(compiled, images, None)?))
 }
 
 /// What the spawn may see, use and reach. It has no workspace.
@@ -100,23 +105,12 @@ async fn resolve(
     Ok(secrets)
 }
 
-/// Starts a sandbox as every spawn has one, with a program that is not there: [`Error::NotFound`] is as far as one gets.
-pub(super) async fn start_nothing() -> Result<(), Error> {
-    let nothing = CheckedSpawn {
-        program: "/usr/.kennel/none".into(),
-        called: "none".into(),
-        hash: None,
-        arguments: Vec::new(),
-        operation: None,
-        environment: std::collections::BTreeMap::new(),
-        passed: Vec::new(),
-        credentials: Vec::new(),
-        stdin: None,
-        cwd: None,
-        reads: Vec::new(),
-        writes: Vec::new(),
-        hosts: Vec::new(),
-        limits: super::limits::Effective::ceiling(std::time::Duration::from_secs(10)),
-    };
-    prepare(&nothing, None, None)?.status().await.map(drop)
+/// Starts a sandbox as every spawn has one, and no program in it.
+///
+/// # Errors
+/// Those of [`Sandbox::try_start`].
+pub(super) async fn try_start() -> Result<(), Error> {
+    let nothing = Resolved { named: "none".into(), path: "/usr/.kennel/none".into() };
+    let nothing = CheckedSpawn::of(nothing, Effective::ceiling(Duration::from_secs(10)));
+    sandbox(&nothing, None, None)?.try_start().await
 }

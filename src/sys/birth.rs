@@ -20,12 +20,19 @@ use nix::{
     unistd::geteuid,
 };
 
-use self::child::be_born;
+use self::child::child_main;
 use super::received;
 
-/// Capabilities that the inside needs, in its own user namespace, until its last wall stands:
-/// CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN of capabilities(7).
-pub(crate) const INSIDE_CAPABILITIES: [u32; 4] = [8, 10, 12, 21];
+// Of linux/capability.h.
+const CAP_DAC_OVERRIDE: u32 = 1;
+const CAP_SETPCAP: u32 = 8;
+const CAP_NET_BIND_SERVICE: u32 = 10;
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// Capabilities that the inside needs, in its own user namespace, until its last wall stands.
+pub(crate) const INSIDE_CAPABILITIES: [u32; 4] =
+    [CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
 /// Whose user namespace the inside is born in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +45,26 @@ pub(crate) enum Users {
 
 /// What the inside is born with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birthright {
+pub(crate) struct SpawnOptions {
     pub(crate) users: Users,
     /// Whether it mounts an overlay, which takes one capability more.
     pub(crate) overlays: bool,
 }
 
+impl SpawnOptions {
+    /// For what mounts no overlay.
+    pub(crate) fn of(users: Users) -> Self {
+        Self { users, overlays: false }
+    }
+}
+
 /// The same and CAP_DAC_OVERRIDE: overlayfs keeps its work in a directory of mode 0, with the rights of whoever mounted
 /// it. Dropped as soon as it is mounted.
-const OVERLAY_CAPABILITIES: [u32; 5] = [1, 8, 10, 12, 21];
+const OVERLAY_CAPABILITIES: [u32; 5] =
+    [CAP_DAC_OVERRIDE, CAP_SETPCAP, CAP_NET_BIND_SERVICE, CAP_NET_ADMIN, CAP_SYS_ADMIN];
 
-/// What a reaper of root's needs: CAP_DAC_OVERRIDE.
-const REAPER_CAPABILITIES: [u32; 1] = [1];
+/// What a reaper of root's needs.
+const REAPER_CAPABILITIES: [u32; 1] = [CAP_DAC_OVERRIDE];
 
 /// `CLONE_INTO_CGROUP` of clone3(2), which is wider than the flags of clone(2).
 const INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -91,8 +106,8 @@ pub(crate) struct Born {
 
 /// Where a process is born.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cradle<'g> {
-    /// In a new pid namespace, as PID 1, and in a new user namespace unless its birthright says otherwise.
+pub(crate) enum Placement<'g> {
+    /// In a new pid namespace, as PID 1, and in a new user namespace unless its options say otherwise.
     Namespaces,
     /// There, and in this cgroup, if the kernel can do both at once.
     Group(BorrowedFd<'g>),
@@ -105,21 +120,21 @@ pub(crate) enum Cradle<'g> {
 ///
 /// The calling program is never copied: the child borrows its memory (CLONE_VM) while the calling thread sleeps
 /// (CLONE_VFORK), so the cost does not depend on the program's size.
-pub(crate) fn give_birth(
+pub(crate) fn spawn_inside(
     image: BorrowedFd<'_>,
     control: BorrowedFd<'_>,
-    birthright: Birthright,
-    cradle: Cradle<'_>,
+    options: SpawnOptions,
+    placement: Placement<'_>,
 ) -> Result<Born, BirthError> {
     let mut stack = Box::new([MaybeUninit::<u8>::uninit(); STACK]);
-    let is_beside = matches!(cradle, Cradle::Beside);
-    let capabilities: &[u32] = match birthright {
+    let is_beside = matches!(placement, Placement::Beside);
+    let capabilities: &[u32] = match options {
         _ if is_beside && geteuid().is_root() => &REAPER_CAPABILITIES,
         _ if is_beside => &[],
-        Birthright { overlays: true, .. } => &OVERLAY_CAPABILITIES,
-        Birthright { overlays: false, .. } => &INSIDE_CAPABILITIES,
+        SpawnOptions { overlays: true, .. } => &OVERLAY_CAPABILITIES,
+        SpawnOptions { overlays: false, .. } => &INSIDE_CAPABILITIES,
     };
-    let is_callers = is_beside || birthright.users == Users::Callers;
+    let is_callers = is_beside || options.users == Users::Callers;
     let (image, control) = (image.as_raw_fd(), control.as_raw_fd());
     let mut birth = Birth { image, control, capabilities, is_callers, kept: false, errno: 0 };
     let mut pidfd: c_int = -1;
@@ -127,14 +142,14 @@ pub(crate) fn give_birth(
     let before = SigSet::all()
         .thread_swap_mask(SigmaskHow::SIG_SETMASK)
         .map_err(|errno| BirthError::Clone(errno.into()))?;
-    let users = if birthright.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
+    let users = if options.users == Users::Own { libc::CLONE_NEWUSER } else { 0 };
     let of_its_own = users | libc::CLONE_NEWPID;
-    let born = match cradle {
-        Cradle::Beside => clone_vfork(0, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true)),
-        Cradle::Namespaces => {
+    let born = match placement {
+        Placement::Beside => clone_vfork(0, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true)),
+        Placement::Namespaces => {
             clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, true))
         }
-        Cradle::Group(group) => match clone_into(group, of_its_own, &mut stack, &mut birth, &mut pidfd) {
+        Placement::Group(group) => match clone_into(group, of_its_own, &mut stack, &mut birth, &mut pidfd) {
             // An older kernel, or a seccomp filter around all of this.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
                 clone_vfork(of_its_own, &mut stack, &mut birth, &mut pidfd).map(|pid| (pid, false))
@@ -148,7 +163,7 @@ pub(crate) fn give_birth(
     // SAFETY: with CLONE_PIDFD a successful clone stored a new descriptor there, owned by nobody else.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if birth.errno != 0 {
-        bury(&pidfd);
+        reap_blocking(&pidfd);
         let why = if birth.kept { BirthError::Exec } else { BirthError::Keep };
         return Err(why(io::Error::from_raw_os_error(birth.errno)));
     }
@@ -164,8 +179,9 @@ fn clone_vfork(
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD | namespaces;
     let top: *mut c_void = stack.as_mut_ptr_range().end.cast();
     // SAFETY: stack, birth and pidfd outlive the child's use of them, because CLONE_VFORK keeps this thread
-    // asleep until the child has executed or ended; `be_born` never returns into Rust code of the parent.
-    let pid = unsafe { libc::clone(be_born, top, flags, ptr::from_mut(birth).cast(), ptr::from_mut(pidfd)) };
+    // asleep until the child has executed or ended; `child_main` never returns into Rust code of the parent.
+    let pid =
+        unsafe { libc::clone(child_main, top, flags, ptr::from_mut(birth).cast(), ptr::from_mut(pidfd)) };
     if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) }
 }
 
@@ -191,7 +207,7 @@ fn clone_into(
     let answer: i64;
     // SAFETY: the record is live and of its true size; what it refers to outlives the child's use, as in
     // `clone_vfork`. The child has all registers but rax, rcx and r11, and a stack of its own from which nothing
-    // returns: it calls `be_born` and ends. In the parent the instructions after the call change nothing.
+    // returns: it calls `child_main` and ends. In the parent the instructions after the call change nothing.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -209,7 +225,7 @@ fn clone_into(
             inlateout("rax") libc::SYS_clone3 => answer,
             in("rdi") &raw const wanted,
             in("rsi") size_of::<libc::clone_args>(),
-            in("r12") be_born as extern "C" fn(*mut c_void) -> c_int,
+            in("r12") child_main as extern "C" fn(*mut c_void) -> c_int,
             in("r13") ptr::from_mut(birth),
             lateout("rcx") _,
             lateout("r11") _,
@@ -239,7 +255,7 @@ pub(crate) fn try_namespaces(namespaces: c_int) -> io::Result<()> {
     if pid < 0 {
         return Err(error);
     }
-    bury(&received(pidfd));
+    reap_blocking(&received(pidfd));
     Ok(())
 }
 
@@ -249,7 +265,7 @@ extern "C" fn end_at_once(_: *mut c_void) -> c_int {
 }
 
 /// waitid(P_PIDFD) for a child that is about to end: memory that was borrowed is given back a moment before that.
-fn bury(pidfd: &OwnedFd) {
+fn reap_blocking(pidfd: &OwnedFd) {
     // ECHILD: as in `reap`.
     while waitid(Id::PIDFd(pidfd.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::__WALL) == Err(Errno::EINTR) {}
 }

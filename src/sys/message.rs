@@ -20,6 +20,14 @@ const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
 
 /// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    match receive_once(socket, buffer) {
+        // The other end went away with something unread. That is told once, and before what it said last.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive_once(socket, buffer),
+        received => received,
+    }
+}
+
+fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
     let mut control = [0u64; CONTROL];
     let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: all-zero bytes are a valid value of this plain record.

@@ -16,7 +16,7 @@ use nix::{
 };
 
 use super::{Allowance, Expected, Held, Watch, remove};
-use crate::{files::random, harmless::harmless};
+use crate::{harmless::harmless, sys};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -140,21 +140,21 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn long_name(&self, number: u32) -> Aside {
+    fn long_name(&self, number: u32) -> nix::Result<Aside> {
         let mut name = self.name.clone();
         name.push(".refused-by-kennel.");
         match number {
             0 => name.push("0"),
             // Who took the first takes the second too.
-            _ => name.push(format!("{:016x}", random())),
+            _ => name.push(format!("{:016x}", sys::random()?)),
         }
         let how = "it was renamed to end in .refused-by-kennel, because it could not be removed".to_owned();
-        Aside { name, how }
+        Ok(Aside { name, how })
     }
 
-    fn move_to(&self, name: impl Fn(u32) -> Aside) -> nix::Result<Aside> {
+    fn move_to(&self, name: impl Fn(u32) -> nix::Result<Aside>) -> nix::Result<Aside> {
         for number in 0..MOST_NAMES {
-            let aside = name(number);
+            let aside = name(number)?;
             match self.rename(&aside.name) {
                 Err(Errno::EEXIST) => {}
                 moved => return moved.map(|()| aside),
@@ -213,7 +213,7 @@ struct Aside {
 }
 
 /// As long as a name of five bytes is to most file systems, so that it fits where such a one was.
-fn short_name() -> Aside {
-    let name = format!(".k{:06x}", random() & 0xff_ffff);
-    Aside { how: format!("it was renamed to {name}, because it could not be removed"), name: name.into() }
+fn short_name() -> nix::Result<Aside> {
+    let name = format!(".k{:06x}", sys::random()? & 0xff_ffff);
+    Ok(Aside { how: format!("it was renamed to {name}, because it could not be removed"), name: name.into() })
 }

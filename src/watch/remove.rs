@@ -140,7 +140,7 @@ pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr, check: Check<'_>) -> io::
     let mut left = vec![name.to_owned()];
     while let Some(name) = left.pop() {
         let too_deep = &mut |parent: BorrowedFd<'_>, name: &OsStr| {
-            let up = temporary_name();
+            let up = temporary_name()?;
             // To move a directory elsewhere takes the right to write in it.
             take_rights(step(parent, name, OFlag::O_PATH)?.as_fd())?;
             renameat2(parent, name, base, up.as_os_str(), RenameFlags::RENAME_NOREPLACE)?;

@@ -78,7 +78,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let mut state = steps::State::default();
     let mut buffer = [0; LONGEST_ROLE];
     let (role, directory) = channel.receive_role(&mut buffer).map_err(Fault::init)?;
-    let (Role::Alone { namespaces }
+    let (Role::OneShot { namespaces }
     | Role::Zygote { namespaces }
     | Role::Bridge { namespaces }
     | Role::Reaper { namespaces, .. }) = role;
@@ -90,7 +90,7 @@ fn confine(channel: &Channel) -> Result<(), Fault> {
     let plan = Plan::take(&mut Cursor::new(bytes)).ok_or(Fault::init(Errno(EPROTO)))?;
     steps::carry_out(plan.setup, section::SETUP, &mut state, channel)?;
     match role {
-        Role::Alone { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
+        Role::OneShot { .. } => worker::serve(channel, &plan, narrow, (state, file_mask)),
         Role::Zygote { .. } => zygote::serve(channel, &plan, (begun, file_mask)),
         Role::Bridge { .. } => bridge::serve(channel, &plan, state, begun),
         Role::Reaper { .. } => Ok(()),

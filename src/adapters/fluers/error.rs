@@ -14,7 +14,7 @@ pub(super) enum FluersError {
     Kennel(#[from] Error),
     #[error("{}", told(reason.clone(), remedy.as_deref()))]
     Policy { reason: String, remedy: Option<String> },
-    #[error("no directory for sockets: {0}")]
+    #[error("no directory for sockets: {}", crate::failure::words(.0))]
     Place(#[from] std::io::Error),
     #[error("the command is empty")]
     NoCommand,

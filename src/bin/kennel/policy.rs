@@ -9,9 +9,6 @@ use crate::{
     report, run,
 };
 
-/// Where no program is in a sandbox.
-const NO_PROGRAM: &str = "/.kennel/nothing";
-
 /// Runs `kennel policy`.
 pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     match action {
@@ -35,24 +32,21 @@ pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts a sandbox with all its walls, for a command that is not there: no look at a host says as much.
+/// Starts a sandbox of it.
 ///
 /// # Errors
-/// Whatever kept it from coming as far as that.
+/// Those of [`Sandbox::try_start`].
 fn try_out(mut policy: Policy) -> Result<(), Error> {
-    // What is asked here is no command that somebody has to account for, and takes nobody's directory.
+    // What is asked here is no command that somebody has to account for or wait for, and takes nobody's directory.
     policy.audit = None;
+    policy.limits.timeout = None;
     policy.overlay = policy.overlay.filter(|overlay| overlay.upper.is_none());
-    let tried = run::runtime(run::IDLE)?.block_on(async {
+    run::runtime(run::IDLE)?.block_on(async {
         let sandbox = Sandbox::new(&policy)?;
-        let tried = sandbox.command(NO_PROGRAM).status().await;
+        let tried = sandbox.try_start().await;
         sandbox.shutdown().await;
         tried
-    });
-    match tried {
-        Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    })
 }
 
 /// The policy that a file, if any, and the flags make together.

@@ -1,14 +1,14 @@
 //! `kennel run`: one command with the caller's own descriptors, signals passed on, its status for ours.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Report, Sandbox, Session, Terminal};
+use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, Terminal};
 use nix::sys::{
     resource::{Resource, getrlimit},
     signal::{Signal, raise},
@@ -49,7 +49,7 @@ pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
 }
 
-fn report_of(result: &Result<(Outcome, Result<Settled, Error>), Error>) -> Report {
+fn report_of(result: &Ran) -> Report {
     match result {
         Ok((outcome, Ok(settled))) => settled.told(Report::of_outcome(outcome)),
         Ok((outcome, Err(error))) => {
@@ -62,66 +62,70 @@ fn report_of(result: &Result<(Outcome, Result<Settled, Error>), Error>) -> Repor
     }
 }
 
-/// Runs the command; how it ended, and what became of its changes.
-fn confine(run: &Run) -> Result<(Outcome, Result<Settled, Error>), Error> {
+/// What the command runs in.
+enum Ground {
+    /// A sandbox, which has begun: nothing waits for the runtime where there is no overlay.
+    Once(Sandbox),
+    /// A session, and what is to become of its changes.
+    Overlay(Choice),
+}
+
+/// How a command ended, and what became of its changes.
+type Ran = Result<(Outcome, Result<Settled, Error>), Error>;
+
+/// Runs the command.
+fn confine(run: &Run) -> Ran {
     let policy = policy::from_flags(&run.policy)?;
     let choice = Choice::of(run, &policy)?;
+    let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
+    let ground = match choice {
+        Some(choice) => Ground::Overlay(choice),
+        None => Ground::Once(Sandbox::eager(&policy)?),
+    };
+    let runtime = runtime(FOR_GOOD)?;
+    let settled = runtime.block_on(async {
+        match &ground {
+            Ground::Once(sandbox) => {
+                let ended = until_outcome(run, &policy, sandbox.command(program)).await;
+                // Who looks when we are gone shall find no cgroup.
+                sandbox.shutdown().await;
+                Ok((ended?, Ok(Settled::default())))
+            }
+            Ground::Overlay(choice) => in_session(run, &policy, *choice, program).await,
+        }
+    });
+    // A thread that waits for input nobody types may not hold up the exit. What is left of init is waited for, because in a
+    // container it could be nobody's to take away; there is enough to do until it is gone.
+    drop((ground, policy));
+    runtime.shutdown_background();
+    settled
+}
+
+/// Runs the command in a session, and settles its changes.
+async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Ran {
+    have_a_thread().await?;
+    let session = Session::builder(policy).ready_workers(1).prepare().await?;
+    let ended = until_outcome(run, policy, session.command(program)).await;
+    let settled = match &ended {
+        Ok(outcome) => choice.settle(&session, outcome).await,
+        Err(_) => Ok(Settled::default()),
+    };
+    session.shutdown().await;
+    Ok((ended?, settled))
+}
+
+/// Runs the command to its end.
+async fn until_outcome(run: &Run, policy: &Policy, mut command: Command) -> Result<Outcome, Error> {
+    command.args(run.command.iter().skip(1));
+    if run.tty {
+        return on_terminal(&mut command).await;
+    }
     let counted = Counted {
         capped: policy.limits.output.is_some(),
         reported: run.json.is_some(),
         explained: policy.explain,
     };
-    let (program, arguments) = run.command.split_first().ok_or(Error::NotFound { program: String::new() })?;
-    // Nothing waits for the runtime where there is no overlay.
-    let sandbox = if choice.is_none() { Some(Sandbox::eager(&policy)?) } else { None };
-    let runtime = runtime(FOR_GOOD)?;
-    let outcome = runtime.block_on(async {
-        let session = match choice {
-            Some(_) => {
-                have_a_thread().await?;
-                Some(Session::builder(&policy).ready_workers(1).prepare().await?)
-            }
-            None => None,
-        };
-        let command = match (&session, &sandbox) {
-            (Some(session), _) => session.command(program),
-            (None, Some(sandbox)) => sandbox.command(program),
-            (None, None) => return Err(Error::Lost),
-        };
-        let ended = until_settled(run, (command, arguments), counted, session.as_ref().zip(choice)).await;
-        // Who looks when we are gone shall find no cgroup.
-        match (&session, &sandbox) {
-            (Some(session), _) => session.shutdown().await,
-            (None, Some(sandbox)) => sandbox.shutdown().await,
-            (None, None) => {}
-        }
-        ended
-    });
-    // A thread that waits for input nobody types may not hold up the exit. What is left of init is waited for, because in a
-    // container it could be nobody's to take away; there is enough to do until it is gone.
-    drop((sandbox, policy));
-    runtime.shutdown_background();
-    outcome
-}
-
-/// Runs the command, and settles its changes where it has some of its own.
-async fn until_settled(
-    run: &Run,
-    (mut command, arguments): (Command, &[OsString]),
-    counted: Counted,
-    changes: Option<(&Session, Choice)>,
-) -> Result<(Outcome, Result<Settled, Error>), Error> {
-    command.args(arguments);
-    let outcome = if run.tty {
-        on_terminal(&mut command).await?
-    } else {
-        on_descriptors(counted, &mut command).await?
-    };
-    let settled = match changes {
-        Some((session, choice)) => choice.settle(session, &outcome).await,
-        None => Ok(Settled::default()),
-    };
-    Ok((outcome, settled))
+    on_descriptors(counted, &mut command).await
 }
 
 /// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.

@@ -12,8 +12,9 @@ async fn socket_that_is_another_by_now_is_refused() {
     let plan = plan(&path);
     fs::rename(&path, dir.path().join("old")).expect("renamed");
     let _second = proxy_at(&path, 1);
-    let bridge = Bridge::start(&Images::new(crate::sys::Users::Own).expect("an image"), &Arc::new(plan))
-        .expect("a bridge");
+    let bridge =
+        Bridge::start(&Images::new(SpawnOptions::of(Users::Own)).expect("an image"), &Arc::new(plan))
+            .expect("a bridge");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let error = soon(bridge.serve(listener.into(), &mut Enforcement::default())).await.expect_err("refused");
     let Error::Step { step, source, .. } = error else { panic!("{error:?}") };

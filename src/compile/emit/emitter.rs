@@ -20,7 +20,7 @@ use super::{
     COVER_SIZE, DEVPTS_FLAGS, NULL, OnHost, PROC_FLAGS, TMPFS_FLAGS, absolute, attributes, is_filled,
     relative,
 };
-use crate::{Error, host::remedy::of_path, policy::Protection};
+use crate::{Error, failure, host::remedy::of_path, policy::Protection};
 
 /// The steps so far.
 pub(super) struct Emitter<'e> {
@@ -93,7 +93,8 @@ impl Emitter<'_> {
             }
             Some((Err(error), _)) if !is_missing(&error) => {
                 const OTHER: &str = "choose another target";
-                let reason = format!("its place in the granted directory cannot be looked at: {error}");
+                let words = failure::words(&error);
+                let reason = format!("its place in the granted directory cannot be looked at: {words}");
                 let remedy =
                     of_path(&error, "run as a user who may reach it, or choose another target", OTHER);
                 Err(refuse(target, place, &reason, remedy))

@@ -26,14 +26,13 @@ impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
         let begun = compile::begin(policy, &host, &caller, shape)?;
-        let images =
-            Images::new(compile::users(policy, &host, &caller))?.overlaying(policy.overlay.is_some());
+        let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::zygote).transpose()?;
         let zygote = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        let upper = compiled.merged.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
+        let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images, None)?;
@@ -106,7 +105,7 @@ impl Live {
 
     /// Takes down where the changes of the workspace are, if they are kept apart from it.
     async fn keep_changes(&mut self, upper: Option<OwnedFd>, claim: Option<Claim>) -> Result<(), Error> {
-        if let (Some(merged), Some(upper)) = (&self.prepared.compiled.merged, upper) {
+        if let (Some(merged), Some(upper)) = (&self.prepared.compiled.overlay, upper) {
             self.ledger = Mutex::new(Some(Arc::new(Ledger::open(merged, upper, claim).await?)));
         }
         Ok(())

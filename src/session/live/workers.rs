@@ -40,7 +40,7 @@ impl Live {
             };
             match worker.hear(&self.prepared, &self.counts, fail_fast).await {
                 Ok(()) if fail_fast && !worker.is_ready() => {
-                    self.lock().push_front(worker);
+                    self.waiting().push_front(worker);
                     return Err(Error::Busy);
                 }
                 Ok(()) => return Ok(worker.taken(entered.hold)),
@@ -60,7 +60,7 @@ impl Live {
 
     /// The oldest worker that waits, of those that are not out of date.
     fn take_waiting(&self, generation: u64) -> Option<Worker> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting();
         waiting.retain(|worker| worker.generation() >= generation);
         waiting.pop_front()
     }
@@ -99,9 +99,9 @@ impl Live {
     /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
     pub(crate) fn refill(&self) {
         let depth = self.depth.now();
-        while self.lock().len() < depth {
+        while self.waiting().len() < depth {
             match self.try_order(None) {
-                Ok(worker) => self.lock().push_back(worker),
+                Ok(worker) => self.waiting().push_back(worker),
                 Err(error) => {
                     tracing::warn!(parent: &self.span, %error, "no worker could be ordered");
                     return;

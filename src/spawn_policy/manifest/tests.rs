@@ -69,8 +69,8 @@ fn every_mistake_has_its_place() {
             "manifest:2:28: unknown field `sha`",
         ),
         ("[capabilities.spawn]\nprograms = ['/a']", "manifest:2:13: "),
-        ("[capabilities.spawn]\nenv_passthrough = ['A=B']", "manifest:2:19: \"A=B\" is not a name"),
-        ("[capabilities.spawn]\ncredential_env_keys = ['']", "manifest:2:23: \"\" is not a name"),
+        ("[capabilities.spawn]\nenv_passthrough = ['A=B']", "manifest:2:19: `A=B` is not a name"),
+        ("[capabilities.spawn]\ncredential_env_keys = ['']", "manifest:2:23: `` is not a name"),
         (
             "[capabilities.spawn]\nprograms = [{ path = 'gh' }]",
             "capabilities.spawn.programs `gh`: must be absolute",

@@ -9,7 +9,7 @@ use std::{
 use super::Birth;
 
 /// Where it begins, with a live [`Birth`].
-pub(super) extern "C" fn be_born(argument: *mut c_void) -> c_int {
+pub(super) extern "C" fn child_main(argument: *mut c_void) -> c_int {
     // SAFETY: `clone_vfork` passed its live `Birth`, and nobody else touches it while the parent sleeps.
     let birth = unsafe { &mut *argument.cast::<Birth<'_>>() };
     let rootless = if birth.is_callers { without_root() } else { Ok(()) };

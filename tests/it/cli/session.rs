@@ -119,7 +119,7 @@ fn start_that_fails_says_why_and_leaves_nothing() {
         stderr(&output)
     };
     assert!(start(&["--name", "s", "--ro", "/absent"]).contains("/absent"));
-    assert!(start(&["--name", "../x"]).contains("session name \"../x\""));
+    assert!(start(&["--name", "../x"]).contains("session name `../x`"));
     assert!(start(&["--name", ""]).contains("is empty"));
     assert!(start(&[]).contains("--name"));
     let _session = Background { workspace: dir, runtime };

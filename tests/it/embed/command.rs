@@ -126,14 +126,14 @@ async fn nul_bytes_are_refused_and_values_not_repeated() {
     };
     nul(sandbox.command("a\0b").output().await, "program");
     nul(sandbox.command("true").arg("a\0b").output().await, "argument");
-    nul(sandbox.command("true").env("A", "hidden\0").output().await, "environment variable \"A\"");
+    nul(sandbox.command("true").env("A", "hidden\0").output().await, "environment variable `A`");
     nul(sandbox.command("true").current_dir("a\0b").output().await, "working directory");
     for name in ["", "A=B"] {
         let error = sandbox.command("true").env(name, "hidden").output().await.unwrap_err();
         assert!(error.chain().contains("is not a name") && !error.chain().contains("hidden"), "{error:?}");
     }
     let error = sandbox.command("").output().await.unwrap_err();
-    assert_eq!(error.chain(), "program \"\": is empty");
+    assert_eq!(error.chain(), "program ``: is empty");
 }
 
 #[tokio::test]

@@ -35,11 +35,32 @@ fn working_directory_that_is_refused_is_named() {
 }
 
 #[test]
+fn no_line_has_the_number_of_an_errno() {
+    let (dir, file) = (workspace(), tempfile::NamedTempFile::new().unwrap());
+    let file = file.path().to_str().unwrap();
+    for (flags, command) in [
+        (&["--cwd", "/absent/place"][..], "true"),
+        (&["--cwd", file, "--ro", file], "true"),
+        (&["--ro", "/absent"], "true"),
+        (&["--policy", "/absent"], "true"),
+        (&["--workspace", file], "true"),
+        (&["--audit", "/absent/log"], "true"),
+        (&["--overlay=/absent/place"], "true"),
+        (&["--upstream", "/absent"], "true"),
+        (&["--ro", file], file),
+        (&["--ro", "/proc/self/mem:/m"], "/m"),
+    ] {
+        let said = stderr(&run(dir.path(), flags, &[command]));
+        assert!(!said.is_empty() && !said.contains("(os error"), "{flags:?} {command}: {said}");
+    }
+}
+
+#[test]
 fn empty_program_is_refused() {
     let dir = workspace();
     let output = run(dir.path(), &[], &[""]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
-    assert!(stderr(&output).starts_with("kennel: program \"\": is empty"), "{output:?}");
+    assert!(stderr(&output).starts_with("kennel: program ``: is empty"), "{output:?}");
 }
 
 #[test]

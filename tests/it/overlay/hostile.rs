@@ -105,11 +105,7 @@ async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
     shell(&session, "echo y > y").await;
     let refused = refusals(&session).await;
     assert_eq!(refused.len(), 1);
-    assert!(
-        refused[0].ends_with("File name too long (os error 36)"),
-        "{}",
-        &refused[0][refused[0].len() - 60..]
-    );
+    assert!(refused[0].ends_with("File name too long"), "{}", &refused[0][refused[0].len() - 60..]);
     assert!(dir.path().join("y").exists() && dir.path().join("top/d/d/d").exists());
     std::process::Command::new("rm").arg("-rf").arg(dir.path().join("top")).status().unwrap();
 }
@@ -306,7 +302,7 @@ async fn attributes_do_not_fill_the_memory_of_whoever_lists_them() {
         let said = String::from_utf8_lossy(&out.stderr);
         return assert!(said.contains("No space left") || said.contains("Argument list too long"), "{said}");
     }
-    let why = "Argument list too long (os error 7)";
+    let why = "Argument list too long";
     assert_eq!(changes(&session).await, ["M d/", "M f", "A g"]);
     assert_eq!(refusals(&session).await, [format!("M d/: {why}"), format!("M f: {why}")]);
 }

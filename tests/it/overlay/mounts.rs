@@ -16,8 +16,8 @@ use std::{
 use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
 use crate::support::{TempDir, has, is_alone, require};
 
-const BUSY: &str = "Device or resource busy (os error 16)";
-const OTHER_MOUNT: &str = "Invalid cross-device link (os error 18)";
+const BUSY: &str = "Device or resource busy";
+const OTHER_MOUNT: &str = "Invalid cross-device link";
 
 /// Becomes a process that may mount, and has mounts of its own.
 const APART: &str = r#"exec 7<"$1"; shift; set -- /proc/self/fd/7 "$@"

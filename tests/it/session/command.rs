@@ -144,13 +144,12 @@ async fn directories_that_cannot_be_entered_are_named_and_the_session_goes_on() 
     let outside = workspace();
     let session = session(dir.path()).await;
     let file = dir.path().join("file");
-    for (path, errno) in
-        [(outside.path(), libc::ENOENT), ("/absent".as_ref(), libc::ENOENT), (&file, libc::ENOTDIR)]
+    const ABSENT: &str = "No such file or directory";
+    for (path, cause) in [(outside.path(), ABSENT), ("/absent".as_ref(), ABSENT), (&file, "Not a directory")]
     {
         let error = in_time(session.command("true").current_dir(path).output()).await.unwrap_err();
         let Error::Command { what, value, reason } = &error else { panic!("{error:?}") };
         assert_eq!((*what, &**value), ("working directory", path.to_str().unwrap()));
-        let cause = std::io::Error::from_raw_os_error(errno);
         assert_eq!(reason, &format!("cannot be entered in the sandbox: {cause}"));
         goes_on(&session).await;
     }
@@ -172,7 +171,7 @@ async fn nul_bytes_are_refused_before_a_worker_is_used() {
         assert!(!chain.contains("hidden"), "{chain}");
     }
     let error = in_time(session.command("").output()).await.unwrap_err();
-    assert_eq!(error.chain(), "program \"\": is empty");
+    assert_eq!(error.chain(), "program ``: is empty");
     assert_eq!(session.stats().served, 0);
     goes_on(&session).await;
 }
