@@ -1,17 +1,21 @@
 //! What was typed. Only shapes and help texts; no meaning.
 
 mod policy;
+mod session;
 
 use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
 
 use clap::{
-    Arg, Args, Parser, Subcommand,
+    Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
 use clap_complete::Shell;
-use kennel::{Profile, Span};
+use kennel::Profile;
 
-pub(crate) use self::policy::PolicyFlags;
+pub(crate) use self::{
+    policy::PolicyFlags,
+    session::{Exec, SessionAction, Start},
+};
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -27,13 +31,13 @@ pub(crate) enum Verb {
     #[command(after_help = RUN_HELP)]
     Run(Run),
     /// Prepare a sandbox once, for many commands: start, list, stop.
-    #[command(after_help = SESSION_HELP)]
+    #[command(after_help = session::HELP)]
     Session {
         #[command(subcommand)]
         action: SessionAction,
     },
     /// Run a command in a session that was started before.
-    #[command(after_help = EXEC_HELP)]
+    #[command(after_help = session::EXEC_HELP)]
     Exec(Exec),
     /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
     #[command(after_help = OP_HELP)]
@@ -88,37 +92,6 @@ Exit status: the command's own; 128+N when signal N ended it; 124 on timeout;
 or could not pass on its output;
 126 when the command cannot be executed; 127 when it is not found.";
 
-const SESSION_HELP: &str = "\
-Examples:
-  kennel session start --name a1        the current directory writable, no network
-  kennel exec a1 -- make test           as often as you like
-  kennel session list
-  kennel session stop a1
-
-`start` takes the flags of `kennel run`, except --tty, --json and those of an overlay.
-Stopping a session that does not exist is not an error.";
-
-const START_HELP: &str = "\
-Examples:
-  kennel session start --name a1
-  kennel session start --name a2 --workspace ~/repo --ro /srv/models --tmp session
-
-The socket lies in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and beside it `kennel-exec`, a small client:
-`kennel-exec SOCKET CMD` runs a command in its own directory and environment. `kennel exec` needs the name only.
-
-Exit status: 0 when the session takes commands; 125 when it could not be prepared or the name is taken.";
-
-const EXEC_HELP: &str = "\
-Examples:
-  kennel exec a1 -- make test
-  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
-  kennel exec a1 --tty -- bash
-
-The command starts in the session's directory, wherever you are, with the session's environment.
-It has at most the access that the session was started with.
-
-Exit status: as with `kennel run`; 125 also if there is no session of that name.";
-
 const OP_HELP: &str = "\
 Examples:
   GH_TOKEN=… kennel op gh.toml issue_create --arg title='It works'
@@ -154,77 +127,6 @@ pub(crate) struct Op {
     /// Say nothing on stderr about degraded protections and denials.
     #[arg(short, long)]
     pub(crate) quiet: bool,
-}
-
-/// A flag that is refused with its reason, and so not offered.
-fn hidden(flag: Arg) -> Arg {
-    flag.hide(true)
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum SessionAction {
-    /// Prepare a session in the background; print the path of its socket when it takes commands.
-    #[command(
-        after_help = START_HELP,
-        mut_arg("overlay", hidden),
-        mut_arg("overlay_upper", hidden),
-        mut_arg("overlay_size", hidden)
-    )]
-    Start(Start),
-    /// What `start` starts.
-    #[command(hide = true)]
-    Host(Start),
-    /// List your running sessions.
-    List {
-        /// Print JSON instead of a table.
-        #[arg(long)]
-        json: bool,
-    },
-    /// End a session and everything in it, and wait until it is gone.
-    Stop {
-        /// Its name.
-        name: String,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Start {
-    /// Name of the session: letters, digits, `_`, `.`, `-`, the first a letter or digit; 64 at most.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) name: String,
-    /// Stay in the foreground; the session ends with this process.
-    #[arg(long)]
-    pub(crate) foreground: bool,
-    #[command(flatten)]
-    pub(crate) policy: PolicyFlags,
-    /// Say nothing on stderr about degraded protections.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Exec {
-    /// Name of the session.
-    #[arg(value_name = "NAME")]
-    pub(crate) name: String,
-    /// Start in DIR (relative to your directory) instead of the session's directory.
-    #[arg(long, value_name = "DIR")]
-    pub(crate) cwd: Option<PathBuf>,
-    /// Set variable K to V.
-    #[arg(long, value_name = "K=V", value_parser = assignment)]
-    pub(crate) setenv: Vec<(String, String)>,
-    /// Kill the command after TIME (exit status 124); at most the session's own timeout.
-    #[arg(long, value_name = "TIME")]
-    pub(crate) timeout: Option<Span>,
-    /// Run on its own terminal, with job control. Needs a terminal.
-    #[arg(long)]
-    pub(crate) tty: bool,
-    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-    /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
 const VERIFY_HELP: &str = "\
