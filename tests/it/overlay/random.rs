@@ -19,7 +19,7 @@ use crate::support::{has, require};
 
 /// A script that makes one change, or fails and makes none. `mv` of a directory is a copy in an overlay, which leaves what
 /// it may not remove: it moves no directory that it could not empty. What `cp` makes of a directory that is copied into
-/// itself depends on the order of its names.
+/// itself, or of links in the place of files, depends on the order of names, which an overlay has of its own.
 fn operation() -> impl Strategy<Value = String> {
     let path = || "[abc](/[abc]){0,2}";
     let attribute = |(path, value): (String, u8)| {
@@ -33,7 +33,7 @@ fn operation() -> impl Strategy<Value = String> {
         2 => (path(), path()).prop_map(|(from, to)| {
             format!("[ -z \"$(find {from} -type d ! -perm -u=rwx)\" ] && mv -T {from} {to}")
         }),
-        1 => (path(), path()).prop_map(|(from, to)| format!("case {to}/ in {from}/*) ;; *) cp -rT {from} {to};; esac")),
+        1 => (path(), path()).prop_map(|(from, to)| format!("case {to}/ in {from}/*) ;; *) cp -rT --remove-destination {from} {to};; esac")),
         1 => (path(), path()).prop_map(|(to, at)| format!("ln -sfn {to} {at}")),
         1 => (path(), prop::sample::select(vec!["700", "755", "500"]))
             .prop_map(|(path, mode)| format!("[ ! -L {path} ] && chmod {mode} {path}")),
