@@ -22,7 +22,7 @@ mod terminal;
 mod typed;
 mod window;
 
-use std::{ffi::OsString, io::ErrorKind::BrokenPipe, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode};
 
 use clap::error::ErrorKind;
 
@@ -37,22 +37,25 @@ fn main() -> ExitCode {
     // Whoever may write no file gets an error that says so, not a death without a word. Commands begin with none blocked.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let arguments = match typed::parse(&typed) {
-        Ok(arguments) => arguments,
+    let done = match typed::parse(&typed) {
+        Ok(arguments) => answer(arguments.verb),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            report::answered(error.print()).map(|()| ExitCode::SUCCESS)
+        }
         Err(error) => {
-            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return match error.print() {
-                Err(source) if asked && source.kind() != BrokenPipe => {
-                    report::error(&Error::Io { what: "write to stdout", source });
-                    FAILED.into()
-                }
-                _ if asked => ExitCode::SUCCESS,
-                // Nothing can be said where nothing can be written.
-                _ => FAILED.into(),
-            };
+            // Nothing can be said where nothing can be written.
+            let _ = error.print();
+            Ok(FAILED.into())
         }
     };
-    let done = match arguments.verb {
+    done.unwrap_or_else(|error| {
+        report::error(&error);
+        error.exit_code().into()
+    })
+}
+
+fn answer(verb: Verb) -> Result<ExitCode, Error> {
+    match verb {
         Verb::Run(run) => run::run(&run),
         Verb::Session { action } => session::session(&action),
         Verb::Exec(exec) => exec::exec(&exec),
@@ -62,9 +65,5 @@ fn main() -> ExitCode {
         Verb::Audit { action } => audit::audit(&action),
         Verb::Completions { shell } => manual::completions(shell),
         Verb::Man { command } => manual::page(&command),
-    };
-    done.unwrap_or_else(|error| {
-        report::error(&error);
-        error.exit_code().into()
-    })
+    }
 }

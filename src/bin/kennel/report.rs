@@ -54,7 +54,15 @@ pub(crate) fn pass(lines: &[u8]) {
 /// # Errors
 /// It cannot be written.
 pub(crate) fn answer(text: &[u8]) -> Result<(), Error> {
-    match write_all(io::stdout(), text) {
+    answered(write_all(io::stdout(), text))
+}
+
+/// The same of an answer that was written already.
+///
+/// # Errors
+/// It could not be written.
+pub(crate) fn answered(written: io::Result<()>) -> Result<(), Error> {
+    match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(Error::Io { what: "write to stdout", source: error })
         }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-use kennel::{Client, Error, ListenError};
+use kennel::{Client, Error, ListenError, Stats};
 use serde::Serialize;
 
 use crate::{
@@ -79,8 +79,8 @@ fn drained(stream: Option<impl Read>) -> Vec<u8> {
 struct Line {
     name: String,
     pid: i32,
-    ready: Option<usize>,
-    running: Option<usize>,
+    ready: Option<u64>,
+    running: Option<u64>,
     served: Option<u64>,
     socket: String,
 }
@@ -88,9 +88,9 @@ struct Line {
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, pid, ready, running, served, socket } = self;
-        let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-        let [ready, running] = [ready, running].map(|count| number(count.map(|count| count as u64)));
-        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {:>8}  {socket}", number(*served))
+        let number = |count: &Option<u64>| count.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let [ready, running, served] = [ready, running, served].map(number);
+        write!(f, "{name:<20} {pid:>8} {ready:>6} {running:>8} {served:>8}  {socket}")
     }
 }
 
@@ -125,10 +125,15 @@ fn line(name: &str) -> Result<Line, Error> {
         // It is there: who wants to end it needs its number.
         stats => stats.inspect_err(report::error).ok(),
     };
-    let (ready, running) =
-        (stats.as_ref().map(|stats| stats.ready), stats.as_ref().map(|stats| stats.running));
-    let served = stats.map(|stats| stats.served);
-    Ok(Line { name: name.to_owned(), pid, ready, running, served, socket })
+    let number = |of: fn(&Stats) -> u64| stats.as_ref().map(of);
+    Ok(Line {
+        name: name.to_owned(),
+        pid,
+        ready: number(|stats| stats.ready as u64),
+        running: number(|stats| stats.running as u64),
+        served: number(|stats| stats.served),
+        socket,
+    })
 }
 
 fn stop(name: &str) -> Result<ExitCode, Error> {

@@ -95,11 +95,12 @@ pub(super) fn obeyed_in(repository: &Path, name: &str, holds: Holds) -> io::Resu
         found: Found::default(),
         repositories: BTreeSet::new(),
         signs: BTreeSet::new(),
-        directories: vec![Directory::new(PathBuf::from(name), holds)],
+        directories: Vec::new(),
         names: MOST_ENTRIES,
     };
-    if matches!(holds, Holds::Submodules) {
-        look.named(Path::new(""), Path::new(name))?;
+    match holds {
+        Holds::Submodules => look.submodules_of(Path::new(""), name.into())?,
+        Holds::Worktrees => look.directories.push(Directory::new(name.into(), holds)),
     }
     let mut looked_at = BTreeSet::new();
     let (mut entries, mut of_repositories) = (MOST_ENTRIES, MOST_OF_REPOSITORIES);
@@ -193,12 +194,11 @@ impl Look<'_> {
     /// away: its config stays, because it is protected. Others can lie in it only while git takes it for none.
     fn submodule(&mut self, path: PathBuf, within: usize) -> io::Result<()> {
         let at = self.at(&path);
-        let is_new = !self.repositories.contains(&path);
-        if is_new && (is_repository(&at) || is_file(&at.join("config"))?) {
-            if self.repositories.len() == MOST_ENTRIES {
+        let is_one = is_repository(&at) || is_file(&at.join("config"))?;
+        if is_one && self.repositories.insert(path.clone()) {
+            if self.repositories.len() > MOST_ENTRIES {
                 return Err(io::ErrorKind::FileTooLarge.into());
             }
-            self.repositories.insert(path.clone());
             self.found.paths.extend(OBEYED.iter().map(|name| path.join(name)));
             let around = path.ancestors().skip(1).take(within);
             self.signs.extend(around.flat_map(|around| SIGNS.iter().map(|sign| around.join(sign))));
