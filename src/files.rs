@@ -2,14 +2,11 @@
 //! or write is not read or written here.
 //!
 //! Nothing is ever looked up by a path of the host: see `walk` for how far a path can lead, `replace` for how a file is
-//! written, `rights` for whose rights these calls have. The blocking work is done on threads of the runtime.
+//! written, `below::rights` for whose rights these calls have. The blocking work is done on threads of the runtime.
 
 mod calls;
 mod info;
-mod kind;
-pub(crate) mod names;
 mod replace;
-pub(crate) mod rights;
 mod stream;
 mod walk;
 
@@ -19,15 +16,10 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 
 pub use self::{
-    info::{FileEntry, FileInfo, FileKind},
+    info::{FileEntry, FileInfo},
     stream::{FileReader, FileWriter},
 };
-pub(crate) use self::{
-    kind::{kind, regular},
-    names::names,
-    replace::temporary_name,
-};
-use crate::{Error, Session, session::Visit};
+use crate::{Error, Session, below::rights, session::Visit};
 
 /// Larger files are not read into memory, in bytes.
 const MOST_READ: u64 = 64 << 20;

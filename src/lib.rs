@@ -44,6 +44,7 @@ struct Readme;
 #[cfg(any(feature = "entelix", feature = "fluers"))]
 pub mod adapters;
 mod audit;
+mod below;
 mod bridge;
 mod caller;
 mod capabilities;
@@ -89,6 +90,7 @@ mod terminal;
 mod watch;
 
 pub use audit::{AuditError, Verified, audit_log_path, verify_audit};
+pub use below::FileKind;
 pub use capabilities::{
     Capabilities, EnvPolicy, Layer, RunLimits, Wrapper, resolve_layer, run_command, wrap_command,
 };
@@ -99,7 +101,7 @@ pub use confine::{OpenHow, PathEscape, confine_path, open_beneath};
 pub use enforcement::{Enforcement, Entry, Level, State};
 pub use error::Error;
 pub use failure::{Boundary, Class, Details, Failure};
-pub use files::{FileEntry, FileInfo, FileKind, FileReader, FileWriter};
+pub use files::{FileEntry, FileInfo, FileReader, FileWriter};
 pub use host::{Host, Version};
 pub use listen::{ListenError, Listening};
 pub use macos::{SbplError, sbpl};

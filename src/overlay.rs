@@ -26,11 +26,7 @@ use serde::{Serialize, Serializer};
 pub use self::error::OverlayError;
 use self::tree::Looked;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
-use crate::{
-    Error, FileKind, Session, failure,
-    files::{blocking, rights},
-    harmless::harmless,
-};
+use crate::{Error, FileKind, Session, below::rights, failure, files::blocking, harmless::harmless};
 
 /// How a path of the workspace changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

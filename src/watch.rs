@@ -24,8 +24,8 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
+    below::rights,
     failure,
-    files::rights,
     harmless::harmless,
     outcome::{Basis, Denial},
     overlay::Never,

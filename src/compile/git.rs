@@ -21,7 +21,7 @@ use super::{
     source::Source,
     view::{Access, Node, View},
 };
-use crate::{files::regular, policy::Profile};
+use crate::{below::regular, policy::Profile};
 
 /// So much is read of a link file, or of a config: one with the names of several thousand submodules.
 const LONGEST: u64 = 1 << 20;

@@ -23,12 +23,16 @@ use nix::{
 };
 
 use super::{
-    FileEntry, FileInfo, blocking, kind,
+    FileEntry, FileInfo, blocking,
     replace::{Replacement, refuse_watched, undo_watched},
     stream::{FileReader, HostWriter},
     walk::{self, Place},
 };
-use crate::{session::Visit, watch::Making};
+use crate::{
+    below::{is_regular, kind, stores},
+    session::Visit,
+    watch::Making,
+};
 
 /// More names than that are not listed.
 const MOST_NAMES: usize = 100_000;
@@ -53,9 +57,9 @@ pub(super) fn write(visit: Visit, path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 pub(super) fn list(visit: &Visit, path: &Path) -> io::Result<Vec<FileEntry>> {
-    kind::stores(walk::open(visit.root(), path, OFlag::O_PATH | OFlag::O_DIRECTORY)?)?;
+    stores(walk::open(visit.root(), path, OFlag::O_PATH | OFlag::O_DIRECTORY)?)?;
     let directory = walk::open(visit.root(), path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-    kind::stores(&directory)?;
+    stores(&directory)?;
     let mut entries = Vec::new();
     for name in names(directory.try_clone()?)? {
         match fstatat(&directory, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
@@ -63,7 +67,7 @@ pub(super) fn list(visit: &Visit, path: &Path) -> io::Result<Vec<FileEntry>> {
             Err(Errno::ENOENT) => {}
             stat => {
                 let stat = stat?;
-                entries.push(FileEntry { name, kind: kind::kind(&stat), size: stat.st_size.unsigned_abs() });
+                entries.push(FileEntry { name, kind: kind(&stat), size: stat.st_size.unsigned_abs() });
             }
         }
     }
@@ -88,7 +92,7 @@ fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
 
 pub(super) fn stat(visit: &Visit, path: &Path) -> io::Result<FileInfo> {
     let there = walk::open(visit.root(), path, OFlag::O_PATH)?;
-    kind::stores(&there)?;
+    stores(&there)?;
     Ok(FileInfo::of(&fstat(there)?))
 }
 
@@ -114,7 +118,7 @@ pub(super) fn remove(visit: &Visit, path: &Path) -> io::Result<()> {
 /// A file of the host's, and its mode.
 pub(super) fn open_host(path: &Path) -> io::Result<(File, u32)> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    kind::is_regular(&fstat(&file)?)?;
+    is_regular(&fstat(&file)?)?;
     let mode = file.metadata()?.mode();
     Ok((file, mode))
 }

@@ -7,21 +7,7 @@ use std::{
 
 use nix::sys::stat::FileStat;
 
-use super::kind;
-
-/// What lies at a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link. [`Session::stat`](crate::Session::stat) follows links and never answers this.
-    Link,
-    /// A FIFO, socket or device.
-    Other,
-}
+use crate::below::{FileKind, kind};
 
 /// What [`Session::stat`](crate::Session::stat) answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +42,7 @@ impl FileInfo {
             if stat.st_mtime < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
         let more = Duration::from_nanos(stat.st_mtime_nsec.unsigned_abs());
         Self {
-            kind: kind::kind(stat),
+            kind: kind(stat),
             size: stat.st_size.unsigned_abs(),
             mode: stat.st_mode & 0o7777,
             modified: whole.and_then(|whole| whole.checked_add(more)).unwrap_or(UNIX_EPOCH),

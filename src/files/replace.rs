@@ -18,10 +18,10 @@ use nix::{
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
 };
 
-use super::{FileKind, kind, walk::Place};
+use super::walk::Place;
 use crate::{
+    below::{FileKind, is_regular, kind, temporary_name},
     session::Visit,
-    sys,
     watch::{self, Making},
 };
 
@@ -30,14 +30,6 @@ const MOST_NAMES: u32 = 64;
 
 /// Bits of a mode that a written file can have; the others would make it more than a file.
 const ORDINARY: u32 = 0o777;
-
-/// A name that nobody else has.
-///
-/// # Errors
-/// Those of getrandom(2).
-pub(crate) fn temporary_name() -> nix::Result<OsString> {
-    Ok(format!(".kennel-{:016x}.tmp", sys::random()?).into())
-}
 
 /// A file under a name of ours, removed when it is dropped.
 #[derive(Debug)]
@@ -106,7 +98,7 @@ impl Replacement {
         let place =
             Place::behind_links(visit.root(), path)?.filter(|_| !ends_in_slash).ok_or(Errno::EISDIR)?;
         let before = place.stat()?;
-        if before.is_some_and(|stat| kind::kind(&stat) == FileKind::Directory) {
+        if before.is_some_and(|stat| kind(&stat) == FileKind::Directory) {
             return Err(Errno::EISDIR.into());
         }
         // A cover is refused as such, not as the device that it is.
@@ -115,7 +107,7 @@ impl Replacement {
         if fstatvfs(&place.parent)?.flags().contains(FsFlags::ST_RDONLY) {
             return Err(Errno::EROFS.into());
         }
-        let mode_before = before.map(|stat| kind::is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
+        let mode_before = before.map(|stat| is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
         refuse_watched(&visit, &place, Making::File)?;
         if mode_before.is_some() {
             let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;

@@ -22,9 +22,8 @@ use tokio::{
 use super::{
     blocking, failed,
     replace::{Replacement, Temporary},
-    rights,
 };
-use crate::Error;
+use crate::{Error, below::rights};
 
 /// A file of a session, being read; see [`Session::open_read`](crate::Session::open_read). It stays the same file,
 /// whatever becomes of its path, and can be read after the session has ended.

@@ -19,8 +19,11 @@ use nix::{
     },
 };
 
-use super::kind;
-use crate::{host::MOST_LINKS, sys};
+use crate::{
+    below::{regular, stores},
+    host::MOST_LINKS,
+    sys,
+};
 
 /// How often a walk is begun again that met a rename or mount elsewhere on its way up.
 const MOST_TRIES: u32 = 1000;
@@ -41,9 +44,9 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Resu
 /// Opens a regular file for reading. What else lies there is not opened, or not for long: no FIFO or lease keeps the
 /// thread.
 pub(super) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    kind::regular(open(root, path, OFlag::O_PATH)?)?;
+    regular(open(root, path, OFlag::O_PATH)?)?;
     let file = open(root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-    kind::regular(&file)?;
+    regular(&file)?;
     Ok(file)
 }
 
@@ -59,7 +62,7 @@ impl Place {
     pub(super) fn of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Self>> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         let parent = open(root, above, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
-        kind::stores(&parent)?;
+        stores(&parent)?;
         Ok(Some(Self { parent, name: name.to_owned() }))
     }
 

@@ -25,7 +25,7 @@ use super::{
     scan::Found,
     tree::{self, Looked, Tree, identity, is_closed, mode_of, open_up},
 };
-use crate::files::{FileKind, kind};
+use crate::below::{FileKind, kind};
 
 struct Commit<'c> {
     ledger: &'c Ledger,

@@ -23,8 +23,8 @@ use xattr::FileExt;
 
 use super::{OverlayError, tree::Tree};
 use crate::{
+    below::names,
     compile::overlay::{OTHERS, UPPER, WORK},
-    files::names,
     host::open_without_links,
     watch,
 };

@@ -17,7 +17,7 @@ use nix::{
 };
 use xattr::FileExt as _;
 
-use crate::files::{FileKind, kind};
+use crate::below::{FileKind, kind};
 
 /// Bits of a mode that are carried over; the others would make a file more than a file. The sticky bit of a directory
 /// keeps users from deleting each other's files.

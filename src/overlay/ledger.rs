@@ -19,8 +19,8 @@ use super::{
     tree::Tree,
 };
 use crate::{
+    below::{FileKind, kind},
     compile::overlay::Merged,
-    files::{FileKind, kind},
     host::{identity, open_without_links},
 };
 

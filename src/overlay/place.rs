@@ -25,7 +25,7 @@ use super::{
     taking::Taking,
     tree::{self, Tree},
 };
-use crate::files::{FileKind, kind, names, temporary_name};
+use crate::below::{FileKind, kind, names, temporary_name};
 
 /// How many names are tried.
 const MOST_NAMES: u32 = 64;

@@ -23,7 +23,7 @@ use super::{
     mark::{OPAQUE, ORIGIN, is_whiteout, mark},
     tree::{self, Closed, Looked, Tree, identity},
 };
-use crate::files::{FileKind, kind, names};
+use crate::below::{FileKind, kind, names};
 
 /// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
 const MOST_BYTES: usize = 128 << 20;

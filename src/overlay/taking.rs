@@ -18,7 +18,7 @@ use super::{
     ledger::State,
     tree::{self, Tree},
 };
-use crate::files::{FileKind, kind};
+use crate::below::{FileKind, kind};
 
 pub(super) struct Taking<'s> {
     state: &'s mut State,

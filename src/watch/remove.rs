@@ -18,7 +18,7 @@ use nix::{
 
 use super::Allowance;
 use crate::{
-    files::{
+    below::{
         names::{self, names},
         rights, temporary_name,
     },

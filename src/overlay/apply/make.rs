@@ -19,7 +19,7 @@ use super::{
     record::Opened,
 };
 use crate::{
-    files::{FileKind, kind},
+    below::{FileKind, kind},
     overlay::{
         compare::{self, ordinary},
         ledger::State,

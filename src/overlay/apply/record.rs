@@ -14,7 +14,7 @@ use nix::{
 
 use super::Refusal;
 use crate::{
-    files::{FileKind, kind},
+    below::{FileKind, kind},
     overlay::{
         ledger::State,
         scan::Found,

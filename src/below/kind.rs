@@ -14,8 +14,6 @@ use nix::{
     },
 };
 
-use super::FileKind;
-
 // Of linux/magic.h, and of their own sources where it lacks them.
 const BINDERFS_SUPER_MAGIC: FsType = FsType(0x6c6f_6f70);
 const BINFMTFS_MAGIC: FsType = FsType(0x4249_4e4d);
@@ -57,9 +55,23 @@ const KERNELS: [FsType; 25] = [
     XENFS_SUPER_MAGIC,
 ];
 
+/// What lies at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link. [`Session::stat`](crate::Session::stat) follows links and never answers this.
+    Link,
+    /// A FIFO, socket or device.
+    Other,
+}
+
 /// # Errors
 /// `EOPNOTSUPP` for a file system of the kernel's.
-pub(super) fn stores(of: impl AsFd) -> io::Result<()> {
+pub(crate) fn stores(of: impl AsFd) -> io::Result<()> {
     let kind = FsType(fstatfs(of)?.filesystem_type().0 & 0xffff_ffff);
     if KERNELS.contains(&kind) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
 }
@@ -77,7 +89,7 @@ pub(crate) fn regular(of: impl AsFd) -> io::Result<FileStat> {
 
 /// # Errors
 /// `EISDIR`, and `EOPNOTSUPP` for FIFOs, sockets and devices.
-pub(super) fn is_regular(stat: &FileStat) -> io::Result<()> {
+pub(crate) fn is_regular(stat: &FileStat) -> io::Result<()> {
     match kind(stat) {
         FileKind::File => Ok(()),
         FileKind::Directory => Err(Errno::EISDIR.into()),
