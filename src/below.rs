@@ -7,9 +7,24 @@ pub(crate) mod names;
 pub(crate) mod rights;
 mod temporary;
 
+use std::{io, os::fd::OwnedFd, path::Path};
+
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+
 pub use self::kind::FileKind;
 pub(crate) use self::{
     kind::{is_regular, kind, regular, stores},
     names::names,
     temporary::temporary_name,
 };
+
+/// As many links as path_resolution(7) follows.
+pub(crate) const MOST_LINKS: u32 = 40;
+
+/// openat2(2), O_PATH, of a path that must have no link in it. Linux 5.6.
+pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    Ok(openat2(AT_FDCWD, path, how)?)
+}

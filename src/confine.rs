@@ -14,8 +14,8 @@ use nix::errno::Errno;
 
 pub use self::open::{OpenHow, open_beneath};
 use crate::{
+    below::MOST_LINKS,
     failure::{self, Boundary, Class, Details, Failure},
-    host::MOST_LINKS,
     policy::without_dots,
 };
 

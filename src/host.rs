@@ -4,14 +4,9 @@ mod confined;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
 
-use std::{
-    fmt, fs, io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
-    path::Path,
-};
+use std::{fmt, fs, os::unix::fs::MetadataExt};
 
 use caps::CapSet;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 use serde::Serialize;
 
@@ -140,22 +135,6 @@ fn has_core_socket() -> bool {
 /// Device and inode of a file: what the inside compares a bind source with.
 pub(crate) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
-}
-
-/// As many links as path_resolution(7) follows.
-pub(crate) const MOST_LINKS: u32 = 40;
-
-/// openat2(2), O_PATH, of a path that must have no link in it. Linux 5.6.
-pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(openat2(AT_FDCWD, path, how)?)
-}
-
-/// Whether something is there, whatever it is and whoever may read it.
-pub(crate) fn exists(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
 }
 
 #[cfg(test)]

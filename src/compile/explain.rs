@@ -21,6 +21,7 @@ use super::{
     narrow::Narrowing,
     network,
     rooms::Room,
+    source::exists,
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
@@ -229,7 +230,7 @@ fn is_hidden(path: &Path, narrowed: &[Narrowing]) -> bool {
 /// Whether nothing but the sandbox keeps the caller from writing to what lies at `path`, or would lie there in `source`:
 /// only then does a grant help.
 fn is_writable_outside(path: &Path, source: &Path) -> bool {
-    let there = path.ancestors().find(|path| crate::host::exists(path) || *path == source).unwrap_or(source);
+    let there = path.ancestors().find(|path| exists(path) || *path == source).unwrap_or(source);
     let read_only = statvfs(there).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY));
     !read_only && access(there, AccessFlags::W_OK).is_ok()
 }

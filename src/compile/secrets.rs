@@ -12,7 +12,7 @@ use super::{
     Parts,
     lexical::is_within,
     pin,
-    source::{Kind, Source},
+    source::{Kind, Source, exists},
     view::{Node, View},
     walk::{self, Way},
 };
@@ -104,7 +104,7 @@ pub(super) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<Vec<Way>, Error
 
 /// Where secrets of the caller's would be seen if somebody made them.
 pub(super) fn absent(view: &View, parts: &Parts<'_>) -> Vec<PathBuf> {
-    let is_absent = |path: &PathBuf| !parts.names.may_exist(path) || !crate::host::exists(path);
+    let is_absent = |path: &PathBuf| !parts.names.may_exist(path) || !exists(path);
     of_homes(parts.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn secrets_below<'p>(
     caller: &Caller,
 ) -> Vec<PathBuf> {
     let of_homes = of_homes(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
-    of_homes.filter(|path| crate::host::exists(path)).collect()
+    of_homes.filter(|path| exists(path)).collect()
 }
 
 /// Whether `path` is a secret or lies in one.

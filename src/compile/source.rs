@@ -11,7 +11,7 @@ use std::{
 use nix::fcntl::OFlag;
 
 use super::lexical::clean;
-use crate::host::{identity, open_without_links};
+use crate::{below::open_without_links, host::identity};
 
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,11 @@ impl Source {
     pub(crate) fn is_dir(&self) -> bool {
         self.kind == Kind::Directory
     }
+}
+
+/// Whether something is there, whatever it is and whoever may read it.
+pub(super) fn exists(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 fn kind(metadata: &Metadata) -> Kind {

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use super::{
     Parts,
-    source::{Kind, Source},
+    source::{Kind, Source, exists},
     view::{Access, Node, View},
 };
 use crate::{
@@ -176,7 +176,7 @@ fn devices(view: &mut View, parts: &Parts<'_>) {
     view.offer("terminals", "/dev/pts", Node::DevPts);
     view.offer("processes", "/proc", Node::Proc);
     let of_root = if parts.caller.is_root() { PROC_OF_ROOT } else { &[] };
-    for path in PROC_OF_HOST.iter().chain(of_root).filter(|path| crate::host::exists(Path::new(path))) {
+    for path in PROC_OF_HOST.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
         super::secrets::cover(view, "kernel file", Path::new(path), Kind::File);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     Parts, secrets,
-    source::Source,
+    source::{Source, exists},
     view::{Access, Node, View},
 };
 use crate::policy::{Profile, Toolchains};
@@ -62,7 +62,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) {
     }
     for toolchain in TOOLCHAINS {
         let home = home_of(toolchain, parts);
-        if !parts.names.may_exist(&home) || !crate::host::exists(&home) {
+        if !parts.names.may_exist(&home) || !exists(&home) {
             continue;
         }
         for part in toolchain.parts {

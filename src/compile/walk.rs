@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::lexical;
-use crate::{Error, host::MOST_LINKS};
+use crate::{Error, below::MOST_LINKS};
 
 /// NAME_MAX: bytes of a name.
 pub(super) const MOST_OF_NAME: usize = 255;

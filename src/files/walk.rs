@@ -20,8 +20,7 @@ use nix::{
 };
 
 use crate::{
-    below::{regular, stores},
-    host::MOST_LINKS,
+    below::{MOST_LINKS, regular, stores},
     sys,
 };
 

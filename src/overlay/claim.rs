@@ -23,9 +23,8 @@ use xattr::FileExt;
 
 use super::{OverlayError, tree::Tree};
 use crate::{
-    below::names,
+    below::{names, open_without_links},
     compile::overlay::{OTHERS, UPPER, WORK},
-    host::open_without_links,
     watch,
 };
 

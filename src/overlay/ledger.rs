@@ -19,9 +19,9 @@ use super::{
     tree::Tree,
 };
 use crate::{
-    below::{FileKind, kind},
+    below::{FileKind, kind, open_without_links},
     compile::overlay::Merged,
-    host::{identity, open_without_links},
+    host::identity,
 };
 
 /// What an overlay was mounted with.

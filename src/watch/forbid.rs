@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{Expected, Watch, parts_from};
-use crate::host::open_without_links;
+use crate::below::open_without_links;
 
 /// What is about to be done at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::{
 use nix::fcntl::{OFlag, readlinkat};
 
 use crate::{
+    below::{MOST_LINKS, open_without_links},
     compile::view::{Node, View},
-    host::{MOST_LINKS, open_without_links},
 };
 
 /// More parts than that no path of the kernel's has.

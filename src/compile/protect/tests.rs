@@ -7,9 +7,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     Policy,
+    below::MOST_LINKS,
     caller::Caller,
     compile::{Shape, home::Names},
-    host::MOST_LINKS,
 };
 
 /// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
