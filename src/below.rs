@@ -2,6 +2,7 @@
 //! done by descriptors, and no path of the host is looked up twice. What is to be opened, changed or removed, and how far
 //! a way may lead, is for the rooms that use this: `files`, `overlay`, `watch` and others.
 
+mod identity;
 mod kind;
 pub(crate) mod names;
 pub(crate) mod rights;
@@ -13,6 +14,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 pub use self::kind::FileKind;
 pub(crate) use self::{
+    identity::Identity,
     kind::{is_regular, kind, regular, stores},
     names::names,
     temporary::temporary_name,

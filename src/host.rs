@@ -4,7 +4,7 @@ mod confined;
 pub(crate) mod mounts;
 pub(crate) mod remedy;
 
-use std::{fmt, fs, os::unix::fs::MetadataExt};
+use std::{fmt, fs};
 
 use caps::CapSet;
 
@@ -130,11 +130,6 @@ pub(crate) fn root_suffices() -> bool {
 /// core(5): whether whoever listens on a socket gets cores.
 fn has_core_socket() -> bool {
     fs::read_to_string("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with('@'))
-}
-
-/// Device and inode of a file: what the inside compares a bind source with.
-pub(crate) fn identity(metadata: &fs::Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
 }
 
 #[cfg(test)]

@@ -235,7 +235,7 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
-    use crate::host::identity;
+    use crate::below::Identity;
 
     /// A directory to watch, and one that nothing may touch.
     fn directories() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -248,7 +248,7 @@ mod tests {
     fn watch(base: &Path, path: &str, expected: Expected) -> Watch {
         let first = path.split('/').next().unwrap_or_default();
         let mut watch = Watch::new(base, Path::new(path), Path::new(first), expected);
-        let identity = identity(&fs::metadata(base).expect("a directory"));
+        let identity = Identity::of_metadata(&fs::metadata(base).expect("a directory"));
         hold([&mut watch].into_iter(), base, identity).expect("held");
         watch
     }

@@ -18,7 +18,7 @@ use fluers_runtime::{
 };
 
 use self::{context::Context, error::FluersError, place::Place};
-use crate::{OnUnavailable, Policy, Probe, Session, Verdict};
+use crate::{OnUnavailable, Policy, Probe, Session, Verdict, below::Identity};
 
 /// Confines the commands of a `fluers-runtime` harness.
 ///
@@ -265,7 +265,6 @@ impl ProcessSandbox for KennelSandbox {
 }
 
 /// Whether two paths are the same directory, and what it is: a workspace that was removed and made anew is another.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+fn identity(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().as_ref().map(Identity::of_metadata)
 }

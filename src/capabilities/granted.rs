@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::Capabilities;
-use crate::{Error, host::identity};
+use crate::{Error, below::Identity};
 
 /// What is granted, by canonical paths: the whole of what a session is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,18 +35,18 @@ impl Granted {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
     pub(super) path: PathBuf,
-    identity: (u64, u64),
+    identity: Identity,
 }
 
 impl Place {
     fn at(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
-        Ok(Self { identity: identity(&fs::metadata(&path)?), path })
+        Ok(Self { identity: Identity::of_metadata(&fs::metadata(&path)?), path })
     }
 
     #[cfg(test)]
     pub(super) fn named(path: &str) -> Self {
-        Self { path: path.into(), identity: (0, 0) }
+        Self { path: path.into(), identity: Identity::NOTHING }
     }
 }
 

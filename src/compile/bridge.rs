@@ -22,7 +22,7 @@ use super::{
     Parts, Shape, Subject, cgroup, emit::absolute, home, identity, landlock, limits, order, rooms::Room,
     seccomp, section::Section, source::Source,
 };
-use crate::{Enforcement, Error, Policy, Protection, caller::Caller, host::Host};
+use crate::{Enforcement, Error, Policy, Protection, below::Identity, caller::Caller, host::Host};
 
 /// The root has one file of no bytes in it.
 const ROOT_SIZE: u64 = 64 << 10;
@@ -143,7 +143,7 @@ fn namespaces(parts: &Parts<'_>) -> Section {
 fn setup(socket: &Source) -> Section {
     let mut setup = Section::default();
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
-    let (device, inode) = socket.identity;
+    let Identity { device, inode } = socket.identity;
     push(&Step::NewRoot { options: &Room::of_size(ROOT_SIZE).options(0o755) });
     push(&Step::MakeMountPoint { path: PROXY });
     push(&Step::Bind {

@@ -20,8 +20,9 @@ use super::{
     view::{Access, Node, View},
 };
 use crate::{
-    Denial, failure,
-    host::identity,
+    Denial,
+    below::Identity,
+    failure,
     policy::Protection,
     watch::{self, Moment},
 };
@@ -64,8 +65,7 @@ enum What {
 /// What tells one thing from another that took its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Thing {
-    /// Device and inode.
-    identity: (u64, u64),
+    identity: Identity,
     /// When it was made, where the file system knows: numbers are used again.
     born: Option<SystemTime>,
     /// When a file that no command writes was changed, in seconds and nanoseconds: who gives it a second name and takes
@@ -204,7 +204,7 @@ fn thing(metadata: &fs::Metadata, what: What) -> Thing {
         What::Grant | What::Mount | What::Watch => false,
     };
     let changed = is_told.then(|| (metadata.ctime(), metadata.ctime_nsec()));
-    Thing { identity: identity(metadata), born: metadata.created().ok(), changed }
+    Thing { identity: Identity::of_metadata(metadata), born: metadata.created().ok(), changed }
 }
 
 /// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.
@@ -215,17 +215,19 @@ pub(super) fn again(view: &View, mounts: &[OnHost]) -> Section {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);
         let own;
-        let (from, attributes, (device, inode)) = match &place.node {
-            Node::Bind { source, access } if source.path == *path => (to, emit::attributes(*access), (0, 0)),
-            Node::Cover => (empty, emit::RDONLY, (0, 0)),
-            Node::CoverFile => (emit::NULL, emit::RDONLY, (0, 0)),
+        let (from, attributes, Identity { device, inode }) = match &place.node {
+            Node::Bind { source, access } if source.path == *path => {
+                (to, emit::attributes(*access), Identity::NOTHING)
+            }
+            Node::Cover => (empty, emit::RDONLY, Identity::NOTHING),
+            Node::CoverFile => (emit::NULL, emit::RDONLY, Identity::NOTHING),
             Node::OwnFile { source } => {
                 own = relative(source);
-                (&*own, emit::RDONLY, (0, 0))
+                (&*own, emit::RDONLY, Identity::NOTHING)
             }
             // What it showed is out of a worker's reach.
             Node::Bind { source, .. } => (c"", 0, source.identity),
-            _ => (c"", 0, (0, 0)),
+            _ => (c"", 0, Identity::NOTHING),
         };
         let step = Step::MountAgain { from, target: to, attributes, device, inode };
         worker.push(place.protection, &step);

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     Enforcement, Error, PolicyError,
+    below::Identity,
     enforcement::State,
     policy::{Network, NetworkMode, Profile, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
@@ -164,7 +165,7 @@ pub(super) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
     let way = match (&network.proxy, &network.upstream) {
         (Some(proxy), _) => {
             let path = parts.caller.absolute(&proxy.unix);
-            let identity = Source::resolve(&path).map_or((0, 0), |source| source.identity);
+            let identity = Source::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
             Way::Foreign { path, identity }
         }
         (None, Some(upstream)) => Upstream::of(upstream, &parts.caller.environment)

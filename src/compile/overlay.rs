@@ -23,7 +23,7 @@ use super::{
     source::Source,
     view::{Access, Node, Origin, View},
 };
-use crate::{Error, overlay::Never, policy::Protection, watch::Watch};
+use crate::{Error, below::Identity, overlay::Never, policy::Protection, watch::Watch};
 
 /// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
 pub(crate) const UPPER: &str = "upper";
@@ -154,7 +154,7 @@ pub(super) fn mount(
 }
 
 fn bind<'s>(of: &Source, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
-    let ((device, inode), attributes) = (of.identity, emit::attributes(access));
+    let (Identity { device, inode }, attributes) = (of.identity, emit::attributes(access));
     Step::Bind { source, device, inode, target, within: Within::Root, attributes }
 }
 

@@ -11,14 +11,14 @@ use std::{
 use nix::fcntl::OFlag;
 
 use super::lexical::clean;
-use crate::{below::open_without_links, host::identity};
+use crate::below::{Identity, open_without_links};
 
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     /// Absolute and clean; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
     pub(crate) path: PathBuf,
-    pub(crate) identity: (u64, u64),
+    pub(crate) identity: Identity,
     pub(crate) kind: Kind,
 }
 
@@ -85,7 +85,7 @@ impl Source {
 
     /// From metadata at hand.
     pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
-        Self { path: clean(path), identity: identity(metadata), kind: kind(metadata) }
+        Self { path: clean(path), identity: Identity::of_metadata(metadata), kind: kind(metadata) }
     }
 
     pub(crate) fn is_dir(&self) -> bool {

@@ -25,9 +25,7 @@ use super::{
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
-    Enforcement, Error, Profile, failure,
-    harmless::harmless,
-    host::{identity, remedy::is_shortage},
+    Enforcement, Error, Profile, below::Identity, failure, harmless::harmless, host::remedy::is_shortage,
 };
 
 /// Names that are listed at most. How many there are is what commands made of a directory.
@@ -138,7 +136,7 @@ fn leads_past(path: &Path, other: &OsStr, listed: &mut Listed) -> io::Result<boo
     if entry(&there)? == entry(&here)? {
         return Ok(false);
     }
-    if identity(&there.metadata()?) == identity(&here.metadata()?) {
+    if Identity::of_metadata(&there.metadata()?) == Identity::of_metadata(&here.metadata()?) {
         return Ok(true);
     }
     // Two things, if both are listed. Some file systems number what lies at a name by that name.
@@ -242,7 +240,8 @@ fn ignores_case_of(path: &Path) -> Option<bool> {
     let metadata = fs::symlink_metadata(path).ok()?;
     let has_one_name = metadata.is_dir() || metadata.nlink() == 1;
     let there = fs::symlink_metadata(path.with_file_name(other));
-    has_one_name.then(|| there.is_ok_and(|there| identity(&there) == identity(&metadata)))
+    has_one_name
+        .then(|| there.is_ok_and(|there| Identity::of_metadata(&there) == Identity::of_metadata(&metadata)))
 }
 
 #[cfg(test)]

@@ -206,11 +206,12 @@ fn reversed(path: &Path) -> Vec<OsString> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use proptest::prelude::*;
 
     use super::*;
+    use crate::below::Identity;
 
     /// Names that often lead to each other, and out of the base and back.
     fn text() -> impl Strategy<Value = String> {
@@ -279,14 +280,13 @@ mod tests {
             make(&outside, &base, &entries);
             let path = path.trim_start_matches('/');
             let kernel = fs::metadata(base.join(path));
-            let inode = |metadata: &Metadata| (metadata.dev(), metadata.ino());
             let (end, links) = end(&base, path);
             for directory in links.iter().filter_map(|link| link.parent()) {
                 prop_assert_eq!(&fs::canonicalize(directory).expect("its name"), directory);
             }
             match (kernel, end) {
                 (Ok(kernel), Some(Met::Thing { at, metadata })) => {
-                    prop_assert_eq!(inode(&kernel), inode(&metadata));
+                    prop_assert_eq!(Identity::of_metadata(&kernel), Identity::of_metadata(&metadata));
                     prop_assert_eq!(&fs::canonicalize(base.join(path)).expect("its name"), &at);
                 }
                 (Ok(_), None) => {

@@ -12,7 +12,7 @@ use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
     sys::{
-        stat::{Mode, fchmod, fstat, fstatat},
+        stat::{Mode, fchmod, fstatat},
         statvfs::{FsFlags, fstatvfs},
     },
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
@@ -20,7 +20,7 @@ use nix::{
 
 use super::walk::Place;
 use crate::{
-    below::{FileKind, is_regular, kind, temporary_name},
+    below::{FileKind, Identity, is_regular, kind, temporary_name},
     session::Visit,
     watch::{self, Making},
 };
@@ -62,8 +62,7 @@ impl Temporary {
     /// `ESTALE` where something else has its name by now.
     pub(super) fn rename(mut self, file: &File, name: &OsStr) -> io::Result<()> {
         let there = fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        let ours = fstat(file)?;
-        if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino) {
+        if Identity::of(&there) != Identity::of_held(file)? {
             return Err(Errno::ESTALE.into());
         }
         renameat(&self.parent, self.name.as_os_str(), &self.parent, name)?;

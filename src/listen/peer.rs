@@ -5,10 +5,7 @@
 
 use std::{
     fmt, fs, io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use nix::{
@@ -21,8 +18,10 @@ use nix::{
     unistd::geteuid,
 };
 
-/// Device and inode of a user namespace, and of root's pid namespace.
-type Namespaces = [Option<(u64, u64)>; 2];
+use crate::below::Identity;
+
+/// A user namespace, and root's pid namespace.
+type Namespaces = [Option<Identity>; 2];
 
 /// Whom a session serves.
 #[derive(Debug)]
@@ -91,7 +90,7 @@ fn is_alive(process: &OwnedFd) -> bool {
 fn namespaces(process: &str, user: u32) -> io::Result<Namespaces> {
     let of = |kind: &str| {
         let namespace = fs::metadata(format!("/proc/{process}/ns/{kind}"))?;
-        io::Result::Ok((namespace.dev(), namespace.ino()))
+        io::Result::Ok(Identity::of_metadata(&namespace))
     };
     let pid = if user == 0 { Some(of("pid")?) } else { None };
     Ok([Some(of("user")?), pid])

@@ -12,13 +12,16 @@ use nix::{
     fcntl::{AtFlags, Flock, FlockArg, OFlag, openat},
     sys::{
         socket::{Backlog, SockFlag, bind, connect, listen},
-        stat::{Mode, fchmod, fstat, fstatat},
+        stat::{Mode, fchmod, fstatat},
     },
     unistd::{UnlinkatFlags, unlinkat},
 };
 
 use super::{directory::Directory, error::ListenError, name::Name};
-use crate::packet::{address, packet_socket};
+use crate::{
+    below::Identity,
+    packet::{address, packet_socket},
+};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
@@ -142,9 +145,9 @@ fn lock(directory: &Directory, name: &Name) -> Result<Flock<OwnedFd>, ListenErro
         };
         // The session before may have removed the file between our opening and our locking it: then this lock is one
         // that nobody else will look at.
-        let ours = fstat(lock.as_fd()).map_err(failed)?;
+        let ours = Identity::of_held(lock.as_fd()).map_err(failed)?;
         match fstatat(directory, file.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => return Ok(lock),
+            Ok(there) if Identity::of(&there) == ours => return Ok(lock),
             Ok(_) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(failed(errno)),
         }

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::{errno::Errno, sys::stat::fstat, unistd::AccessFlags};
+use nix::{errno::Errno, unistd::AccessFlags};
 
 use self::record::{Above, Opened, Others, Parting};
 use super::{
@@ -23,9 +23,9 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{self, Looked, Tree, identity, is_closed, mode_of, open_up},
+    tree::{self, Looked, Tree, is_closed, mode_of, open_up},
 };
-use crate::below::{FileKind, kind};
+use crate::below::{FileKind, Identity, kind};
 
 struct Commit<'c> {
     ledger: &'c Ledger,
@@ -40,7 +40,7 @@ struct Commit<'c> {
     /// Modes that directories get last of all, the deepest first.
     last_modes: Vec<Parting>,
     /// Directories that this commit made, by what they are.
-    made: HashMap<PathBuf, (u64, u64)>,
+    made: HashMap<PathBuf, Identity>,
 }
 
 /// Applies what was found, in the order of its paths.
@@ -216,7 +216,7 @@ impl Commit<'_> {
     fn parent(&mut self, found: &Found) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
-        if self.made.get(path).copied().or(found.above) != Some(identity(&fstat(&parent)?)) {
+        if self.made.get(path).copied().or(found.above) != Some(Identity::of_held(&parent)?) {
             return Err(Refusal::Conflict);
         }
         self.open_up(path, &parent, AccessFlags::W_OK | AccessFlags::X_OK)?;
@@ -230,7 +230,7 @@ impl Commit<'_> {
             (None, None) => true,
             (Some(now), Some(lower)) => {
                 let is_directory = kind(now) == FileKind::Directory;
-                (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
+                (Identity::of(now), now.st_mode) == (Identity::of(lower), lower.st_mode)
                     && (is_directory || changed(now) == changed(lower) || state.is_unlinked(now))
             }
             _ => false,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
@@ -19,9 +18,8 @@ use super::{
     tree::Tree,
 };
 use crate::{
-    below::{FileKind, kind, open_without_links},
+    below::{FileKind, Identity, kind, open_without_links},
     compile::overlay::Merged,
-    host::identity,
 };
 
 /// What an overlay was mounted with.
@@ -44,7 +42,7 @@ pub(super) struct State {
     is_coarse: bool,
     applied: HashMap<PathBuf, Applied>,
     /// Files as they were that had lost one of their names to us, which is a change of the others too.
-    unlinked: HashMap<(u64, u64), (Stamp, Contents)>,
+    unlinked: HashMap<Identity, (Stamp, Contents)>,
 }
 
 /// Size, mode and modification time of what is no directory: who changes it in the tick that we did something to it in gives
@@ -54,7 +52,7 @@ type Contents = Option<(i64, u32, Stamp)>;
 /// Something that we put into the workspace.
 #[derive(Clone, Copy, Debug)]
 struct Applied {
-    identity: (u64, u64),
+    identity: Identity,
     changed: Stamp,
     contents: Contents,
     /// Whether it is a directory that was not there.
@@ -76,8 +74,8 @@ impl Ledger {
         let path = &merged.workspace.path;
         let failed = |source: io::Error| OverlayError::io("open the workspace", path, source);
         let workspace = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-        let found = File::from(workspace.try_clone().map_err(failed)?).metadata().map_err(failed)?;
-        if identity(&found) != merged.workspace.identity {
+        let found = Identity::of_held(&workspace).map_err(|errno| failed(errno.into()))?;
+        if found != merged.workspace.identity {
             return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
         }
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
@@ -141,7 +139,7 @@ impl State {
 
     fn is_ours(&self, path: &Path, stat: &FileStat) -> bool {
         let is_it = |applied: &Applied| {
-            applied.identity == (stat.st_dev, stat.st_ino)
+            applied.identity == Identity::of(stat)
                 && applied.changed == changed(stat)
                 && applied.contents == contents(stat)
         };
@@ -150,14 +148,14 @@ impl State {
 
     /// Whether the last change of a file was that we took one of its names.
     pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
-        self.unlinked.get(&(stat.st_dev, stat.st_ino)) == Some(&(changed(stat), contents(stat)))
+        self.unlinked.get(&Identity::of(stat)) == Some(&(changed(stat), contents(stat)))
     }
 
     /// Takes down that we took a name from what was `before`.
     pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
-        let what = |stat: &FileStat| (stat.st_dev, stat.st_ino, contents(stat));
+        let what = |stat: &FileStat| (Identity::of(stat), contents(stat));
         if what(before) == what(now) {
-            self.unlinked.insert((now.st_dev, now.st_ino), (changed(now), contents(now)));
+            self.unlinked.insert(Identity::of(now), (changed(now), contents(now)));
         }
     }
 
@@ -180,7 +178,7 @@ impl State {
                 let made = made || before.is_some_and(|before| before.made);
                 let from = upper.map(|upper| (upper.st_ino, changed(upper)));
                 let from = from.or(before.and_then(|before| before.from));
-                let identity = (stat.st_dev, stat.st_ino);
+                let identity = Identity::of(&stat);
                 let (changed, contents) = (changed(&stat), contents(&stat));
                 let applied = Applied { identity, changed, contents, made, from };
                 self.applied.insert(path.to_owned(), applied);

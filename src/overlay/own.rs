@@ -12,12 +12,11 @@ use nix::{
 };
 
 use super::tree;
-use crate::watch;
+use crate::{below::Identity, watch};
 
 /// What it is, and how it goes.
 pub(super) struct Own {
-    /// Device and inode.
-    identity: (u64, u64),
+    identity: Identity,
     how: Removal,
 }
 
@@ -31,11 +30,11 @@ pub(super) enum Removal {
 
 impl Own {
     pub(super) fn of(stat: &FileStat, how: Removal) -> Self {
-        Self { identity: (stat.st_dev, stat.st_ino), how }
+        Self { identity: Identity::of(stat), how }
     }
 
     pub(super) fn is(&self, stat: &FileStat) -> bool {
-        self.identity == (stat.st_dev, stat.st_ino)
+        self.identity == Identity::of(stat)
     }
 
     /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it. What another

@@ -25,7 +25,7 @@ use super::{
     taking::Taking,
     tree::{self, Tree},
 };
-use crate::below::{FileKind, kind, names, temporary_name};
+use crate::below::{FileKind, Identity, kind, names, temporary_name};
 
 /// How many names are tried.
 const MOST_NAMES: u32 = 64;
@@ -160,7 +160,7 @@ impl Temporary {
         let now = tree::stat(self.parent.as_fd(), &self.name)?.ok_or(Refusal::Conflict)?;
         // Its change time is that of the rename.
         let is_it = |now: &FileStat| {
-            (now.st_dev, now.st_ino, now.st_mode) == (lower.st_dev, lower.st_ino, lower.st_mode)
+            (Identity::of(now), now.st_mode) == (Identity::of(lower), lower.st_mode)
                 && modified(now) == modified(lower)
         };
         if !is_it(&now) {

@@ -13,7 +13,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, readlinkat},
-    sys::stat::{FileStat, fstat},
+    sys::stat::FileStat,
 };
 
 use super::{
@@ -21,9 +21,9 @@ use super::{
     compare::{self, same_contents, same_mode},
     ledger::State,
     mark::{OPAQUE, ORIGIN, is_whiteout, mark},
-    tree::{self, Closed, Looked, Tree, identity},
+    tree::{self, Closed, Looked, Tree},
 };
-use crate::below::{FileKind, kind, names};
+use crate::below::{FileKind, Identity, kind, names};
 
 /// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
 const MOST_BYTES: usize = 128 << 20;
@@ -41,7 +41,7 @@ pub(super) struct Found {
     /// As commands left it; `None` where they deleted it.
     pub(super) upper: Option<FileStat>,
     /// Which directory of the workspace its place is in, if there is one.
-    pub(super) above: Option<(u64, u64)>,
+    pub(super) above: Option<Identity>,
     /// What lies at its place in the workspace.
     pub(super) lower: Option<FileStat>,
     /// Whether somebody changed the workspace there since.
@@ -54,7 +54,7 @@ pub(super) struct Found {
 struct Level {
     path: PathBuf,
     /// Which directory the workspace has there that this one adds to.
-    lower: Option<(u64, u64)>,
+    lower: Option<Identity>,
     /// Whether it takes the place of that one.
     is_opaque: bool,
     conflict: bool,
@@ -93,7 +93,7 @@ pub(super) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) 
 
 fn found_by(state: &State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
     let lower = below.tree;
-    let root = identity(&fstat(lower.root)?);
+    let root = Identity::of_held(lower.root)?;
     let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
     let mut scan = Scan { state, changed, below, lower, found: Vec::new(), levels: vec![top], bytes: 0 };
     while let Some(level) = scan.levels.pop() {
@@ -203,7 +203,8 @@ impl Scan<'_> {
             let conflict = conflict || self.is_newer(path, lower.as_ref());
             self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
         }
-        let level = Level { path: path.to_owned(), lower: below.as_ref().map(identity), is_opaque, conflict };
+        let level =
+            Level { path: path.to_owned(), lower: below.as_ref().map(Identity::of), is_opaque, conflict };
         self.take(level.bytes())?;
         self.levels.push(level);
         Ok(())

@@ -17,6 +17,8 @@ use nix::{
     unistd::{AccessFlags, faccessat},
 };
 
+use crate::below::Identity;
+
 /// How often a walk is begun again that met a rename elsewhere.
 const MOST_TRIES: u32 = 1000;
 
@@ -48,9 +50,9 @@ impl Tree<'_> {
     }
 
     /// The directory at `path`, if it is that one still.
-    pub(super) fn same(self, path: &Path, which: (u64, u64)) -> Option<OwnedFd> {
+    pub(super) fn same(self, path: &Path, which: Identity) -> Option<OwnedFd> {
         let held = self.open(path, DIRECTORY).ok()?;
-        (identity(&fstat(&held).ok()?) == which).then_some(held)
+        (Identity::of_held(&held).ok()? == which).then_some(held)
     }
 
     /// What lies at `path`; `None` where nothing does.
@@ -152,7 +154,7 @@ impl<'t> Looked<'t> {
     /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is.
     pub(super) fn close(&self) -> Vec<Closed> {
         let close = |(path, before): (PathBuf, FileStat)| {
-            let held = self.tree.same(&path, identity(&before))?;
+            let held = self.tree.same(&path, Identity::of(&before))?;
             change_mode(&held, mode_of(&before)).ok()?;
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };
@@ -183,11 +185,6 @@ impl Drop for Looked<'_> {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Device and inode.
-pub(super) fn identity(stat: &FileStat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }
 
 /// Whether the caller may not do in a directory what is `wanted`.

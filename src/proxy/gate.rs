@@ -8,11 +8,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::OFlag,
-    sys::stat::{Mode, fstat},
-};
+use nix::{errno::Errno, fcntl::OFlag, sys::stat::Mode};
 
 use super::{
     address,
@@ -24,7 +20,7 @@ use super::{
     settings::{Settings, Way},
     upstream::Upstream,
 };
-use crate::Error;
+use crate::{Error, below::Identity};
 
 /// Who decides for the sandboxes of one policy.
 #[derive(Debug)]
@@ -217,11 +213,10 @@ fn reached(address: IpAddr) -> IpAddr {
 }
 
 /// A hold on a socket that is not its path: whoever may write to the directory could put another there.
-fn pin(path: &Path, identity: (u64, u64)) -> Result<OwnedFd, Error> {
+fn pin(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
     let open = || {
         let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-        let found = fstat(&socket)?;
-        if (found.st_dev, found.st_ino) == identity { Ok(socket) } else { Err(Errno::ESTALE) }
+        if Identity::of_held(&socket)? == identity { Ok(socket) } else { Err(Errno::ESTALE) }
     };
     open().map_err(|errno| Error::Grant {
         what: "proxy socket",

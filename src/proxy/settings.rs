@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use ipnet::IpNet;
 
 use super::{rule::Rules, upstream::Upstream};
-use crate::policy::NetworkLimits;
+use crate::{below::Identity, policy::NetworkLimits};
 
 /// Where the proxy listens inside, on 127.0.0.1. The namespace is new, so nothing else can be there.
 pub(crate) const PORT: u16 = 3128;
@@ -40,8 +40,8 @@ pub(crate) enum Way {
     /// Through somebody else's proxy on a Unix socket, which decides by itself.
     Foreign {
         path: PathBuf,
-        /// Device and inode of the socket that was looked at.
-        identity: (u64, u64),
+        /// That of the socket that was looked at.
+        identity: Identity,
     },
 }
 

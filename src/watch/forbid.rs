@@ -11,11 +11,11 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat},
-    sys::stat::{Mode, fstat, fstatat},
+    sys::stat::{Mode, fstatat},
 };
 
 use super::{Expected, Watch, parts_from};
-use crate::below::open_without_links;
+use crate::below::{Identity, open_without_links};
 
 /// What is about to be done at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +40,12 @@ pub(crate) fn forbids(
     name: &OsStr,
     making: Making,
 ) -> io::Result<bool> {
-    let place = Name { parent, here: identity(parent)?, name, there: there(parent, name) };
+    let place = Name { parent, here: Identity::of_held(parent)?, name, there: there(parent, name) };
     if watches.iter().any(|watch| watch.is_met(&place, making)) {
         return Ok(true);
     }
     let inside: Vec<Identity> = watches.iter().filter_map(Watch::directory_there).collect();
     lies_in(parent, &inside)
-}
-
-type Identity = (u64, u64);
-
-fn identity(of: impl AsFd) -> io::Result<Identity> {
-    let stat = fstat(of)?;
-    Ok((stat.st_dev, stat.st_ino))
 }
 
 /// A name in a directory.
@@ -80,7 +73,7 @@ impl Name<'_> {
 /// What has a name in a directory.
 fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
     let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-    Some((stat.st_dev, stat.st_ino))
+    Some(Identity::of(&stat))
 }
 
 impl Watch {
@@ -109,7 +102,7 @@ impl Watch {
 
 /// The directory at a path of the host without a link in it.
 fn directory(path: &Path) -> Option<Identity> {
-    open_without_links(path, OFlag::O_DIRECTORY).and_then(identity).ok()
+    open_without_links(path, OFlag::O_DIRECTORY).ok().and_then(|held| Identity::of_held(held).ok())
 }
 
 /// Whether `directory` is one of `those`, or lies in one.
@@ -119,7 +112,7 @@ fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
     }
     let mut at = up(directory, ".")?;
     for _ in 0..DEEPEST {
-        let here = identity(&at)?;
+        let here = Identity::of_held(&at)?;
         if those.contains(&here) {
             return Ok(true);
         }
@@ -128,7 +121,7 @@ fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
             Err(Errno::EACCES) => return Ok(true),
             above => above?,
         };
-        if identity(&above)? == here {
+        if Identity::of_held(&above)? == here {
             return Ok(false);
         }
         at = above;

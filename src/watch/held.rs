@@ -11,11 +11,11 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
-    sys::stat::{Mode, fstat},
+    sys::stat::Mode,
 };
 
 use super::{Watch, remove};
-use crate::harmless::harmless;
+use crate::{below::Identity, harmless::harmless};
 
 /// A directory: a writable grant, or what was mounted in one before the command began.
 #[derive(Clone, Debug)]
@@ -28,11 +28,10 @@ pub(super) struct Held {
 impl Held {
     /// # Errors
     /// `ESTALE` where something else has its path by now.
-    fn base(path: &Path, identity: (u64, u64)) -> io::Result<Self> {
+    fn base(path: &Path, identity: Identity) -> io::Result<Self> {
         // What it is counts, and not what leads to it: openat2(2) may not be had.
         let directory = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let found = fstat(&directory)?;
-        if (found.st_dev, found.st_ino) != identity {
+        if Identity::of_held(&directory)? != identity {
             return Err(Errno::ESTALE.into());
         }
         Ok(Self { directory: Arc::new(directory), way: PathBuf::new() })
@@ -86,7 +85,7 @@ impl Held {
 pub(crate) fn hold<'w>(
     watches: impl Iterator<Item = &'w mut Watch>,
     base: &Path,
-    identity: (u64, u64),
+    identity: Identity,
 ) -> io::Result<()> {
     // One descriptor each, however many watches.
     let grant = Held::base(base, identity)?;
@@ -105,13 +104,13 @@ pub(crate) fn hold<'w>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{host::identity, watch::Expected};
+    use crate::watch::Expected;
 
     #[test]
     fn another_directory_is_not_held() {
         let (grant, other) = (tempfile::tempdir().expect("a grant"), tempfile::tempdir().expect("another"));
         let mut watch = Watch::new(grant.path(), Path::new("x"), Path::new("x"), Expected::Absent);
-        let identity = identity(&fs::metadata(other.path()).expect("a directory"));
+        let identity = Identity::of_metadata(&fs::metadata(other.path()).expect("a directory"));
         let error = hold([&mut watch].into_iter(), grant.path(), identity).expect_err("it is another");
         assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
         assert!(watch.held.is_none());

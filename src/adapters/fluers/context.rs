@@ -10,7 +10,7 @@ use std::{
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use super::{error::FluersError, identity, place::Place};
-use crate::{Listening, OnUnavailable, Session, listen::Brings, policy::has_parent};
+use crate::{Listening, OnUnavailable, Session, below::Identity, listen::Brings, policy::has_parent};
 
 pub(super) struct Context {
     profile: SandboxProfile,
@@ -18,7 +18,7 @@ pub(super) struct Context {
     /// As the harness names it.
     workspace: PathBuf,
     /// Device and inode of it.
-    directory: Option<(u64, u64)>,
+    directory: Option<Identity>,
     wanted: OnUnavailable,
     /// The client and the socket.
     words: [String; 2],

@@ -20,7 +20,7 @@ use super::{
     COVER_SIZE, DEVPTS_FLAGS, NULL, OnHost, PROC_FLAGS, TMPFS_FLAGS, absolute, attributes, is_filled,
     relative,
 };
-use crate::{Error, failure, host::remedy::of_path, policy::Protection};
+use crate::{Error, below::Identity, failure, host::remedy::of_path, policy::Protection};
 
 /// The steps so far.
 pub(super) struct Emitter<'e> {
@@ -191,7 +191,7 @@ impl Emitter<'_> {
                 push(&Step::Pin { target: &path, attributes: attributes(*access) });
             }
             Node::Bind { source, access } => {
-                let (device, inode) = source.identity;
+                let Identity { device, inode } = source.identity;
                 let attributes = attributes(*access);
                 let source = &absolute(&source.path);
                 push(&Step::Bind { source, device, inode, target: &path, within, attributes });

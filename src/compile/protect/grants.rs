@@ -8,6 +8,7 @@ use std::{
 use super::super::{git, lexical, source::Source, view::View, walk::Bases};
 use crate::{
     Error,
+    below::Identity,
     host::remedy::of_call,
     watch::{self, Watch},
 };
@@ -17,7 +18,7 @@ struct Grant {
     target: PathBuf,
     base: PathBuf,
     /// Device and inode.
-    identity: (u64, u64),
+    identity: Identity,
 }
 
 /// The writable grants. One directory may have several places.

@@ -19,7 +19,7 @@ use super::{
     record::Opened,
 };
 use crate::{
-    below::{FileKind, kind},
+    below::{FileKind, Identity, kind},
     overlay::{
         compare::{self, ordinary},
         ledger::State,
@@ -64,8 +64,7 @@ impl Commit<'_> {
     /// The access list of a file of the workspace, which it keeps.
     fn access_list(&self, path: &Path, lower: &FileStat) -> Result<Option<Vec<u8>>, Refusal> {
         let held = self.workspace.open(path, OFlag::O_PATH)?;
-        let now = fstat(&held)?;
-        if (now.st_dev, now.st_ino) != (lower.st_dev, lower.st_ino) {
+        if Identity::of_held(&held)? != Identity::of(lower) {
             return Err(Refusal::Conflict);
         }
         let list = xattr::get_deref(format!("/proc/self/fd/{}", held.as_raw_fd()), ACCESS_LIST);
@@ -98,8 +97,7 @@ impl Commit<'_> {
         // What is taken out of it from now on must not shine through from the workspace. Without the mark, it would
         // until it is looked up again.
         let _ = File::from(ours).set_xattr(OPAQUE, b"y");
-        let stat = fstat(&held)?;
-        self.made.insert(path.to_owned(), (stat.st_dev, stat.st_ino));
+        self.made.insert(path.to_owned(), Identity::of_held(&held)?);
         self.modes.push(Opened { path: path.to_owned(), held, last: mode(upper) });
         Ok(())
     }
@@ -114,7 +112,7 @@ impl Commit<'_> {
         let name = Path::new(path.file_name().ok_or(Errno::EINVAL)?);
         let held = Tree { root: parent.as_fd() }.open(name, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
         let stat = fstat(&held)?;
-        if (stat.st_dev, stat.st_ino, stat.st_mode) != (lower.st_dev, lower.st_ino, lower.st_mode) {
+        if (Identity::of(&stat), stat.st_mode) != (Identity::of(lower), lower.st_mode) {
             return Err(Refusal::Conflict);
         }
         let kept = lower.st_mode & 0o7777;

@@ -14,11 +14,11 @@ use nix::{
 
 use super::Refusal;
 use crate::{
-    below::{FileKind, kind},
+    below::{FileKind, Identity, kind},
     overlay::{
         ledger::State,
         scan::Found,
-        tree::{Tree, change_mode, identity},
+        tree::{Tree, change_mode},
     },
 };
 
@@ -41,14 +41,13 @@ impl Opened {
 /// A directory that gets its mode last of all. Not held: there may be any number.
 pub(super) struct Parting {
     path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
+    identity: Identity,
     last: Mode,
 }
 
 impl Parting {
     pub(super) fn of(opened: &Opened) -> nix::Result<Self> {
-        let identity = identity(&fstat(&opened.held)?);
+        let identity = Identity::of_held(&opened.held)?;
         Ok(Self { path: opened.path.clone(), identity, last: opened.last })
     }
 
