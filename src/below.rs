@@ -8,9 +8,16 @@ pub(crate) mod names;
 pub(crate) mod rights;
 mod temporary;
 
-use std::{io, os::fd::OwnedFd, path::Path};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+};
 
 pub use self::kind::FileKind;
 pub(crate) use self::{
@@ -23,10 +30,24 @@ pub(crate) use self::{
 /// As many links as path_resolution(7) follows.
 pub(crate) const MOST_LINKS: u32 = 40;
 
+/// How often a walk is begun again that met a rename or mount elsewhere on a step up.
+const MOST_TRIES: u32 = 1000;
+
+/// openat2(2), from a directory that is held. How far the way may lead is the caller's to say, by a `RESOLVE_…`. Linux 5.6.
+pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Result<OwnedFd> {
+    for _ in 0..MOST_TRIES {
+        match openat2(directory.as_fd(), path, how) {
+            Err(Errno::EAGAIN) => std::thread::yield_now(),
+            opened => return opened,
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
 /// openat2(2), O_PATH, of a path that must have no link in it. Linux 5.6.
 pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(openat2(AT_FDCWD, path, how)?)
+    Ok(open(AT_FDCWD, path, how)?)
 }

@@ -4,14 +4,12 @@ use std::{fs::File, io, os::fd::OwnedFd, path::Path};
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, ResolveFlag, open, openat2},
+    fcntl::{OFlag, ResolveFlag, open},
     sys::stat::{Mode, SFlag, fstat},
 };
 
 use super::PathEscape;
-
-/// How often an open is begun again that met a rename or mount elsewhere on a step up.
-const MOST_TRIES: u32 = 1000;
+use crate::below;
 
 /// How [`open_beneath`] opens, as [`std::fs::OpenOptions`] has it.
 ///
@@ -166,20 +164,14 @@ pub fn open_beneath(
     })
 }
 
-fn opened(base: &OwnedFd, below: &Path, how: OpenHow) -> io::Result<File> {
+fn opened(base: &OwnedFd, path: &Path, how: OpenHow) -> io::Result<File> {
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let flags = how.flags()?;
     let mut open = nix::fcntl::OpenHow::new().flags(flags).resolve(resolve);
     if flags.contains(OFlag::O_CREAT) {
         open = open.mode(Mode::from_bits_truncate(how.mode & 0o777));
     }
-    for _ in 0..MOST_TRIES {
-        match openat2(base, below, open) {
-            Err(Errno::EAGAIN) => std::thread::yield_now(),
-            file => return ordinary(file?, how),
-        }
-    }
-    Err(Errno::EAGAIN.into())
+    ordinary(below::open(base, path, open)?, how)
 }
 
 fn ordinary(file: OwnedFd, how: OpenHow) -> io::Result<File> {

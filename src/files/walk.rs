@@ -12,7 +12,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
+    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat},
     sys::{
         stat::{FileStat, Mode, fstatat},
         statvfs::{FsFlags, fstatvfs},
@@ -20,24 +20,15 @@ use nix::{
 };
 
 use crate::{
-    below::{MOST_LINKS, regular, stores},
+    below::{self, MOST_LINKS, regular, stores},
     sys,
 };
-
-/// How often a walk is begun again that met a rename or mount elsewhere on its way up.
-const MOST_TRIES: u32 = 1000;
 
 /// Opens a path in `root`, whose links lead nowhere else: openat2(2), `RESOLVE_IN_ROOT`. Linux 5.6.
 pub(super) fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
-    for _ in 0..MOST_TRIES {
-        match openat2(root, path, how) {
-            Err(Errno::EAGAIN) => std::thread::yield_now(),
-            opened => return opened,
-        }
-    }
-    Err(Errno::EAGAIN)
+    below::open(root, path, how)
 }
 
 /// Opens a regular file for reading. What else lies there is not opened, or not for long: no FIFO or lease keeps the

@@ -12,15 +12,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag},
     sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
     unistd::{AccessFlags, faccessat},
 };
 
-use crate::below::Identity;
-
-/// How often a walk is begun again that met a rename elsewhere.
-const MOST_TRIES: u32 = 1000;
+use crate::below::{self, Identity};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
@@ -72,13 +69,7 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd>
         | ResolveFlag::RESOLVE_NO_MAGICLINKS
         | ResolveFlag::RESOLVE_NO_XDEV;
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve);
-    for _ in 0..MOST_TRIES {
-        match openat2(root, path, how) {
-            Err(Errno::EAGAIN) => std::thread::yield_now(),
-            opened => return opened,
-        }
-    }
-    Err(Errno::EAGAIN)
+    below::open(root, path, how)
 }
 
 /// What `name` in a directory is, itself and not what it links to.

@@ -11,7 +11,7 @@ use std::{
 use nix::{
     NixPath,
     errno::Errno,
-    fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, openat2, renameat2},
+    fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2},
     sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
     unistd::{UnlinkatFlags, unlinkat},
 };
@@ -19,6 +19,7 @@ use nix::{
 use super::Allowance;
 use crate::{
     below::{
+        self,
         names::{self, names},
         rights, temporary_name,
     },
@@ -240,7 +241,7 @@ pub(super) fn open_directory(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result
 pub(super) fn step(parent: BorrowedFd<'_>, name: &OsStr, access: OFlag) -> nix::Result<OwnedFd> {
     let resolve =
         ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_BENEATH;
-    openat2(parent, name, OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
+    below::open(parent, Path::new(name), OpenHow::new().flags(access | DIRECTORY).resolve(resolve))
 }
 
 /// What is mounted on it instead.
