@@ -9,6 +9,7 @@ pub(crate) mod rights;
 mod temporary;
 
 use std::{
+    ffi::OsStr,
     io,
     os::fd::{AsFd, OwnedFd},
     path::Path,
@@ -16,7 +17,8 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat::{FileStat, fstatat},
 };
 
 pub use self::kind::FileKind;
@@ -50,4 +52,12 @@ pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
     Ok(open(AT_FDCWD, path, how)?)
+}
+
+/// What has `name` in a directory, itself and not what it links to; `None` where nothing has.
+pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
+    match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => Ok(None),
+        stat => stat.map(Some),
+    }
 }

@@ -6,10 +6,7 @@ use std::{
     io::{self, Read, Write},
     os::{
         fd::OwnedFd,
-        unix::{
-            ffi::OsStringExt,
-            fs::{MetadataExt, OpenOptionsExt},
-        },
+        unix::fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -17,8 +14,8 @@ use std::{
 use nix::{
     dir::Dir,
     errno::Errno,
-    fcntl::{AtFlags, OFlag},
-    sys::stat::{Mode, fstat, fstatat, mkdirat},
+    fcntl::OFlag,
+    sys::stat::{Mode, fstat, mkdirat},
     unistd::{UnlinkatFlags, unlinkat},
 };
 
@@ -29,7 +26,7 @@ use super::{
     walk::{self, Place},
 };
 use crate::{
-    below::{is_regular, kind, stores},
+    below::{self, is_regular, kind, stores},
     session::Visit,
     watch::Making,
 };
@@ -62,30 +59,24 @@ pub(super) fn list(visit: &Visit, path: &Path) -> io::Result<Vec<FileEntry>> {
     stores(&directory)?;
     let mut entries = Vec::new();
     for name in names(directory.try_clone()?)? {
-        match fstatat(&directory, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            // Gone meanwhile.
-            Err(Errno::ENOENT) => {}
-            stat => {
-                let stat = stat?;
-                entries.push(FileEntry { name, kind: kind(&stat), size: stat.st_size.unsigned_abs() });
-            }
+        // It may be gone meanwhile.
+        if let Some(stat) = below::stat(&directory, &name)? {
+            entries.push(FileEntry { name, kind: kind(&stat), size: stat.st_size.unsigned_abs() });
         }
     }
     entries.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(entries)
 }
 
+/// As many as callers are told of; the names of [`below`] are limited by the memory that they take.
 fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
-    for entry in Dir::from_fd(directory)?.iter() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name == b"." || name == b".." {
-            continue;
-        }
+    for found in Dir::from_fd(directory)?.iter() {
+        let Some(name) = below::names::name(&found?) else { continue };
         if names.len() == MOST_NAMES {
             return Err(Errno::E2BIG.into());
         }
-        names.push(OsString::from_vec(name));
+        names.push(name);
     }
     Ok(names)
 }

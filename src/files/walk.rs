@@ -12,9 +12,9 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat, readlinkat},
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat, readlinkat},
     sys::{
-        stat::{FileStat, Mode, fstatat},
+        stat::{FileStat, Mode},
         statvfs::{FsFlags, fstatvfs},
     },
 };
@@ -73,10 +73,7 @@ impl Place {
 
     /// What lies there; `None` where nothing does.
     pub(super) fn stat(&self) -> io::Result<Option<FileStat>> {
-        match fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Err(Errno::ENOENT) => Ok(None),
-            stat => Ok(Some(stat?)),
-        }
+        Ok(below::stat(&self.parent, &self.name)?)
     }
 
     /// Whether it can be replaced or removed. The kernel keeps mount points only from those who have them in their own

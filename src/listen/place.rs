@@ -1,6 +1,7 @@
 //! A session's place in the runtime directory: its lock and its socket. Whoever holds the lock is the session.
 
 use std::{
+    ffi::OsStr,
     fs,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
@@ -9,17 +10,17 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, Flock, FlockArg, OFlag, openat},
+    fcntl::{Flock, FlockArg, OFlag, openat},
     sys::{
         socket::{Backlog, SockFlag, bind, connect, listen},
-        stat::{Mode, fchmod, fstatat},
+        stat::{Mode, fchmod},
     },
     unistd::{UnlinkatFlags, unlinkat},
 };
 
 use super::{directory::Directory, error::ListenError, name::Name};
 use crate::{
-    below::Identity,
+    below::{self, Identity},
     packet::{address, packet_socket},
 };
 
@@ -146,10 +147,9 @@ fn lock(directory: &Directory, name: &Name) -> Result<Flock<OwnedFd>, ListenErro
         // The session before may have removed the file between our opening and our locking it: then this lock is one
         // that nobody else will look at.
         let ours = Identity::of_held(lock.as_fd()).map_err(failed)?;
-        match fstatat(directory, file.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Ok(there) if Identity::of(&there) == ours => return Ok(lock),
-            Ok(_) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(failed(errno)),
+        let there = below::stat(directory, OsStr::new(&file)).map_err(failed)?;
+        if there.is_some_and(|there| Identity::of(&there) == ours) {
+            return Ok(lock);
         }
     }
 }

@@ -23,9 +23,9 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{self, Looked, Tree, is_closed, mode_of, open_up},
+    tree::{Looked, Tree, is_closed, mode_of, open_up},
 };
-use crate::below::{FileKind, Identity, kind};
+use crate::below::{self, FileKind, Identity, kind};
 
 struct Commit<'c> {
     ledger: &'c Ledger,
@@ -185,7 +185,7 @@ impl Commit<'_> {
             }
             FileKind::Other => return Err(Refusal::Unsupported),
         }
-        state.record(path, tree::stat(held, name)?, (Some(upper), made));
+        state.record(path, below::stat(held, name)?, (Some(upper), made));
         others.record(state)
     }
 

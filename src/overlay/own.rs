@@ -1,18 +1,16 @@
 //! Something in the workspace that may be removed, known by what it is: its name may be another's by now.
 
-use std::{
-    ffi::OsStr,
-    io,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{ffi::OsStr, io, os::fd::OwnedFd};
 
 use nix::{
     sys::stat::FileStat,
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::tree;
-use crate::{below::Identity, watch};
+use crate::{
+    below::{self, Identity},
+    watch,
+};
 
 /// What it is, and how it goes.
 pub(super) struct Own {
@@ -46,7 +44,7 @@ impl Own {
         if let Removal::Tree(directory) = &self.how {
             watch::empty(directory, check)?;
         }
-        match tree::stat(parent.as_fd(), name)? {
+        match below::stat(parent, name)? {
             Some(stat) if self.is(&stat) => {}
             Some(_) => {
                 tracing::warn!(name = %name.display(), "another has got the name of a temporary file");

@@ -25,7 +25,7 @@ use super::{
     taking::Taking,
     tree::{self, Tree},
 };
-use crate::below::{FileKind, Identity, kind, names, temporary_name};
+use crate::below::{self, FileKind, Identity, kind, names, temporary_name};
 
 /// How many names are tried.
 const MOST_NAMES: u32 = 64;
@@ -57,7 +57,7 @@ impl Temporary {
 
     pub(super) fn link(parent: OwnedFd, to: &OsStr) -> io::Result<Self> {
         let (mut temporary, ()) = Self::make(parent, |parent, name| symlinkat(to, parent, name))?;
-        let made = tree::stat(temporary.parent.as_fd(), &temporary.name)?.ok_or(Errno::ESTALE)?;
+        let made = below::stat(&temporary.parent, &temporary.name)?.ok_or(Errno::ESTALE)?;
         if kind(&made) != FileKind::Link {
             return Err(Errno::ESTALE.into());
         }
@@ -146,7 +146,7 @@ impl Temporary {
 
     /// Whether what has `name` is what was made here.
     fn is_own(&self, name: &OsStr) -> io::Result<bool> {
-        let stat = tree::stat(self.parent.as_fd(), name)?;
+        let stat = below::stat(&self.parent, name)?;
         Ok(stat.is_some_and(|stat| self.own.as_ref().is_some_and(|own| own.is(&stat))))
     }
 
@@ -157,7 +157,7 @@ impl Temporary {
 
     /// What lies here, to be removed, if it is what lay at `path` when it was looked at.
     fn judge(&self, path: &Path, lower: &FileStat, state: &State) -> Result<Own, Refusal> {
-        let now = tree::stat(self.parent.as_fd(), &self.name)?.ok_or(Refusal::Conflict)?;
+        let now = below::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
         // Its change time is that of the rename.
         let is_it = |now: &FileStat| {
             (Identity::of(now), now.st_mode) == (Identity::of(lower), lower.st_mode)
@@ -253,7 +253,7 @@ fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Re
 /// renameat2(2), RENAME_NOREPLACE; where the file system has no such thing, after a look.
 fn without_replacing(parent: &OwnedFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
     match renameat2(parent, from, parent, to, RenameFlags::RENAME_NOREPLACE) {
-        Err(Errno::EINVAL) => match tree::stat(parent.as_fd(), to) {
+        Err(Errno::EINVAL) => match below::stat(parent, to) {
             Ok(None) => renameat(parent, from, parent, to),
             _ => Err(Errno::EEXIST),
         },

@@ -6,7 +6,7 @@
 use std::{
     ffi::OsString,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -23,7 +23,7 @@ use super::{
     mark::{OPAQUE, ORIGIN, is_whiteout, mark},
     tree::{self, Closed, Looked, Tree},
 };
-use crate::below::{FileKind, Identity, kind, names};
+use crate::below::{self, FileKind, Identity, kind, names};
 
 /// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
 const MOST_BYTES: usize = 128 << 20;
@@ -115,11 +115,11 @@ impl Scan<'_> {
         let lower = if level.lower.is_some() { self.below.directory(&level.path)? } else { None };
         let names = names(&directory)?;
         for name in &names {
-            let Some(upper) = tree::stat(directory.as_fd(), name)? else { continue };
+            let Some(upper) = below::stat(&directory, name)? else { continue };
             if kind(&upper) != FileKind::Directory && self.state.is_applied(&level.path.join(name), &upper) {
                 continue;
             }
-            let there = lower.as_ref().map(|lower| tree::stat(lower.as_fd(), name)).transpose()?.flatten();
+            let there = lower.as_ref().map(|lower| below::stat(lower, name)).transpose()?.flatten();
             let path = level.path.join(name);
             self.entry(path, upper, there, level)?;
         }
@@ -138,7 +138,7 @@ impl Scan<'_> {
             let counts = !self.state.made(&level.path) || self.state.has(&path);
             if counts
                 && listed.binary_search(&name).is_err()
-                && let Some(there) = tree::stat(lower.as_fd(), &name)?
+                && let Some(there) = below::stat(&lower, &name)?
             {
                 self.deleted(path, there, level)?;
             }

@@ -14,11 +14,8 @@ use nix::{
     sys::stat::{FileStat, fstat},
 };
 
-use super::{
-    ledger::State,
-    tree::{self, Tree},
-};
-use crate::below::{FileKind, kind};
+use super::{ledger::State, tree::Tree};
+use crate::below::{self, FileKind, kind};
 
 pub(super) struct Taking<'s> {
     state: &'s mut State,
@@ -37,7 +34,7 @@ impl<'s> Taking<'s> {
     /// `ESTALE` where somebody else has changed it, or put it there.
     pub(super) fn next(&mut self, (parent, name): (BorrowedFd<'_>, &OsStr), path: &Path) -> io::Result<()> {
         self.took();
-        let Some(stat) = tree::stat(parent, name)? else { return Ok(()) };
+        let Some(stat) = below::stat(parent, name)? else { return Ok(()) };
         if self.state.is_newer(path, &stat) {
             return Err(Errno::ESTALE.into());
         }

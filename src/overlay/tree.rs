@@ -13,7 +13,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag},
-    sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
+    sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat},
     unistd::{AccessFlags, faccessat},
 };
 
@@ -56,7 +56,7 @@ impl Tree<'_> {
     pub(super) fn stat(self, path: &Path) -> io::Result<Option<FileStat>> {
         let Some(name) = path.file_name() else { return Ok(Some(fstat(self.root)?)) };
         match self.directory(path.parent().unwrap_or(Path::new("")))? {
-            Some(parent) => stat(parent.as_fd(), name),
+            Some(parent) => Ok(below::stat(parent, name)?),
             None => Ok(None),
         }
     }
@@ -70,14 +70,6 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd>
         | ResolveFlag::RESOLVE_NO_XDEV;
     let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW).resolve(resolve);
     below::open(root, path, how)
-}
-
-/// What `name` in a directory is, itself and not what it links to.
-pub(super) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<FileStat>> {
-    match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
-        Err(Errno::ENOENT) => Ok(None),
-        stat => Ok(Some(stat?)),
-    }
 }
 
 /// Opens a directory that is held for listing.
@@ -111,7 +103,7 @@ impl<'t> Looked<'t> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         match self.tree.open(path, flags) {
             // To search it takes a right of its own.
-            Ok(directory) if stat(directory.as_fd(), OsStr::new(".")).is_ok() => return Ok(directory),
+            Ok(directory) if below::stat(&directory, OsStr::new(".")).is_ok() => return Ok(directory),
             Ok(_) | Err(Errno::EACCES) => {}
             Err(errno) => return Err(errno.into()),
         }

@@ -10,12 +10,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, openat},
-    sys::stat::{Mode, fstatat},
+    fcntl::{OFlag, openat},
+    sys::stat::Mode,
 };
 
 use super::{Expected, Watch, parts_from};
-use crate::below::{Identity, open_without_links};
+use crate::below::{self, Identity, open_without_links};
 
 /// What is about to be done at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +72,7 @@ impl Name<'_> {
 
 /// What has a name in a directory.
 fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
-    let stat = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-    Some(Identity::of(&stat))
+    Some(Identity::of(&below::stat(parent, name).ok()??))
 }
 
 impl Watch {

@@ -11,12 +11,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, RenameFlags, readlinkat, renameat, renameat2},
-    sys::stat::{FileStat, SFlag, fstatat},
+    fcntl::{RenameFlags, readlinkat, renameat, renameat2},
+    sys::stat::{FileStat, SFlag},
 };
 
 use super::{Allowance, Expected, Held, Watch, remove};
-use crate::{harmless::harmless, sys};
+use crate::{below, harmless::harmless, sys};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -58,10 +58,7 @@ impl<'a> Place<'a> {
     }
 
     fn stat_of(&self, name: &OsStr) -> nix::Result<Option<FileStat>> {
-        match self.with_rights(|| fstatat(&self.parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)) {
-            Err(Errno::ENOENT) => Ok(None),
-            stat => stat.map(Some),
-        }
+        self.with_rights(|| below::stat(&self.parent, name))
     }
 
     /// A command may have taken the right to change anything there from its user.
