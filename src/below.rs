@@ -4,6 +4,7 @@
 
 mod identity;
 mod kind;
+mod mode;
 pub(crate) mod names;
 pub(crate) mod rights;
 mod temporary;
@@ -11,8 +12,8 @@ mod temporary;
 use std::{
     ffi::OsStr,
     io,
-    os::fd::{AsFd, OwnedFd},
-    path::Path,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Path, PathBuf},
 };
 
 use nix::{
@@ -25,6 +26,7 @@ pub use self::kind::FileKind;
 pub(crate) use self::{
     identity::Identity,
     kind::{is_regular, kind, regular, stores},
+    mode::{change_mode, mode_of, open_up},
     names::names,
     temporary::temporary_name,
 };
@@ -60,4 +62,9 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<Fil
         Err(Errno::ENOENT) => Ok(None),
         stat => stat.map(Some),
     }
+}
+
+/// A path to what is held, whatever name it has by now: in this process the link in /proc leads to the very thing.
+pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
 }

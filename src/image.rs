@@ -6,7 +6,7 @@ use std::{
     fs::{File, OpenOptions, Permissions},
     io::{self, Write},
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{OpenOptionsExt, PermissionsExt},
     },
 };
@@ -16,6 +16,8 @@ use nix::{
     fcntl::{FcntlArg, SealFlag, fcntl},
     sys::memfd::{MFdFlags, memfd_create},
 };
+
+use crate::below::own_path;
 
 /// `MFD_EXEC` of memfd_create(2): executable even where `vm.memfd_noexec` is 1. Linux 6.3.
 const MFD_EXEC: u32 = 0x10;
@@ -64,7 +66,7 @@ impl Image {
         file.write_all(kennel_helper::IMAGE)?;
         file.set_permissions(Permissions::from_mode(0o500))?;
         // A file that is open for writing cannot be executed (ETXTBSY).
-        let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let readable = File::open(own_path(&file))?;
         let flags = nix::sys::statvfs::fstatvfs(&readable)?.flags();
         if flags.contains(nix::sys::statvfs::FsFlags::ST_NOEXEC) {
             return Err(Errno::EACCES.into());

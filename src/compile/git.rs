@@ -11,7 +11,7 @@ mod parts;
 use std::{
     fs,
     io::{self, Read},
-    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -21,7 +21,10 @@ use super::{
     source::Source,
     view::{Access, Node, View},
 };
-use crate::{below::regular, policy::Profile};
+use crate::{
+    below::{own_path, regular},
+    policy::Profile,
+};
 
 /// So much is read of a link file, or of a config: one with the names of several thousand submodules.
 const LONGEST: u64 = 1 << 20;
@@ -64,7 +67,7 @@ fn repository_of(workspace: &Path) -> Option<Source> {
     let (name, worktrees) = (own.file_name()?, own.parent()?);
     let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
     let (held, source) = Source::open_exact(common).ok()?;
-    let anchor = Path::new("/proc/self/fd").join(held.as_raw_fd().to_string());
+    let anchor = own_path(&held);
     let own_held = anchor.join("worktrees").join(name);
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
         && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
@@ -103,7 +106,7 @@ fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     if regular(&held).is_err() {
         return Ok(None);
     }
-    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let again = own_path(&held);
     contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
 }
 

@@ -9,12 +9,9 @@ use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
     ffi::{OsStr, OsString},
     fs, io,
-    os::{
-        fd::AsRawFd,
-        unix::{
-            ffi::{OsStrExt, OsStringExt},
-            fs::{MetadataExt, OpenOptionsExt},
-        },
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -25,7 +22,11 @@ use super::{
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
-    Enforcement, Error, Profile, below::Identity, failure, harmless::harmless, host::remedy::is_shortage,
+    Enforcement, Error, Profile,
+    below::{Identity, own_path},
+    failure,
+    harmless::harmless,
+    host::remedy::is_shortage,
 };
 
 /// Names that are listed at most. How many there are is what commands made of a directory.
@@ -194,7 +195,7 @@ fn held(path: &Path) -> io::Result<fs::File> {
 
 /// The name of the cache's entry that something was opened by.
 fn entry(held: &fs::File) -> io::Result<Option<OsString>> {
-    let path = fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd()))?;
+    let path = fs::read_link(own_path(held))?;
     Ok(path.file_name().map(OsStr::to_owned))
 }
 

@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::OsStr,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -17,6 +17,7 @@ use nix::{
 };
 
 use super::{error::ListenError, name::Name};
+use crate::below;
 
 /// Longest path of a socket, in bytes: `sun_path` without its NUL.
 const LONGEST_PATH: usize = 107;
@@ -108,7 +109,7 @@ impl Directory {
 
     /// A path of something in this very directory, whatever happens to its name meanwhile. Of this process only.
     pub(crate) fn own_path(&self, file: impl AsRef<Path>) -> PathBuf {
-        Path::new(&format!("/proc/self/fd/{}", self.opened.as_raw_fd())).join(file)
+        below::own_path(&self.opened).join(file)
     }
 }
 

@@ -23,9 +23,9 @@ use super::{
     never::Becomes,
     place,
     scan::Found,
-    tree::{Looked, Tree, is_closed, mode_of, open_up},
+    tree::{Looked, Tree, is_closed},
 };
-use crate::below::{self, FileKind, Identity, kind};
+use crate::below::{self, FileKind, Identity, kind, mode_of, open_up};
 
 struct Commit<'c> {
     ledger: &'c Ledger,

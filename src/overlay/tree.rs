@@ -6,18 +6,18 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag},
-    sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat},
+    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag},
+    sys::stat::{FileStat, Mode, fstat},
     unistd::{AccessFlags, faccessat},
 };
 
-use crate::below::{self, Identity};
+use crate::below::{self, Identity, change_mode, mode_of, open_up};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
@@ -173,22 +173,4 @@ impl Drop for Looked<'_> {
 /// Whether the caller may not do in a directory what is `wanted`.
 pub(super) fn is_closed(directory: &OwnedFd, wanted: AccessFlags) -> bool {
     faccessat(directory, ".", wanted, AtFlags::AT_EACCESS) == Err(Errno::EACCES)
-}
-
-/// Opens a directory up to its owner; answers what it was before.
-pub(super) fn open_up(held: &OwnedFd) -> nix::Result<FileStat> {
-    let before = fstat(held)?;
-    change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
-    Ok(before)
-}
-
-/// Permission bits, with those for set-user-id, set-group-id and sticky.
-pub(super) fn mode_of(stat: &FileStat) -> Mode {
-    Mode::from_bits_truncate(stat.st_mode & 0o7777)
-}
-
-/// chmod(2) of what is held, which the link in /proc leads to.
-pub(super) fn change_mode(held: &OwnedFd, mode: Mode) -> nix::Result<()> {
-    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
-    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
 }

@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    os::fd::AsRawFd,
     sync::Arc,
     time::Duration,
 };
@@ -31,7 +30,7 @@ use super::{
     stream::Stream,
     upstream::Upstream,
 };
-use crate::failure;
+use crate::{below::own_path, failure};
 
 /// From the first attempt to a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -102,8 +101,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
             (Stream::Tcp(stream), early, None)
         }
         Route::Foreign(socket) => {
-            let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
-            let stream = UnixStream::connect(path).await.map_err(failed)?;
+            let stream = UnixStream::connect(own_path(socket)).await.map_err(failed)?;
             let (stream, early) = ask_for(stream, destination, None).await.map_err(failed)?;
             (Stream::Unix(stream), early, None)
         }

@@ -3,7 +3,7 @@
 
 use std::{
     fs, io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,7 +15,10 @@ use nix::{
 };
 
 use super::{Watch, remove};
-use crate::{below::Identity, harmless::harmless};
+use crate::{
+    below::{Identity, own_path},
+    harmless::harmless,
+};
 
 /// A directory: a writable grant, or what was mounted in one before the command began.
 #[derive(Clone, Debug)]
@@ -71,7 +74,7 @@ impl Held {
 
     /// What is to be said of it where it is no more where it was in the grant at `base`.
     pub(super) fn moved(&self, base: &Path) -> Option<String> {
-        let now = fs::read_link(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).ok()?;
+        let now = fs::read_link(own_path(&self.directory)).ok()?;
         let was: PathBuf = base.join(&self.way).components().collect();
         let [from, to] = [&was, &now].map(|path| harmless(&path.to_string_lossy()));
         (now != was).then(|| format!("; {from} was moved to {to} meanwhile"))

@@ -4,7 +4,7 @@
 use std::{
     ffi::{OsStr, OsString},
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -12,7 +12,7 @@ use nix::{
     NixPath,
     errno::Errno,
     fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2},
-    sys::stat::{FchmodatFlags, Mode, fchmodat, fstat},
+    sys::stat::Mode,
     unistd::{UnlinkatFlags, unlinkat},
 };
 
@@ -270,17 +270,16 @@ pub(super) fn with_rights<T>(
 
 /// Makes a directory accessible to its owner, who the command ran as.
 fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
-    set_mode(directory, Mode::from_bits_truncate(fstat(directory)?.st_mode) | Mode::S_IRWXU)
+    as_a_command(|| below::open_up(directory).map(drop))
 }
 
 /// Makes a directory accessible to nobody.
 pub(super) fn shut(directory: BorrowedFd<'_>) -> nix::Result<()> {
-    set_mode(directory, Mode::empty())
+    as_a_command(|| below::change_mode(directory, Mode::empty()))
 }
 
-/// The link in /proc leads to the very inode. Others' directories stay as they are, also for root.
-fn set_mode(directory: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
-    let path = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    let take = || Ok(fchmodat(nix::fcntl::AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)?);
-    rights::of_a_command(take).map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))
+/// Others' directories stay as they are, also for root.
+fn as_a_command(change: impl FnOnce() -> nix::Result<()>) -> nix::Result<()> {
+    let changed = rights::of_a_command(|| Ok(change()?));
+    changed.map_err(|error| error.raw_os_error().map_or(Errno::EPERM, Errno::from_raw))
 }

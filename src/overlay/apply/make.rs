@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     path::Path,
 };
 
@@ -19,14 +19,14 @@ use super::{
     record::Opened,
 };
 use crate::{
-    below::{FileKind, Identity, kind},
+    below::{FileKind, Identity, change_mode, kind, own_path},
     overlay::{
         compare::{self, ordinary},
         ledger::State,
         mark::OPAQUE,
         place::Temporary,
         scan::Found,
-        tree::{self, Tree, change_mode},
+        tree::{self, Tree},
     },
 };
 
@@ -67,7 +67,7 @@ impl Commit<'_> {
         if Identity::of_held(&held)? != Identity::of(lower) {
             return Err(Refusal::Conflict);
         }
-        let list = xattr::get_deref(format!("/proc/self/fd/{}", held.as_raw_fd()), ACCESS_LIST);
+        let list = xattr::get_deref(own_path(&held), ACCESS_LIST);
         Ok(without_attribute(list)?.flatten())
     }
 

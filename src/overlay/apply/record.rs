@@ -14,12 +14,8 @@ use nix::{
 
 use super::Refusal;
 use crate::{
-    below::{FileKind, Identity, kind},
-    overlay::{
-        ledger::State,
-        scan::Found,
-        tree::{Tree, change_mode},
-    },
+    below::{FileKind, Identity, change_mode, kind},
+    overlay::{ledger::State, scan::Found, tree::Tree},
 };
 
 /// A directory that is open to us, and the mode it gets when everything in it is done.
