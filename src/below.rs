@@ -28,7 +28,7 @@ pub(crate) use self::{
     kind::{is_regular, kind, regular, stores},
     mode::{change_mode, mode_of, open_up},
     names::names,
-    temporary::temporary_name,
+    temporary::{rename_without_replacing, temporary_name, under_temporary_name},
 };
 
 /// As many links as path_resolution(7) follows.

@@ -20,13 +20,10 @@ use nix::{
 
 use super::walk::Place;
 use crate::{
-    below::{FileKind, Identity, is_regular, kind, temporary_name},
+    below::{FileKind, Identity, is_regular, kind, under_temporary_name},
     session::Visit,
     watch::{self, Making},
 };
-
-/// How many names are tried.
-const MOST_NAMES: u32 = 64;
 
 /// Bits of a mode that a written file can have; the others would make it more than a file.
 const ORDINARY: u32 = 0o777;
@@ -43,17 +40,9 @@ impl Temporary {
     /// Makes one in `parent`, of that mode less the file mask of this program.
     pub(super) fn make(parent: OwnedFd, mode: u32) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        for _ in 0..MOST_NAMES {
-            let name = temporary_name()?;
-            match openat(&parent, name.as_os_str(), flags, Mode::from_bits_truncate(mode & ORDINARY)) {
-                Err(Errno::EEXIST) => {}
-                file => {
-                    let file = File::from(file?);
-                    return Ok((Self { parent, name, is_there: true }, file));
-                }
-            }
-        }
-        Err(Errno::EEXIST.into())
+        let mode = Mode::from_bits_truncate(mode & ORDINARY);
+        let (name, file) = under_temporary_name(|name| openat(&parent, name, flags, mode))?;
+        Ok((Self { parent, name, is_there: true }, File::from(file)))
     }
 
     /// Renames it to `name`, in the same directory.

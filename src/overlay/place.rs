@@ -25,10 +25,7 @@ use super::{
     taking::Taking,
     tree::{self, Tree},
 };
-use crate::below::{self, FileKind, Identity, kind, names, temporary_name};
-
-/// How many names are tried.
-const MOST_NAMES: u32 = 64;
+use crate::below::{self, FileKind, Identity, kind, names, rename_without_replacing, under_temporary_name};
 
 /// Deeper trees are not removed.
 const DEEPEST: u32 = 200;
@@ -79,21 +76,12 @@ impl Temporary {
 
     /// What has `name` in `parent`, moved out of the way. It is not removed before it was judged.
     fn of(parent: OwnedFd, name: &OsStr) -> io::Result<Self> {
-        Ok(Self::make(parent, |parent, own| without_replacing(parent, name, own))?.0)
+        Ok(Self::make(parent, |parent, own| rename_without_replacing(parent, name, own))?.0)
     }
 
     fn make<T>(parent: OwnedFd, make: impl Fn(&OwnedFd, &OsStr) -> nix::Result<T>) -> io::Result<(Self, T)> {
-        for _ in 0..MOST_NAMES {
-            let name = temporary_name()?;
-            match make(&parent, &name) {
-                Err(Errno::EEXIST) => {}
-                made => {
-                    let made = made?;
-                    return Ok((Self { parent, name, own: None }, made));
-                }
-            }
-        }
-        Err(Errno::EEXIST.into())
+        let (name, made) = under_temporary_name(|name| make(&parent, name))?;
+        Ok((Self { parent, name, own: None }, made))
     }
 
     /// Puts it at `name`, where `lower` is, or nothing.
@@ -105,9 +93,9 @@ impl Temporary {
         state: &mut State,
     ) -> Result<(), Refusal> {
         let Some(lower) = lower else {
-            without_replacing(&self.parent, &self.name, name).map_err(conflict_if(Errno::EEXIST))?;
+            rename_without_replacing(&self.parent, &self.name, name).map_err(conflict_if(Errno::EEXIST))?;
             if !self.is_own(name)? {
-                without_replacing(&self.parent, name, &self.name)?;
+                rename_without_replacing(&self.parent, name, &self.name)?;
                 return Err(Refusal::Conflict);
             }
             self.own = None;
@@ -220,7 +208,7 @@ pub(super) fn remove(
     })?;
     let removed = away.judge(path, lower, state).and_then(|own| away.remove(&own, path, state));
     if removed.is_err() {
-        without_replacing(&away.parent, &away.name, name)?;
+        rename_without_replacing(&away.parent, &away.name, name)?;
     }
     removed
 }
@@ -248,17 +236,6 @@ fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Re
         }
     }
     Ok(())
-}
-
-/// renameat2(2), RENAME_NOREPLACE; where the file system has no such thing, after a look.
-fn without_replacing(parent: &OwnedFd, from: &OsStr, to: &OsStr) -> nix::Result<()> {
-    match renameat2(parent, from, parent, to, RenameFlags::RENAME_NOREPLACE) {
-        Err(Errno::EINVAL) => match below::stat(parent, to) {
-            Ok(None) => renameat(parent, from, parent, to),
-            _ => Err(Errno::EEXIST),
-        },
-        renamed => renamed,
-    }
 }
 
 fn conflict_if(which: Errno) -> impl Fn(Errno) -> Refusal {

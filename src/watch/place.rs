@@ -11,12 +11,16 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{RenameFlags, readlinkat, renameat, renameat2},
+    fcntl::readlinkat,
     sys::stat::{FileStat, SFlag},
 };
 
 use super::{Allowance, Expected, Held, Watch, remove};
-use crate::{below, harmless::harmless, sys};
+use crate::{
+    below::{self, rename_without_replacing},
+    harmless::harmless,
+    sys,
+};
 
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
@@ -152,22 +156,12 @@ impl<'a> Place<'a> {
     fn move_to(&self, name: impl Fn(u32) -> nix::Result<Aside>) -> nix::Result<Aside> {
         for number in 0..MOST_NAMES {
             let aside = name(number)?;
-            match self.rename(&aside.name) {
+            match self.with_rights(|| rename_without_replacing(&self.parent, &self.name, &aside.name)) {
                 Err(Errno::EEXIST) => {}
                 moved => return moved.map(|()| aside),
             }
         }
         Err(Errno::EEXIST)
-    }
-
-    fn rename(&self, to: &OsStr) -> nix::Result<()> {
-        let (parent, from) = (&self.parent, self.name.as_os_str());
-        match self.with_rights(|| renameat2(parent, from, parent, to, RenameFlags::RENAME_NOREPLACE)) {
-            // As some file systems answer whom that flag is unknown to (NFS, 9P).
-            Err(Errno::EINVAL) if self.stat_of(to)?.is_some() => Err(Errno::EEXIST),
-            Err(Errno::EINVAL) => self.with_rights(|| renameat(parent, from, parent, to)),
-            renamed => renamed,
-        }
     }
 
     /// Where it cannot be renamed, because of `error`: removes what can be removed, and shuts the rest.
