@@ -13,12 +13,13 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
-    sys::stat::{SFlag, fstat},
+    sys::stat::fstat,
 };
 use tokio::{io::AsyncWrite, net::unix::pipe};
 
 pub use self::output::ChildOutput;
 pub(crate) use self::output::Collected;
+use crate::below::{FileKind, kind};
 
 /// What a standard descriptor of a command is.
 #[derive(Debug)]
@@ -93,8 +94,7 @@ fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
     if flags.contains(OFlag::O_PATH) {
         return Err(Errno::EBADF.into());
     }
-    let kind = SFlag::from_bits_truncate(fstat(&fd)?.st_mode) & SFlag::S_IFMT;
-    if kind == SFlag::S_IFDIR { Err(Errno::EISDIR.into()) } else { Ok(fd) }
+    if kind(&fstat(&fd)?) == FileKind::Directory { Err(Errno::EISDIR.into()) } else { Ok(fd) }
 }
 
 /// The writing end of a command's stdin. Dropping it is the end of input.

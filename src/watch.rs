@@ -20,11 +20,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::sys::stat::{FileStat, SFlag};
-
 use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
-    below::rights,
+    below::{FileKind, kind, rights},
     failure,
     harmless::harmless,
     outcome::{Basis, Denial},
@@ -197,7 +195,7 @@ fn undone<'w>(watch: &'w Watch, allowance: &Allowance) -> io::Result<Option<(&'w
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
             return judged.map(|what| what.map(|what| (part, what)));
         }
-        if kind(&stat) != SFlag::S_IFDIR {
+        if kind(&stat) != FileKind::Directory {
             return rights::of_a_command(|| place.remove()).map(|what| Some((part, what)));
         }
     }
@@ -224,10 +222,6 @@ fn told(path: &Path, reason: String) -> Denial {
         basis: Basis::Observed,
         remedy: None,
     }
-}
-
-fn kind(stat: &FileStat) -> SFlag {
-    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
 #[cfg(test)]

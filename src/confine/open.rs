@@ -5,11 +5,11 @@ use std::{fs::File, io, os::fd::OwnedFd, path::Path};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, ResolveFlag, open},
-    sys::stat::{Mode, SFlag, fstat},
+    sys::stat::{Mode, fstat},
 };
 
 use super::PathEscape;
-use crate::below;
+use crate::below::{self, FileKind, kind};
 
 /// How [`open_beneath`] opens, as [`std::fs::OpenOptions`] has it.
 ///
@@ -175,10 +175,10 @@ fn opened(base: &OwnedFd, path: &Path, how: OpenHow) -> io::Result<File> {
 }
 
 fn ordinary(file: OwnedFd, how: OpenHow) -> io::Result<File> {
-    match SFlag::from_bits_truncate(fstat(&file)?.st_mode) & SFlag::S_IFMT {
-        SFlag::S_IFREG => Ok(file.into()),
-        SFlag::S_IFDIR if how.directory => Ok(file.into()),
-        SFlag::S_IFDIR => Err(Errno::EISDIR.into()),
+    match kind(&fstat(&file)?) {
+        FileKind::File => Ok(file.into()),
+        FileKind::Directory if how.directory => Ok(file.into()),
+        FileKind::Directory => Err(Errno::EISDIR.into()),
         _ => Err(Errno::EOPNOTSUPP.into()),
     }
 }

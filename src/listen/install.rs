@@ -14,12 +14,15 @@ use kennel_helper::EXEC_IMAGE;
 use nix::{
     errno::Errno,
     fcntl::{OFlag, openat, renameat},
-    sys::stat::{Mode, SFlag, fchmod, fstat},
+    sys::stat::{Mode, fchmod, fstat},
     unistd::{UnlinkatFlags, geteuid, unlinkat},
 };
 
 use super::{directory::Directory, error::ListenError};
-use crate::sys;
+use crate::{
+    below::{FileKind, kind},
+    sys,
+};
 
 const NAME: &str = "kennel-exec";
 
@@ -45,7 +48,7 @@ fn is_installed(directory: &Directory) -> bool {
         let file = File::from(openat(directory, NAME, flags, Mode::empty())?);
         let stat = fstat(&file)?;
         let is_ours = stat.st_uid == geteuid().as_raw()
-            && SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG
+            && kind(&stat) == FileKind::File
             && stat.st_mode & 0o7777 == 0o700
             && stat.st_nlink == 1
             && u64::try_from(stat.st_size) == Ok(EXEC_IMAGE.len() as u64);

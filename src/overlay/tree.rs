@@ -17,7 +17,7 @@ use nix::{
     unistd::{AccessFlags, faccessat},
 };
 
-use crate::below::{self, Identity, change_mode, mode_of, open_up};
+use crate::below::{self, FileKind, Identity, change_mode, kind, mode_of, open_up};
 
 const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
@@ -149,7 +149,7 @@ impl<'t> Looked<'t> {
     pub(super) fn read(&self, path: &Path) -> io::Result<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
         let held = self.tree.open(path, OFlag::O_PATH)?;
-        if fstat(&held)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        if kind(&fstat(&held)?) != FileKind::File {
             return Err(Errno::EOPNOTSUPP.into());
         }
         match self.tree.open(path, flags) {

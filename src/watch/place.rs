@@ -9,15 +9,11 @@ use std::{
     sync::Arc,
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::readlinkat,
-    sys::stat::{FileStat, SFlag},
-};
+use nix::{errno::Errno, fcntl::readlinkat, sys::stat::FileStat};
 
 use super::{Allowance, Expected, Held, Watch, remove};
 use crate::{
-    below::{self, rename_without_replacing},
+    below::{self, FileKind, rename_without_replacing},
     harmless::harmless,
     sys,
 };
@@ -71,14 +67,14 @@ impl<'a> Place<'a> {
     }
 
     /// Undoes what must not be, and says what was done.
-    pub(super) fn judge(&self, watch: &Watch, kind: SFlag) -> io::Result<Option<String>> {
+    pub(super) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<String>> {
         if watch.expected == Expected::NoRepository && watch.path.ends_with("hooks") {
             return self.remove_hooks(kind);
         }
         // A repository made inside needs its config; git outside reads it, so its making is told.
         if watch.expected == Expected::NoRepository
             && watch.path.ends_with("config")
-            && kind == SFlag::S_IFREG
+            && kind == FileKind::File
         {
             let what = "it was kept, because its directory is new: look at it before you trust it";
             return Ok(Some(what.to_owned()));
@@ -182,8 +178,8 @@ impl<'a> Place<'a> {
     }
 
     /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
-    fn remove_hooks(&self, kind: SFlag) -> io::Result<Option<String>> {
-        if kind != SFlag::S_IFDIR {
+    fn remove_hooks(&self, kind: FileKind) -> io::Result<Option<String>> {
+        if kind != FileKind::Directory {
             return self.remove().map(Some);
         }
         let live = |name: &OsStr| !name.as_encoded_bytes().ends_with(b".sample");
