@@ -1,6 +1,9 @@
 //! The outside's hold on a running sandbox, zygote or worker: the control socket and the pidfd of its PID 1. Dropping
 //! it ends it: init sees the socket close, and is killed besides.
 
+mod arrival;
+mod remains;
+
 use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
@@ -9,19 +12,21 @@ use std::{
 };
 
 use kennel_helper::{
-    control::{LONGEST, Order, Report},
-    wire::{Cursor, Field},
+    control::{LONGEST, Order},
+    wire::Field,
 };
 use nix::{errno::Errno, poll::PollTimeout};
-use tokio::{io::Interest, runtime::Handle, time::Instant as Deadline};
+use tokio::{io::Interest, time::Instant as Deadline};
 
+pub(crate) use self::arrival::{Arrival, Listening};
+use self::remains::{Remains, undo};
 use crate::{
     cgroup::Leaf,
     compile::footing::Footing,
     packet,
     session::Hold,
     sys,
-    watch::{self, Moment, Undone, Watch},
+    watch::{Moment, Undone, Watch},
 };
 
 /// How long what was killed may take to be gone.
@@ -49,37 +54,6 @@ pub(crate) struct Inside {
     hold: Option<Hold>,
     /// The cgroup of everything of it, where there is one.
     leaf: Option<Leaf>,
-}
-
-/// What arrived on the control socket.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    Report(Report),
-    /// The master side of the command's terminal.
-    Terminal(OwnedFd),
-    /// The pidfd of a worker's init.
-    Born(OwnedFd),
-    /// A socket of the sandbox's, to be served outside.
-    Listening(Listening),
-    /// The root of a worker.
-    Root(OwnedFd),
-    /// The mount namespace of a worker.
-    Mounts(OwnedFd),
-    /// Where an overlay keeps what is written to it.
-    Upper(OwnedFd),
-    /// What the filter of system calls tells its refusals by.
-    Refusing(OwnedFd),
-    /// Init is gone; nothing more will come.
-    Closed,
-}
-
-/// A socket in the network namespace of a sandbox.
-#[derive(Debug)]
-pub(crate) struct Listening {
-    /// As socket(2) has it.
-    pub(crate) kind: i32,
-    pub(crate) port: u16,
-    pub(crate) socket: OwnedFd,
 }
 
 impl Inside {
@@ -217,22 +191,8 @@ impl Inside {
         if received.count == 0 {
             return Ok(Arrival::Closed);
         }
-        let report = Report::take(&mut Cursor::new(bytes.get(..received.count).unwrap_or_default()));
-        // Where there was no room for the descriptor it is lost, but not the message.
-        match (report, received.descriptors.into_iter().next()) {
-            (Some(Report::Terminal {}), Some(master)) => Ok(Arrival::Terminal(master)),
-            (Some(Report::Born {}), Some(pidfd)) => Ok(Arrival::Born(pidfd)),
-            (Some(Report::Listening { kind, port }), Some(socket)) => {
-                let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
-                Ok(Arrival::Listening(Listening { kind: kind.cast_signed(), port, socket }))
-            }
-            (Some(Report::Root {}), Some(root)) => Ok(Arrival::Root(root)),
-            (Some(Report::Mounts {}), Some(mounts)) => Ok(Arrival::Mounts(mounts)),
-            (Some(Report::Upper {}), Some(upper)) => Ok(Arrival::Upper(upper)),
-            (Some(Report::Refusing {}), Some(listener)) => Ok(Arrival::Refusing(listener)),
-            (Some(report), _) => Ok(Arrival::Report(report)),
-            (None, _) => Err(io::ErrorKind::InvalidData.into()),
-        }
+        let bytes = bytes.get(..received.count).unwrap_or_default();
+        Arrival::of(bytes, received.descriptors.into_iter().next())
     }
 
     /// The next message; waits for it.
@@ -296,50 +256,6 @@ impl Drop for Inside {
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
-        let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
-        if sys::has_ended(&remains.pidfd, PollTimeout::ZERO) {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                if let Ok(remains) = sys::watched(remains, Interest::READABLE) {
-                    let _ = remains.readable().await;
-                }
-            });
-        }
-    }
-}
-
-/// Undoes what was done to watched paths, and tells of walls that somebody took away.
-fn undo(watches: &[Watch], since: Moment, footing: &Footing) -> Undone {
-    let mut undone = watch::undo(watches, since);
-    undone.denials.extend(footing.denials());
-    undone
-}
-
-/// An init that was killed. Dropping this waits for its end, takes its zombie away and undoes what it left.
-struct Remains {
-    pidfd: OwnedFd,
-    watches: Arc<[Watch]>,
-    footing: Footing,
-    since: Moment,
-    /// Let go after the rest.
-    _hold: Option<Hold>,
-    /// Removed after the rest, when nobody is in it any more.
-    _leaf: Option<Leaf>,
-}
-
-impl AsRawFd for Remains {
-    fn as_raw_fd(&self) -> RawFd {
-        self.pidfd.as_raw_fd()
-    }
-}
-
-impl Drop for Remains {
-    fn drop(&mut self) {
-        // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
-        sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
-        sys::reap(&self.pidfd);
-        watch::log(&undo(&self.watches, self.since, &self.footing));
+        Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf }.leave();
     }
 }

@@ -1,0 +1,68 @@
+//! What is left when a sandbox was killed and nobody waits for its end.
+
+use std::{
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
+};
+
+use nix::poll::PollTimeout;
+use tokio::{io::Interest, runtime::Handle};
+
+use super::LAST_WAIT;
+use crate::{
+    cgroup::Leaf,
+    compile::footing::Footing,
+    session::Hold,
+    sys,
+    watch::{self, Moment, Undone, Watch},
+};
+
+/// An init that was killed. Dropping this waits for its end, takes its zombie away and undoes what it left.
+pub(super) struct Remains {
+    pub(super) pidfd: OwnedFd,
+    pub(super) watches: Arc<[Watch]>,
+    pub(super) footing: Footing,
+    pub(super) since: Moment,
+    /// Let go after the rest.
+    pub(super) _hold: Option<Hold>,
+    /// Removed after the rest, when nobody is in it any more.
+    pub(super) _leaf: Option<Leaf>,
+}
+
+impl Remains {
+    /// Drops them when it has ended: in the background, where there is a runtime, else here.
+    pub(super) fn leave(self) {
+        if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
+            return;
+        }
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                if let Ok(remains) = sys::watched(self, Interest::READABLE) {
+                    let _ = remains.readable().await;
+                }
+            });
+        }
+    }
+}
+
+impl AsRawFd for Remains {
+    fn as_raw_fd(&self) -> RawFd {
+        self.pidfd.as_raw_fd()
+    }
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
+        sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
+        sys::reap(&self.pidfd);
+        watch::log(&undo(&self.watches, self.since, &self.footing));
+    }
+}
+
+/// Undoes what was done to watched paths, and tells of walls that somebody took away.
+pub(super) fn undo(watches: &[Watch], since: Moment, footing: &Footing) -> Undone {
+    let mut undone = watch::undo(watches, since);
+    undone.denials.extend(footing.denials());
+    undone
+}
