@@ -1,9 +1,13 @@
 //! What a person can do when the kernel refuses a protection: the errno and the host's own settings say which.
 
+mod shortage;
+
 use std::{fs, io, path::Path};
 
 use caps::{CapSet, Capability};
 
+use self::shortage::shortage;
+pub(crate) use self::shortage::{is_shortage, of_call, of_path};
 use super::confined::Confined;
 use crate::policy::Protection;
 
@@ -24,50 +28,6 @@ pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
 pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().unwrap_or_default();
     Surroundings { powerless_root: false, ..Surroundings::here() }.remedy(protection, errno)
-}
-
-/// What can be done about a call of the outside's own.
-pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
-    match error.raw_os_error()? {
-        libc::EPERM | libc::EACCES | libc::ENOSYS => Some(
-            "look for what refuses it around this program: a seccomp filter of a container engine or service manager \
-             (SystemCallFilter=), a security module (journalctl -k | grep -i denied)",
-        ),
-        errno => shortage(errno),
-    }
-}
-
-/// What can be done where a path of the host cannot be used: `closed` where its user may not go there, `otherwise` in
-/// most other cases.
-pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EACCES) => closed,
-        Some(errno) if is_shortage(errno) => shortage(errno).unwrap_or(otherwise),
-        _ => otherwise,
-    }
-}
-
-/// Whether there is not enough of something, which may be otherwise in a moment.
-pub(crate) fn is_shortage(errno: i32) -> bool {
-    matches!(errno, libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE)
-}
-
-fn shortage(errno: i32) -> Option<&'static str> {
-    Some(match errno {
-        libc::EMFILE => "raise the limit of open files: ulimit -n",
-        libc::ETOOMANYREFS => {
-            "raise the limit of open files, ulimit -n: another process of this user has as many descriptors on their way in \
-             messages"
-        }
-        libc::ENFILE => "raise the limit of open files of the whole machine: fs.file-max",
-        libc::EAGAIN => "end some processes, or raise their limit: ulimit -u, and pids.max of the cgroup",
-        libc::ENOMEM => "free some memory, or raise its limits: ulimit -v, and memory.max of the cgroup",
-        libc::EFBIG => "raise the limit of the size of files: ulimit -f",
-        libc::ENOSPC | libc::EDQUOT => {
-            "make room: on the file system, in memory for what lies there, or for epoll (fs.epoll.max_user_watches)"
-        }
-        _ => return None,
-    })
 }
 
 /// What root can do besides.
