@@ -63,8 +63,12 @@ impl Groups {
 
     /// Whether groups hold what `controller` can.
     pub(crate) fn hold(&self, controller: Controller) -> bool {
-        let plan = self.plan.as_ref().filter(|plan| plan.controllers.contains(&controller));
-        plan.is_some() && (controller != Controller::Io || !self.disks.is_empty())
+        self.means().hold(controller)
+    }
+
+    fn means(&self) -> Means<'_> {
+        let controllers = self.plan.as_ref().map_or(&[][..], |plan| &plan.controllers);
+        Means { controllers, disks: &self.disks }
     }
 
     /// Why they do not, where somebody wanted them.
@@ -86,11 +90,21 @@ impl Groups {
 
     /// The limits of one command alone: those of `wanted` that a group holds.
     pub(super) fn of_command(&self, session: &Limits, wanted: &Limits) -> Vec<Setting> {
-        if self.plan.is_none() {
-            return Vec::new();
-        }
         let Limits { memory, pids, cpus, .. } = *wanted;
-        settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self, INIT)
+        settings(&Limits { memory, swap: session.swap, pids, cpus, ..Limits::default() }, self.means(), INIT)
+    }
+}
+
+/// What groups hold processes with.
+#[derive(Clone, Copy)]
+struct Means<'m> {
+    controllers: &'m [Controller],
+    disks: &'m [(u64, u64)],
+}
+
+impl Means<'_> {
+    fn hold(self, controller: Controller) -> bool {
+        self.controllers.contains(&controller) && (controller != Controller::Io || !self.disks.is_empty())
     }
 }
 
@@ -169,36 +183,27 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u6
     enable.retain(is_asked);
     controllers.retain(is_asked);
     let protection = asked(limits).first().map_or(Protection::Memory, |(_, protection)| *protection);
-    let plan = GroupPlan {
-        parent,
-        enable,
-        controllers,
-        leave,
-        shared: Vec::new(),
-        leaf: Vec::new(),
-        protection,
-        reaper: reaper(host),
-    };
-    let mut groups = Groups { plan: Some(Arc::new(plan.clone())), lack: None, disks };
+    let means = Means { controllers: &controllers, disks: &disks };
     let mut leaf = Vec::new();
-    if groups.hold(Controller::Memory) {
+    if means.hold(Controller::Memory) {
         // Half of a command is of no use to anybody, and init goes with it, so that the end is told by the kernel.
         leaf.push(Setting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match shape {
         Shape::OneShot => {
-            leaf.extend(settings(limits, &groups, INIT));
+            leaf.extend(settings(limits, means, INIT));
             (Vec::new(), leaf)
         }
         Shape::Session { ready } => {
             // Whoever hits it first shall be the one who made them.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
-            leaf.extend(settings(&of_each, &groups, INIT));
-            (settings(limits, &groups, limits::pids::own_processes(ready)), leaf)
+            leaf.extend(settings(&of_each, means, INIT));
+            (settings(limits, means, limits::pids::own_processes(ready)), leaf)
         }
     };
-    groups.plan = Some(Arc::new(GroupPlan { shared, leaf, ..plan }));
-    groups
+    let reaper = reaper(host);
+    let plan = GroupPlan { parent, enable, controllers, leave, shared, leaf, protection, reaper };
+    Groups { plan: Some(Arc::new(plan)), lack: None, disks }
 }
 
 /// A reaper lies beside the embedding program, in no namespace of its own, and makes few calls. What is sent to the
