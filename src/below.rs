@@ -1,6 +1,10 @@
 //! What lies below a directory that is held. Others may exchange any part of the way to it meanwhile, so everything is
 //! done by descriptors, and no path of the host is looked up twice. What is to be opened, changed or removed, and how far
 //! a way may lead, is for the rooms that use this: `files`, `overlay`, `watch` and others.
+//!
+//! Ways are gone elsewhere too, each in its own world: `compile::walk` tells what it comes by on the host,
+//! `compile::explain::links` goes through the view of a sandbox, `confine` keeps the end of a path that is not there yet,
+//! and `files::walk` leaves it to the kernel, in the view of a session.
 
 mod identity;
 mod kind;

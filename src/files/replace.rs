@@ -12,7 +12,7 @@ use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
     sys::{
-        stat::{Mode, fchmod, fstatat},
+        stat::{Mode, fchmod},
         statvfs::{FsFlags, fstatvfs},
     },
     unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat},
@@ -20,7 +20,7 @@ use nix::{
 
 use super::walk::Place;
 use crate::{
-    below::{FileKind, Identity, is_regular, kind, under_temporary_name},
+    below::{self, FileKind, Identity, is_regular, kind, under_temporary_name},
     session::Visit,
     watch::{self, Making},
 };
@@ -50,7 +50,7 @@ impl Temporary {
     /// # Errors
     /// `ESTALE` where something else has its name by now.
     pub(super) fn rename(mut self, file: &File, name: &OsStr) -> io::Result<()> {
-        let there = fstatat(&self.parent, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        let there = below::stat(&self.parent, &self.name)?.ok_or(Errno::ENOENT)?;
         if Identity::of(&there) != Identity::of_held(file)? {
             return Err(Errno::ESTALE.into());
         }

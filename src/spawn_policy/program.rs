@@ -54,7 +54,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Without following a link, and without waiting for the writer of a FIFO.
+/// Without following a link, and without waiting for the writer of a FIFO. Not by `below::open`: `EAGAIN` is of a lease here,
+/// and not worth waiting for.
 fn open(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
