@@ -2,6 +2,7 @@
 //! it is replaced whole.
 
 use std::{
+    ffi::OsStr,
     fs::File,
     io::{self, Read, Write},
     os::fd::{AsFd, OwnedFd},
@@ -12,7 +13,6 @@ use std::{
 
 use kennel_helper::EXEC_IMAGE;
 use nix::{
-    errno::Errno,
     fcntl::{OFlag, openat, renameat},
     sys::stat::{Mode, fchmod, fstat},
     unistd::{UnlinkatFlags, geteuid, unlinkat},
@@ -20,14 +20,11 @@ use nix::{
 
 use super::{directory::Directory, error::ListenError};
 use crate::{
-    below::{FileKind, kind},
+    below::{FileKind, kind, under_temporary_name},
     sys,
 };
 
 const NAME: &str = "kennel-exec";
-
-/// Names that others may have taken.
-const ATTEMPTS: u32 = 1000;
 
 /// How often to look whether a child that is being started elsewhere still holds the new file open for writing.
 const LOOKS: u32 = 200;
@@ -62,29 +59,18 @@ fn is_installed(directory: &Directory) -> bool {
 
 /// Writes it under another name, and renames it when it can be executed.
 fn put(directory: &Directory) -> io::Result<()> {
-    let (temporary, file) = create(directory)?;
-    let put = write(directory, &temporary, file)
-        .and_then(|()| renameat(directory, temporary.as_str(), directory, NAME).map_err(io::Error::from));
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let create = |name: &OsStr| openat(directory, name, flags, Mode::S_IRUSR | Mode::S_IWUSR);
+    let (temporary, file) = under_temporary_name(create)?;
+    let put = write(directory, &temporary, file.into())
+        .and_then(|()| renameat(directory, &*temporary, directory, NAME).map_err(io::Error::from));
     if put.is_err() {
-        let _ = unlinkat(directory, temporary.as_str(), UnlinkatFlags::NoRemoveDir);
+        let _ = unlinkat(directory, &*temporary, UnlinkatFlags::NoRemoveDir);
     }
     put
 }
 
-/// Creates a file that was not there.
-fn create(directory: &Directory) -> io::Result<(String, File)> {
-    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    for attempt in 0..ATTEMPTS {
-        let name = format!(".{NAME}.{}.{attempt}", std::process::id());
-        match openat(directory, name.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR) {
-            Err(Errno::EEXIST) => {}
-            file => return Ok((name, File::from(file?))),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
-fn write(directory: &Directory, temporary: &str, mut file: File) -> io::Result<()> {
+fn write(directory: &Directory, temporary: &OsStr, mut file: File) -> io::Result<()> {
     file.write_all(EXEC_IMAGE)?;
     fchmod(&file, Mode::S_IRWXU)?;
     drop(file);
