@@ -18,7 +18,7 @@ mod scan;
 mod taking;
 mod tree;
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, os::unix::ffi::OsStrExt, path::PathBuf, sync::Arc};
 
 use nix::errno::Errno;
 use serde::{Serialize, Serializer};
@@ -55,7 +55,8 @@ pub struct Change {
     pub file: FileKind,
 }
 
-/// A letter and the path, on one line: control characters are written as `\u{1b}`.
+/// A letter and the path, on one line: control characters are written as `\u{1b}`, bytes that are not UTF-8 as `\xff`,
+/// a backslash twice, so that no two paths look alike.
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let letter = match self.kind {
@@ -63,7 +64,13 @@ impl fmt::Display for Change {
             ChangeKind::Modified => 'M',
             ChangeKind::Deleted => 'D',
         };
-        write!(f, "{letter} {}", harmless(&self.path.to_string_lossy().replace('\\', r"\\")))?;
+        write!(f, "{letter} ")?;
+        for chunk in self.path.as_os_str().as_bytes().utf8_chunks() {
+            f.write_str(&harmless(&chunk.valid().replace('\\', r"\\")))?;
+            for byte in chunk.invalid() {
+                write!(f, r"\x{byte:02x}")?;
+            }
+        }
         if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
     }
 }
@@ -283,5 +290,16 @@ mod tests {
             let change = Change { path, kind: ChangeKind::Added, file: FileKind::File };
             assert_eq!(change.to_string(), format!("A a\\u{{{:x}}}b", u32::from(c)));
         }
+    }
+
+    #[test]
+    fn no_two_names_look_alike() {
+        let told = |name: &[u8]| {
+            let path = std::ffi::OsStr::from_bytes(name).into();
+            Change { path, kind: ChangeKind::Added, file: FileKind::File }.to_string()
+        };
+        assert_eq!(told(b"a\xffb\xc3"), r"A a\xffb\xc3");
+        assert_eq!(told(br"a\xffb"), r"A a\\xffb");
+        assert_eq!(told("a\u{fffd}".as_bytes()), "A a\u{fffd}");
     }
 }

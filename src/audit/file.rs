@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// And while one holds it for longer than that: whoever may read the log can, and nobody shall wait for each line.
 const NO_PATIENCE: Duration = Duration::from_millis(5);
 
+/// How long a writer without a lock may take for the rest of a line: one write(2) can be seen half done.
+const PATIENCE_FOR_REST: Duration = Duration::from_millis(100);
+
 #[derive(Debug)]
 pub(super) struct LogFile {
     file: File,
@@ -80,8 +83,7 @@ impl LogFile {
 
     /// Appends a line by one write(2), as far as the disk has room.
     pub(super) fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
-        // Where another was just writing, it is whole by now.
-        if self.torn && !chain::last(&self.file, self.file.metadata()?.len())?.1 {
+        if self.torn && stays_torn(&self.file, PATIENCE_FOR_REST)? {
             line.insert(0, b'\n');
         }
         line.push(b'\n');
@@ -130,6 +132,18 @@ impl LogFile {
         self.last = Some((self.file.metadata()?.len(), hash));
         Ok(())
     }
+}
+
+/// Whether a file ends with part of a line that nobody is about to end.
+fn stays_torn(file: &File, patience: Duration) -> io::Result<bool> {
+    let begun = Instant::now();
+    while !chain::last(file, file.metadata()?.len())?.1 {
+        if begun.elapsed() > patience {
+            return Ok(true);
+        }
+        sleep(Duration::from_millis(1));
+    }
+    Ok(false)
 }
 
 fn lock(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
@@ -182,6 +196,21 @@ mod tests {
             log.append(b"[]".to_vec()).expect("appended");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), expected);
         }
+    }
+
+    #[test]
+    fn the_rest_of_a_line_is_waited_for() {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(b"{").expect("half a line");
+        let mut other = file.try_clone().expect("a descriptor");
+        assert!(stays_torn(&file, Duration::from_millis(10)).expect("read"));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                sleep(Duration::from_millis(20));
+                other.write_all(b"}\n").expect("the rest");
+            });
+            assert!(!stays_torn(&file, Duration::from_secs(60)).expect("read"));
+        });
     }
 
     #[test]

@@ -74,6 +74,7 @@ fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
     fs::remove_file(ws.path().join("done")).unwrap();
     let told = denials(ws.path(), &[], "echo ../evil >.git/commondir");
     assert!(told.contains("it was removed") && !is_there(&other.path().join("commondir")), "{told}");
+    unmount(&ws.path().join(".git"));
 }
 
 #[test]
@@ -105,6 +106,7 @@ fn what_is_mounted_on_what_was_mounted_is_kept() {
         fs::remove_file(ws.path().join("done")).unwrap();
         fs::remove_file(ws.path().join("runs")).unwrap();
     }
+    unmount(&outer);
 }
 
 #[test]
