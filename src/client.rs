@@ -30,6 +30,7 @@ use crate::{
     Error, ListenError, Stats,
     listen::{Welcome, directory::Directory, name::Name},
     packet::{self, address, packet_socket},
+    stdio::is_standard,
 };
 
 /// How long a session may take to let us in, or to answer how it is, in seconds.
@@ -189,8 +190,10 @@ impl Client {
     /// kills it. Call this once.
     ///
     /// # Errors
-    /// A string that cannot be passed to a command; a session that goes away.
+    /// A string that cannot be passed to a command; a session that goes away. `EBADF` for a standard stream that is closed,
+    /// or something else that is closed on execve(2) with its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+        stdio.into_iter().try_for_each(is_standard).map_err(Error::io("open a standard descriptor"))?;
         let bytes = call.encode()?;
         let length =
             u32::try_from(bytes.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;

@@ -5,6 +5,7 @@ mod start;
 use std::{
     ffi::{OsStr, OsString},
     fmt,
+    future::pending,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -252,8 +253,12 @@ impl Command {
                 // The command may close its input early; what it makes of that is its outcome.
                 let _ = pipe.write_all(input).await;
             }
+            pending().await
         };
-        let (output, ()) = tokio::join!(child.wait_with_output(), write);
-        output
+        // Somebody else may have its end of the pipe and never read from it: with the command the writing ends.
+        tokio::select! {
+            output = child.wait_with_output() => output,
+            never = write => never,
+        }
     }
 }

@@ -5,14 +5,14 @@ mod output;
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     pin::Pin,
     task::{Context, Poll},
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{FcntlArg, OFlag, fcntl},
+    fcntl::{FcntlArg, FdFlag, OFlag, fcntl},
     sys::stat::fstat,
 };
 use tokio::{io::AsyncWrite, net::unix::pipe};
@@ -34,7 +34,8 @@ pub(crate) enum Kind {
 }
 
 impl Stdio {
-    /// The embedding program's own descriptor.
+    /// The embedding program's own descriptor. Where it has closed that, starting the command fails with `EBADF`, also if
+    /// something else that is closed on execve(2) has its number by now.
     #[must_use]
     pub fn inherit() -> Self {
         Self(Kind::Inherit)
@@ -75,7 +76,7 @@ pub(crate) struct Connected {
 /// reads from it.
 pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
     let theirs = match kind {
-        Kind::Inherit => checked(inherited.as_fd().try_clone_to_owned()?)?,
+        Kind::Inherit => checked(inherited_from(inherited.as_fd())?)?,
         Kind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
         Kind::Given(fd) => checked(fd)?,
         Kind::Piped => {
@@ -85,6 +86,20 @@ pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Resu
         }
     };
     Ok(Connected { theirs, ours: None })
+}
+
+/// The embedding program's own.
+fn inherited_from(own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    is_standard(own)?;
+    own.try_clone_to_owned()
+}
+
+/// Refuses a descriptor with the number of a standard stream that is none: one that is closed on execve(2). Where a program
+/// closed its own, what is opened next has their numbers, such as the socket by which a zygote takes orders.
+pub(crate) fn is_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = FdFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFD)?);
+    let is_other = fd.as_raw_fd() <= libc::STDERR_FILENO && flags.contains(FdFlag::FD_CLOEXEC);
+    if is_other { Err(Errno::EBADF.into()) } else { Ok(()) }
 }
 
 /// Refuses a descriptor that leads to other files: a directory, or one that was opened as a path only. The command

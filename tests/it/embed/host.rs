@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Policy, Profile, Sandbox, Stdio};
+use kennel::{Error, Policy, Profile, Sandbox, Session, Stdio};
 use tokio::{runtime::Handle, task::JoinSet};
 
 use super::sandbox;
@@ -224,6 +224,29 @@ fn program_that_reaps_all_children() {
     });
     DONE.store(true, Ordering::Relaxed);
     assert!(reaper.join().unwrap() > 0, "it did get some");
+}
+
+#[test]
+fn what_has_the_number_of_a_closed_stream_is_no_commands() {
+    if !is_alone("embed::host::what_has_the_number_of_a_closed_stream_is_no_commands", "exec \"$@\"") {
+        return;
+    }
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    nix::unistd::close(0).unwrap();
+    runtime.block_on(async {
+        let policy = Policy::profile(Profile::RepoWrite, dir.path());
+        let session = Session::prepare(&policy).await.unwrap();
+        let own = fs::read_link("/proc/self/fd/0").unwrap();
+        let script = "readlink /proc/self/fd/0 >got";
+        let error = session.command("sh").args(["-c", script]).status().await.unwrap_err();
+        let Error::Io { source, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(source.raw_os_error(), Some(libc::EBADF), "{own:?}");
+        assert!(!dir.path().join("got").exists());
+        let mut command = session.command("sh");
+        assert!(command.args(["-c", script]).stdin(Stdio::null()).status().await.unwrap().status.success());
+        assert_eq!(fs::read_to_string(dir.path().join("got")).unwrap(), "/dev/null\n");
+    });
 }
 
 #[test]

@@ -60,6 +60,16 @@ async fn input_may_be_bytes() {
 }
 
 #[tokio::test]
+async fn input_that_somebody_else_keeps_is_not_waited_for() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut command = session.command("sh");
+    command.args(["-c", "exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & exit 3"]).background(true);
+    let out = in_time(command.output_with_input(&vec![b'x'; 1 << 20])).await.unwrap();
+    assert_eq!(out.status.code(), Some(3));
+}
+
+#[tokio::test]
 async fn files_and_descriptors_of_the_caller_are_streams() {
     let dir = workspace();
     let outside = workspace();
