@@ -132,8 +132,8 @@ pub(crate) fn compile_program(
     caller: &Caller,
     program: Option<&OwnProgram>,
 ) -> Result<Compiled, Error> {
-    let begun = begin(policy, host, caller, Shape::OneShot)?;
-    finish_for(Subject::Program(program), begun, (policy, host, caller, Shape::OneShot))
+    let begun = begin(policy, host, caller, Shape::Once)?;
+    finish_for(Subject::Program(program), begun, (policy, host, caller, Shape::Once))
 }
 
 fn finish_for(
@@ -152,13 +152,12 @@ fn finish_for(
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
     reach::check(&view, &parts)?;
     let (setup, on_host) = order::setup_steps(&parts, &view, &mut enforcement)?;
+    let ground = (shape != Shape::Once)
+        .then(|| Footing::of(&view, &on_host, &protected, secrets::absent(&view, &parts)));
     let (footing, again) = match shape {
         // No mount of it is ever put up again.
-        Shape::OneShot => (Footing::of_protected(&view, &on_host), Section::default()),
-        Shape::Session { .. } => {
-            let secrets = secrets::absent(&view, &parts);
-            (Footing::of(&view, &on_host, &protected, secrets), footing::again(&view, &on_host))
-        }
+        Shape::Once | Shape::OneShot => (Footing::of_protected(&view, &on_host), Section::default()),
+        Shape::Session { .. } => (Footing::default(), footing::again(&view, &on_host)),
     };
     let modes = renew::modes(&parts, &view);
     let worker = modes.followed_by(&order::worker_steps(&parts, &view, &mut enforcement));
@@ -175,6 +174,7 @@ fn finish_for(
         worker,
         walls,
         payload,
+        ground,
         footing,
         again,
         files,

@@ -1,6 +1,8 @@
 //! A policy made ready for this host, once for all commands of a sandbox or session: the compiled plan, as bytes in a
 //! memfd, and the image that carries it out.
 
+mod one_shots;
+
 use std::{
     fs::File,
     io::{self, Write},
@@ -14,6 +16,8 @@ use kennel_helper::{
     wire::Field,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
+
+pub(crate) use self::one_shots::{OneShots, Question};
 
 use crate::{
     Enforcement, Error, Protection, State,
@@ -32,7 +36,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(crate) compiled: Compiled,
-    pub(crate) images: Images,
+    pub(crate) images: Arc<Images>,
     plan: OnceLock<Bytes>,
     /// A one-shot that was started ahead, for the first command.
     begun: Mutex<Option<Inside>>,
@@ -40,7 +44,7 @@ pub(crate) struct Prepared {
     gate: Option<Arc<Gate>>,
     log: Option<Arc<Log>>,
     /// Cgroups of one-shots, since one was started.
-    groups: Mutex<Option<Arc<Groups>>>,
+    groups: Arc<Mutex<Option<Arc<Groups>>>>,
 }
 
 impl Prepared {
@@ -51,9 +55,23 @@ impl Prepared {
     pub(crate) fn new(mut compiled: Compiled, images: Images, begun: Option<Inside>) -> Result<Self, Error> {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
-        let groups = Mutex::default();
+        let groups = Arc::default();
         let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
-        Ok(Self { compiled, images, plan: OnceLock::new(), begun: Mutex::new(begun), gate, log, groups })
+        let (images, begun) = (Arc::new(images), Mutex::new(begun));
+        Ok(Self { compiled, images, plan: OnceLock::new(), begun, gate, log, groups })
+    }
+
+    /// The same policy compiled again, for what is there now: with the same proxy, log and cgroups.
+    pub(crate) fn anew(&self, compiled: Compiled) -> Self {
+        Self {
+            compiled,
+            images: Arc::clone(&self.images),
+            plan: OnceLock::new(),
+            begun: Mutex::default(),
+            gate: self.gate.clone(),
+            log: self.log.clone(),
+            groups: Arc::clone(&self.groups),
+        }
     }
 
     /// The trail of one sandbox of this policy.
@@ -75,7 +93,7 @@ impl Prepared {
 
     /// One-shots go on with the cgroups that the one that was started ahead lies in.
     pub(crate) fn grouped(self, groups: Option<Arc<Groups>>) -> Self {
-        Self { groups: Mutex::new(groups), ..self }
+        Self { groups: Arc::new(Mutex::new(groups)), ..self }
     }
 
     /// The cgroups of one-shots, where there shall be some. Made for the first.
@@ -94,6 +112,11 @@ impl Prepared {
         if let Some(groups) = groups {
             groups.gone().await;
         }
+    }
+
+    /// Whether something was started ahead that nobody has had.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// What was started ahead, if nobody has had it.

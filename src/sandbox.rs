@@ -8,7 +8,7 @@ use crate::{
     cgroup::Groups,
     command::Source,
     compile::{self, Shape},
-    prepared::Prepared,
+    prepared::{OneShots, Prepared, Question},
     proxy::Ask,
     start::{self, Images},
 };
@@ -16,7 +16,8 @@ use crate::{
 /// Where no program is in a sandbox.
 const NO_PROGRAM: &str = "/.kennel/nothing";
 
-/// A policy made ready for this host: every command of it runs in a fresh sandbox of its own.
+/// A policy made ready for this host: every command of it runs in a fresh sandbox of its own, whose walls fit what is in the
+/// granted directories when the command starts.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), kennel::Error> {
@@ -30,12 +31,23 @@ const NO_PROGRAM: &str = "/.kennel/nothing";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    prepared: Arc<Prepared>,
+    one_shots: Arc<OneShots>,
+    enforcement: Arc<Enforcement>,
 }
 
 impl Sandbox {
-    pub(crate) fn of(prepared: Prepared) -> Self {
-        Self { prepared: Arc::new(prepared) }
+    fn of(question: Question, prepared: Prepared) -> Self {
+        Self::with(OneShots::of(question, prepared))
+    }
+
+    /// For a single command.
+    pub(crate) fn once(prepared: Prepared) -> Self {
+        Self::with(OneShots::once(prepared))
+    }
+
+    fn with(one_shots: OneShots) -> Self {
+        let enforcement = Arc::new(one_shots.prepared().compiled.enforcement.clone());
+        Self { one_shots: Arc::new(one_shots), enforcement }
     }
 
     /// Checks the policy against this host and compiles it. Starts nothing.
@@ -47,7 +59,7 @@ impl Sandbox {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
         let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
-        Ok(Self::of(Prepared::new(compiled, images, None)?))
+        Ok(Self::of((policy.clone(), host, caller), Prepared::new(compiled, images, None)?))
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
@@ -56,14 +68,15 @@ impl Sandbox {
     /// # Errors
     /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::OneShot);
+        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Once);
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
         let started = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        Ok(Self::of(Prepared::new(compiled, images, Some(started))?.grouped(groups)))
+        let prepared = Prepared::new(compiled, images, Some(started))?.grouped(groups);
+        Ok(Self::of((policy.clone(), host, caller), prepared))
     }
 
     /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer
@@ -89,13 +102,13 @@ impl Sandbox {
         F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
         A: Future<Output = Decision> + Send + 'static,
     {
-        self.prepared.ask(Ask::new(patience, callback));
+        self.one_shots.prepared().ask(Ask::new(patience, callback));
         self
     }
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Source::OneShot(Arc::clone(&self.prepared)), program.as_ref())
+        Command::new(Source::OneShot(Arc::clone(&self.one_shots)), program.as_ref())
     }
 
     /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.
@@ -134,12 +147,12 @@ impl Sandbox {
     /// # }
     /// ```
     pub async fn shutdown(&self) {
-        self.prepared.gone().await;
+        self.one_shots.prepared().gone().await;
     }
 
-    /// What will be in force if every step of the start succeeds.
+    /// What will be in force if every step of the start succeeds, as it was found when the sandbox was made.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
-        &self.prepared.compiled.enforcement
+        &self.enforcement
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn start(
 ) -> Result<Inside, Error> {
     let namespaces = &*namespaces.bytes;
     let role = match shape {
-        Shape::OneShot => Role::OneShot { namespaces },
+        Shape::Once | Shape::OneShot => Role::OneShot { namespaces },
         Shape::Session { .. } => Role::Zygote { namespaces },
     };
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));

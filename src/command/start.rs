@@ -17,7 +17,7 @@ use crate::{
     },
     exec,
     explain::Judge,
-    prepared::Prepared,
+    prepared::{OneShots, Prepared},
     running::{Asked, Running},
     session::{Guard, Live, Taken},
     start,
@@ -28,23 +28,31 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// It is started for the command alone.
-    OneShot(Arc<Prepared>),
+    OneShot(Arc<OneShots>),
     /// It is one of a session's.
     Session(Arc<Live>),
 }
 
 impl Source {
-    pub(super) fn prepared(&self) -> &Arc<Prepared> {
+    pub(super) fn prepared(&self) -> Arc<Prepared> {
         match self {
-            Self::OneShot(prepared) => prepared,
-            Self::Session(live) => live.prepared(),
+            Self::OneShot(one_shots) => one_shots.prepared(),
+            Self::Session(live) => Arc::clone(live.prepared()),
+        }
+    }
+
+    /// The same for a start. A session sees to its workers itself.
+    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        match self {
+            Self::OneShot(one_shots) => one_shots.renewed(),
+            Self::Session(live) => Ok(Arc::clone(live.prepared())),
         }
     }
 
     /// What its sandbox leaves in the audit log.
     fn trail(&self) -> Arc<Trail> {
         match self {
-            Self::OneShot(prepared) => prepared.trail(),
+            Self::OneShot(one_shots) => one_shots.prepared().trail(),
             Self::Session(live) => Arc::clone(live.trail()),
         }
     }
@@ -61,7 +69,7 @@ impl Source {
 impl Command {
     /// Starts the command; `stdin` and `out` are the descriptors that nobody named.
     pub(super) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
-        let prepared = Arc::clone(self.source.prepared());
+        let prepared = self.source.renewed()?;
         let (request, asked) = self.request(&prepared)?;
         if asked.limits.output_ends {
             self.check_counted(out)?;
@@ -73,7 +81,7 @@ impl Command {
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
-        let handed_over = self.hand_over(&asked, &request, &trail, theirs).await;
+        let handed_over = self.hand_over(&prepared, (&asked, &request), &trail, theirs).await;
         let (taken, guard, born) = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
@@ -151,14 +159,14 @@ impl Command {
     /// is no reason to fail.
     async fn hand_over(
         &self,
-        asked: &Asked,
-        request: &RequestBuf,
+        prepared: &Prepared,
+        (asked, request): (&Asked, &RequestBuf),
         trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
     ) -> Result<(Taken, Option<Guard>, Instant), Error> {
         let failed = || Error::io("hand the command over");
         match &self.source {
-            Source::OneShot(prepared) => {
+            Source::OneShot(_) => {
                 let taken = Taken::one_shot(prepared, trail, asked.narrow.clone()).await?;
                 tighten(&taken, asked)?;
                 let born = Instant::now();

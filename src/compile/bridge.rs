@@ -57,7 +57,7 @@ pub(crate) fn compile(
     caller: &Caller,
     path: &Path,
 ) -> Result<BridgePlan, Error> {
-    let (names, shape, subject) = (&home::Names::default(), Shape::OneShot, Subject::Workspace);
+    let (names, shape, subject) = (&home::Names::default(), Shape::Once, Subject::Workspace);
     let parts = Parts { policy, host, caller, names, shape, subject, groups: cgroup::Groups::NONE };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());

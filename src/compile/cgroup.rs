@@ -190,7 +190,7 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u6
         leaf.push(Setting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match shape {
-        Shape::OneShot => {
+        Shape::Once | Shape::OneShot => {
             leaf.extend(settings(limits, means, INIT));
             (Vec::new(), leaf)
         }

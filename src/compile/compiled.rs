@@ -46,7 +46,10 @@ pub(crate) struct Compiled {
     pub(crate) client_variables: ClientVariables,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
-    /// What walls stand on that lie in directories of the host's.
+    /// What all of it stands on in directories of the host's: where that is not what it was, later commands need other
+    /// walls. Where there are none, nobody has looked.
+    pub(crate) ground: Option<Footing>,
+    /// What the walls of a one-shot stand on there, which is looked at once more after the command.
     pub(crate) footing: Footing,
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,

@@ -20,7 +20,7 @@ use super::{
     view::{Access, Node, View},
 };
 use crate::{
-    Denial,
+    Denial, Error,
     below::Identity,
     failure,
     policy::Protection,
@@ -167,6 +167,16 @@ impl Footing {
         for seen in self.seen.iter_mut().filter(|seen| matches!(seen.what, What::Mount | What::Wall)) {
             seen.thing = pass.look(&seen.path, seen.what);
         }
+    }
+}
+
+/// The error for a writable grant that is not the directory that was granted.
+pub(crate) fn replaced(path: PathBuf, remedy: &str) -> Error {
+    Error::Grant {
+        what: "writable grant",
+        path,
+        source: io::Error::from_raw_os_error(libc::ESTALE),
+        remedy: Some(format!("another directory is in its place: {remedy}")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use kennel_helper::plan::Step;
 
-use super::{Parts, Shape, section::Section};
+use super::{Parts, section::Section};
 use crate::{
     Enforcement,
     enforcement::State,
@@ -32,13 +32,13 @@ pub(super) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
         enforcement.set(protection, State::Enforced, detail);
     };
     unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
-    if parts.shape == Shape::OneShot {
+    if !parts.shape.is_session() {
         unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     // A zygote stays where the groups of its workers are in sight: from within a namespace of its own it could have none
     // of them born elsewhere (mount option nsdelegate).
-    if parts.groups.plan.is_none() || parts.shape == Shape::OneShot {
+    if parts.groups.plan.is_none() || !parts.shape.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
     if parts.policy.effective_network() == NetworkMode::Host {
@@ -128,7 +128,7 @@ pub(super) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut 
 
 /// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
 pub(super) fn privileges(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
-    if parts.shape == Shape::OneShot {
+    if !parts.shape.is_session() {
         without_comeback(walls);
     }
     walls.push(Protection::Capabilities, &Step::DropCapabilities {});

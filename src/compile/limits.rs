@@ -194,7 +194,7 @@ impl Limiter<'_> {
     /// What a group of the sandbox holds.
     fn whose(&self) -> &'static str {
         match self.parts.shape {
-            Shape::OneShot => "with all that the command starts",
+            Shape::Once | Shape::OneShot => "with all that the command starts",
             Shape::Session { .. } => "all commands of the session together",
         }
     }

@@ -16,7 +16,7 @@ use std::{
 use kennel_helper::plan::{Step, Within};
 
 use super::{
-    Parts, Shape,
+    Parts,
     emit::{self, absolute, relative},
     rooms::Room,
     section::Section,
@@ -81,7 +81,7 @@ pub(super) fn overlaid(
         upper,
         room: Room::of_policy(parts, wanted.size),
         mode: mode & 0o1777,
-        hands_out: parts.shape != Shape::OneShot,
+        hands_out: parts.shape.is_session(),
     }))
 }
 

@@ -39,7 +39,9 @@ impl Parts<'_> {
 /// What the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One command: PID 1 is the zygote and its only worker.
+    /// A single command: PID 1 is the zygote and its only worker.
+    Once,
+    /// The same for each of many commands.
     OneShot,
     /// Many commands, each in a worker of its own; that many are kept ready.
     Session { ready: usize },

@@ -133,6 +133,7 @@ fn overlay_plan() -> (Compiled, u32) {
         worker: Section::default(),
         walls: Section::default(),
         payload: Section::default(),
+        ground: None,
         footing: Footing::default(),
         again: Section::default(),
         files: Section::default(),

@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -15,7 +14,7 @@ use crate::{
     caller::Caller,
     compile::{
         self, Compiled, Section, Shape,
-        footing::{Change, Footing},
+        footing::{Change, Footing, replaced},
     },
     enforcement::State,
     prepared::Bytes,
@@ -101,7 +100,7 @@ impl Own {
 impl Now {
     fn of(compiled: &Compiled, generation: u64) -> Self {
         Self {
-            footing: compiled.footing.clone(),
+            footing: compiled.ground.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
             since: Moment::now(),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
@@ -136,7 +135,7 @@ impl Ground {
         let is_idle = self.holds.load(SeqCst) == 0;
         match now.footing.change(is_idle) {
             Change::None => {}
-            Change::Grant(path) => return Err(replaced(path)),
+            Change::Grant(path) => return Err(replaced(path, "prepare a new session")),
             Change::Some => {
                 tracing::info!("something that walls stand on was replaced outside: workers are made anew");
                 let generation = now.generation + 1;
@@ -218,13 +217,4 @@ impl Ground {
 fn weaker(enforcement: &Enforcement) -> Vec<Entry> {
     let is_weaker = |entry: &&Entry| entry.asked && entry.state == State::Degraded;
     enforcement.protections().iter().filter(is_weaker).cloned().collect()
-}
-
-fn replaced(path: PathBuf) -> Error {
-    Error::Grant {
-        what: "writable grant",
-        path,
-        source: io::Error::from_raw_os_error(libc::ESTALE),
-        remedy: Some("another directory is in its place: prepare a new session".to_owned()),
-    }
 }

@@ -57,7 +57,7 @@ pub(super) fn kept(parts: &Parts<'_>) -> Option<Pids> {
     let pids = parts.policy.limits.pids.filter(|_| !parts.groups.hold(Controller::Pids))?;
     let (own, whose) = match parts.shape {
         // Init is a process of the same user in the same namespace.
-        Shape::OneShot => (1, String::new()),
+        Shape::Once | Shape::OneShot => (1, String::new()),
         Shape::Session { ready } => {
             let own = own_processes(ready);
             (own, format!(" over all commands of the session and {own} of its own"))

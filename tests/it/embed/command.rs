@@ -256,3 +256,54 @@ async fn debug_output_of_sandbox_and_child_shows_no_values() {
     let child = sandbox.command("true").spawn().await.unwrap();
     assert!(!format!("{child:?}").contains("hidden-value"), "child");
 }
+
+#[tokio::test]
+async fn a_sandbox_protects_what_has_come_since() {
+    let dir = workspace();
+    let sandbox = sandbox(dir.path());
+    let init =
+        "mkdir -p .git/objects .git/refs .git/hooks; echo ref: refs/heads/x >.git/HEAD; echo >.git/config";
+    assert!(sandbox.command("sh").args(["-c", init]).status().await.unwrap().status.success());
+    for start in [Sandbox::new, Sandbox::eager] {
+        let later = start(&Policy::profile(Profile::RepoWrite, dir.path())).unwrap();
+        for sandbox in [&sandbox, &later, &later] {
+            let evil = "echo evil >.git/hooks/pre-commit; echo evil >>.git/config";
+            let output = sandbox.command("sh").args(["-c", evil]).output().await.unwrap();
+            assert!(!dir.path().join(".git/hooks/pre-commit").exists(), "{output:?}");
+            assert_eq!(std::fs::read_to_string(dir.path().join(".git/config")).unwrap(), "\n", "{output:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_whose_workspace_was_replaced_says_so() {
+    let place = workspace();
+    let (ws, old) = (place.path().join("w"), place.path().join("old"));
+    std::fs::create_dir(&ws).unwrap();
+    let sandbox = sandbox(&ws);
+    assert!(sandbox.command("true").status().await.unwrap().status.success());
+    std::fs::rename(&ws, &old).unwrap();
+    std::fs::create_dir(&ws).unwrap();
+    let error = sandbox.command("true").status().await.unwrap_err();
+    assert!(error.lines().iter().any(|line| line.contains("make a new sandbox")), "{error:?}");
+    std::fs::remove_dir(&ws).unwrap();
+    std::fs::rename(&old, &ws).unwrap();
+    assert!(sandbox.command("true").status().await.unwrap().status.success());
+}
+
+#[tokio::test]
+async fn a_sandbox_goes_on_where_git_has_replaced_its_config() {
+    let dir = workspace();
+    std::fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
+    let config = dir.path().join(".git/config");
+    std::fs::write(&config, "").unwrap();
+    let sandbox = sandbox(dir.path());
+    for _ in 0..3 {
+        let mut command = sandbox.command("sh");
+        let output = command.args(["-c", "echo evil >>.git/config"]).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        std::fs::write(dir.path().join(".git/config.lock"), "").unwrap();
+        std::fs::rename(dir.path().join(".git/config.lock"), &config).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "");
+}

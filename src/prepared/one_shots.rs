@@ -1,0 +1,68 @@
+//! What the one-shots of a policy are started with. Each is to have walls that fit what is there when it starts: a command
+//! before it may have made a repository, and git outside replaces a config by another file.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::Prepared;
+use crate::{
+    Error, Host, Policy,
+    caller::Caller,
+    compile::{
+        self, Shape,
+        footing::{Change, replaced},
+    },
+};
+
+/// What compile needs to do its work again.
+pub(crate) type Question = (Policy, Host, Caller);
+
+pub(crate) struct OneShots {
+    /// `None` where there is a single command.
+    question: Option<Question>,
+    now: Mutex<Arc<Prepared>>,
+}
+
+/// A policy and the environment of whoever made the sandbox may hold secrets.
+impl fmt::Debug for OneShots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OneShots").field("now", &self.prepared()).finish_non_exhaustive()
+    }
+}
+
+impl OneShots {
+    pub(crate) fn of(question: Question, prepared: Prepared) -> Self {
+        Self { question: Some(question), now: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// For a single command, which is started at once.
+    pub(crate) fn once(prepared: Prepared) -> Self {
+        Self { question: None, now: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// As the last one was started, or the first will be.
+    pub(crate) fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// As one is to be started now.
+    ///
+    /// # Errors
+    /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
+    pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((policy, host, caller)) = self.question.as_ref().filter(|_| !now.has_begun()) {
+            let change = now.compiled.ground.as_ref().map_or(Change::Some, |ground| ground.change(true));
+            match change {
+                Change::None => {}
+                Change::Grant(path) => return Err(replaced(path, "make a new sandbox")),
+                Change::Some => {
+                    *now = Arc::new(now.anew(compile::compile(policy, host, caller, Shape::OneShot)?));
+                }
+            }
+        }
+        Ok(Arc::clone(&now))
+    }
+}
