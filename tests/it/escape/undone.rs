@@ -10,7 +10,9 @@ use std::{
 };
 
 use super::protected::denials;
-use crate::support::{TempDir, kennel_path, only_as_root, run, stderr, until, workspace};
+use crate::support::{
+    TempDir, has, is_alone, kennel_path, only_as_root, require, run, stderr, until, workspace,
+};
 
 /// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
 fn deep(at: &str) -> String {
@@ -103,6 +105,33 @@ fn more_names_than_there_is_memory_for_are_undone() {
 }
 
 /// What undoes is the thread that all of a session waits for.
+#[test]
+fn a_full_disk_keeps_nothing_from_being_undone() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    let test = "escape::undone::a_full_disk_keeps_nothing_from_being_undone";
+    if !is_alone(test, "exec unshare -m \"$@\"") {
+        return;
+    }
+    let place = workspace();
+    let disk = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=4m,nr_inodes=2000", "none"])
+        .arg(place.path())
+        .status();
+    assert!(disk.unwrap().success());
+    let ws = place.path();
+    fs::create_dir(ws.join(".git")).unwrap();
+    symlink("../shared", ws.join(".git/config")).unwrap();
+    let plant = "echo ../evil >.git/commondir; rm .git/config; echo evil >.git/config";
+    let fill = "cat /dev/zero >full; i=0; while true >$i; do i=$((i+1)); done";
+    let told = denials(ws, &[], &format!("{}; {plant}; ({fill}) 2>/dev/null; true", deep(".git/hooks")));
+    assert!(ws.join("100").exists() && fs::metadata(ws.join("full")).unwrap().len() > 1 << 20, "{told}");
+    for path in [".git/hooks", ".git/commondir", ".git/config"] {
+        assert!(!is_there(&ws.join(path)), "{path}: {told}");
+        assert!(told.contains(&format!("/{path}\"")), "{path}: {told}");
+    }
+}
+
 #[test]
 fn what_takes_long_to_remove_is_renamed_as_it_is() {
     let fill = "mkdir -p $at; i=0; while [ $i -lt 4500 ]; do : >$at/$i$end; i=$((i+1)); done";
