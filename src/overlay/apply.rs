@@ -174,7 +174,12 @@ impl Commit<'_> {
         };
         let mut made = false;
         match found.file {
-            FileKind::File => self.file(path, upper, lower, parent)?.put(name, path, lower, state)?,
+            FileKind::File => {
+                let copy = self.file(path, upper, lower, parent)?;
+                // To copy it may have taken long.
+                self.check(found, state)?;
+                copy.put(name, path, lower, state)?;
+            }
             FileKind::Link => self.link(path, upper, parent)?.put(name, path, lower, state)?,
             FileKind::Directory => {
                 made = !lower.is_some_and(|lower| kind(lower) == FileKind::Directory);
@@ -206,7 +211,7 @@ impl Commit<'_> {
             // Held first: who could not close it again may not open it.
             let held = directory.try_clone()?;
             let last = mode_of(&open_up(&held)?);
-            self.modes.push(Opened { path: path.to_owned(), held, last });
+            self.modes.push(Opened::of(path, held, last)?);
         }
         Ok(())
     }

@@ -82,8 +82,8 @@ pub(super) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(super) struct Looked<'t> {
     pub(super) tree: Tree<'t>,
-    /// Directories that were opened up, as they were: to get their modes back.
-    opened: RefCell<BTreeMap<PathBuf, FileStat>>,
+    /// Directories that were opened up, as they were, to get their modes back; and the modes by which they are open.
+    opened: RefCell<BTreeMap<PathBuf, (FileStat, Mode)>>,
 }
 
 /// A directory that was opened up and closed again, as it was before and is now.
@@ -123,21 +123,26 @@ impl<'t> Looked<'t> {
     /// What lies at `path`, or was there before it was opened up.
     pub(super) fn was(&self, path: &Path) -> io::Result<Option<FileStat>> {
         match self.opened.borrow().get(path) {
-            Some(before) => Ok(Some(*before)),
+            Some((before, _)) => Ok(Some(*before)),
             None => self.tree.stat(path),
         }
     }
 
     fn open_up(&self, path: &Path, held: &OwnedFd) -> io::Result<()> {
         let before = open_up(held)?;
-        self.opened.borrow_mut().entry(path.to_owned()).or_insert(before);
+        let open = mode_of(&fstat(held)?);
+        self.opened.borrow_mut().entry(path.to_owned()).or_insert((before, open));
         Ok(())
     }
 
-    /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is.
+    /// Gives directories that were opened up their modes back. What took the place of one meanwhile stays as it is, and
+    /// so does one that somebody else has given another mode.
     pub(super) fn close(&self) -> Vec<Closed> {
-        let close = |(path, before): (PathBuf, FileStat)| {
+        let close = |(path, (before, open)): (PathBuf, (FileStat, Mode))| {
             let held = self.tree.same(&path, Identity::of(&before))?;
+            if mode_of(&fstat(&held).ok()?) != open {
+                return None;
+            }
             change_mode(&held, mode_of(&before)).ok()?;
             Some(Closed { path, before, now: fstat(&held).ok()? })
         };

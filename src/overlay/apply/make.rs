@@ -98,7 +98,7 @@ impl Commit<'_> {
         // until it is looked up again.
         let _ = File::from(ours).set_xattr(OPAQUE, b"y");
         self.made.insert(path.to_owned(), Identity::of_held(&held)?);
-        self.modes.push(Opened { path: path.to_owned(), held, last: mode(upper) });
+        self.modes.push(Opened::of(path, held, mode(upper))?);
         Ok(())
     }
 
@@ -124,7 +124,7 @@ impl Commit<'_> {
             return Err(refusal);
         }
         // Not yet: what lies in it comes first.
-        self.modes.push(Opened { path: path.to_owned(), held, last });
+        self.modes.push(Opened::of(path, held, last)?);
         Ok(())
     }
 

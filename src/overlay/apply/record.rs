@@ -14,19 +14,31 @@ use nix::{
 
 use super::Refusal;
 use crate::{
-    below::{FileKind, Identity, change_mode, kind},
+    below::{FileKind, Identity, change_mode, kind, mode_of},
     overlay::{ledger::State, scan::Found, tree::Tree},
 };
 
 /// A directory that is open to us, and the mode it gets when everything in it is done.
 pub(super) struct Opened {
     pub(super) path: PathBuf,
-    pub(super) held: OwnedFd,
-    pub(super) last: Mode,
+    held: OwnedFd,
+    last: Mode,
+    /// The mode by which it is open.
+    open: Mode,
 }
 
 impl Opened {
+    /// It has been opened up already.
+    pub(super) fn of(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
+        let open = mode_of(&fstat(&held)?);
+        Ok(Self { path: path.to_owned(), held, last, open })
+    }
+
+    /// Where somebody else has given it another mode meanwhile, it keeps that.
     pub(super) fn close(self, state: &mut State) {
+        if fstat(&self.held).is_ok_and(|stat| mode_of(&stat) != self.open) {
+            return;
+        }
         let _ = change_mode(&self.held, self.last);
         if let Ok(stat) = fstat(&self.held) {
             state.record(&self.path, Some(stat), (None, false));
@@ -39,12 +51,13 @@ pub(super) struct Parting {
     path: PathBuf,
     identity: Identity,
     last: Mode,
+    open: Mode,
 }
 
 impl Parting {
     pub(super) fn of(opened: &Opened) -> nix::Result<Self> {
         let identity = Identity::of_held(&opened.held)?;
-        Ok(Self { path: opened.path.clone(), identity, last: opened.last })
+        Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
     }
 
     /// Whether its owner finds nothing in it any more.
@@ -54,9 +67,9 @@ impl Parting {
 
     /// Another that took its place stays as it is.
     pub(super) fn close(self, workspace: Tree<'_>, state: &mut State) {
-        let Self { path, identity, last } = self;
+        let Self { path, identity, last, open } = self;
         if let Some(held) = workspace.same(&path, identity) {
-            Opened { path, held, last }.close(state);
+            Opened { path, held, last, open }.close(state);
         }
     }
 }

@@ -61,3 +61,46 @@ async fn what_is_moved_into_a_directory_that_is_being_deleted_is_kept() {
     }
     assert!(in_time > 0, "nothing was ever moved in time");
 }
+
+/// Whoever changes a file while its successor is copied, or closes the directory that it lies in. The file's times are set
+/// back, as by `rsync --inplace --times`.
+#[tokio::test]
+async fn what_is_changed_while_a_file_is_copied_is_kept() {
+    require_overlay!();
+    for _ in 0..MOST_TIMES {
+        let dir = workspace();
+        let (closed, big) = (dir.path().join("d"), dir.path().join("d/big"));
+        fs::create_dir(&closed).unwrap();
+        fs::write(&big, vec![b'a'; 64 << 20]).unwrap();
+        let mode = |mode| <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);
+        fs::set_permissions(&closed, mode(0o555)).unwrap();
+        let session = session(dir.path()).await;
+        shell(&session, "chmod 755 d; printf Z | dd of=d/big conv=notrunc; chmod 555 d").await;
+        let file = File::options().write(true).open(&big).unwrap();
+        let last = big.metadata().unwrap().modified().unwrap();
+        let at = closed.clone();
+        let changer = thread::spawn(move || {
+            let begun = Instant::now();
+            let is_copying = || {
+                let mut entries = fs::read_dir(&at).unwrap().flatten();
+                entries.any(|it| {
+                    it.file_name() != "big" && it.metadata().is_ok_and(|it| (1..64 << 20).contains(&it.len()))
+                })
+            };
+            while !is_copying() && begun.elapsed() < patient(Duration::from_secs(5)) {}
+            std::os::unix::fs::FileExt::write_all_at(&file, b"theirs", 1000).unwrap();
+            file.set_modified(last).unwrap();
+            fs::set_permissions(&at, mode(0o700)).unwrap();
+            is_copying()
+        });
+        let refused = refusals(&session).await;
+        if changer.join().unwrap() {
+            assert_eq!(refused, [format!("M d/big: {CONFLICT}")]);
+            assert_eq!(fs::read(&big).unwrap()[1000..1006], *b"theirs");
+            let now = closed.metadata().unwrap().permissions();
+            assert_eq!(std::os::unix::fs::PermissionsExt::mode(&now) & 0o777, 0o700);
+            return;
+        }
+    }
+    panic!("nothing was ever changed in time");
+}
