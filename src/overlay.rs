@@ -75,6 +75,14 @@ impl fmt::Display for Change {
     }
 }
 
+impl Change {
+    /// The same as one that is not committed.
+    #[must_use]
+    pub fn refused(self, refusal: Refusal) -> Refused {
+        Refused { change: self, refusal }
+    }
+}
+
 /// Why a change was not committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -85,6 +93,11 @@ pub enum Refusal {
     Protected,
     /// A FIFO, socket or device.
     Unsupported,
+    /// Something else that was to be written was not committed, and this is a deletion: what is deleted may be what was
+    /// moved there.
+    Withheld,
+    /// The command failed.
+    Unsuccessful,
     /// A system call failed with this errno; the workspace is as it was there. Of a directory that was being deleted a
     /// part may be gone.
     Failed(i32),
@@ -96,6 +109,8 @@ impl fmt::Display for Refusal {
             Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
             Self::Protected => f.write_str("it is protected"),
             Self::Unsupported => f.write_str("only files, directories and links are committed"),
+            Self::Withheld => f.write_str("it is not deleted because something else was not committed"),
+            Self::Unsuccessful => f.write_str("the command failed"),
             Self::Failed(errno) => f.write_str(&failure::words(&std::io::Error::from_raw_os_error(*errno))),
         }
     }

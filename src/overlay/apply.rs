@@ -82,15 +82,16 @@ impl Committed {
         let change = found.change();
         match applied {
             Ok(()) => self.applied.push(change),
-            Err(refusal) => self.refused.push(Refused { change, refusal }),
+            Err(refusal) => self.refused.push(change.refused(refusal)),
         }
     }
 }
 
 impl Commit<'_> {
-    /// Applies all but deletions; answers why the first that failed did.
+    /// Applies all but deletions; answers why there shall be none of these, if so: that something has failed, or that
+    /// something is left that may be what was moved from there.
     fn puts(&mut self, puts: Vec<Found>, state: &mut State, done: &mut Committed) -> Option<Refusal> {
-        let mut failed = None;
+        let (mut failed, mut withheld) = (None, None);
         // The last directory that was not made, and why.
         let mut without: Option<(PathBuf, Refusal)> = None;
         for found in puts {
@@ -100,17 +101,20 @@ impl Commit<'_> {
                 None => (false, self.one(&found, state)),
             };
             if let Err(refusal) = applied {
+                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
                 if matches!(refusal, Refusal::Failed(_)) {
                     failed = failed.or(Some(refusal));
+                } else if refusal != Refusal::Unsupported && !(is_there && found.file == FileKind::Directory)
+                {
+                    withheld = Some(Refusal::Withheld);
                 }
-                let is_there = found.lower.as_ref().is_some_and(|lower| kind(lower) == FileKind::Directory);
                 if !is_above && !is_there && found.file == FileKind::Directory && found.upper.is_some() {
                     without = Some((found.path.clone(), refusal));
                 }
             }
             done.add(&found, applied);
         }
-        failed
+        failed.or(withheld)
     }
 
     /// What would be refused anyway says why; what would not, that something else has failed.

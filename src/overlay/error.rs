@@ -91,7 +91,10 @@ impl OverlayError {
             Self::Attributes { .. } => {
                 "keep them in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"
             }
-            Self::TooMany | Self::Io { .. } | Self::Read { .. } => return None,
+            Self::TooMany => {
+                "let the command change fewer files, or keep the changes in a directory (--overlay-upper), where they stay"
+            }
+            Self::Io { .. } | Self::Read { .. } => return None,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kennel::{Change, Committed, Ended, Error, Outcome, Policy, PolicyError, Report, Session};
+use kennel::{Change, Committed, Ended, Error, Outcome, Policy, PolicyError, Refusal, Report, Session};
 
 use crate::{FAILED, args::Run, report};
 
@@ -55,7 +55,10 @@ impl Choice {
                 }
             },
             Self::Discard { is_told: false } => {}
-            _ => settled.changes = Some(session.changes().await?),
+            _ => {
+                settled.changes = Some(session.changes().await?);
+                settled.were_to_be_committed = matches!(self, Self::Commit);
+            }
         }
         if settled.has_refused() {
             settled.left = session.leave_changes()?;
@@ -75,6 +78,8 @@ fn has_succeeded(outcome: &Outcome) -> bool {
 pub(crate) struct Settled {
     /// What is dropped.
     changes: Option<Vec<Change>>,
+    /// Whether that was not the aim, had the command succeeded.
+    were_to_be_committed: bool,
     committed: Option<Committed>,
     /// Where those are that could not be committed.
     left: Option<PathBuf>,
@@ -89,6 +94,11 @@ impl Settled {
     pub(crate) fn told(&self, mut report: Report) -> Report {
         report.exit_code = self.exit_code().unwrap_or(report.exit_code);
         report.changes = self.changes.clone();
+        if self.were_to_be_committed {
+            let dropped = report.changes.replace(Vec::new()).unwrap_or_default();
+            let refused = dropped.into_iter().map(|change| change.refused(Refusal::Unsuccessful));
+            report.refused_changes = Some(refused.collect());
+        }
         if let Some(Committed { applied, refused, .. }) = &self.committed {
             report.changes = Some(applied.clone());
             report.refused_changes = Some(refused.clone());
@@ -102,7 +112,7 @@ impl Settled {
         if !run.discard {
             changes.for_each(report::say);
         }
-        if run.commit && self.changes.is_some() {
+        if self.were_to_be_committed {
             report::say(format_args!("kennel: nothing was committed, because the command failed"));
         }
         let refused = self.committed.iter().flat_map(|committed| &committed.refused);

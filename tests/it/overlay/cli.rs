@@ -65,8 +65,11 @@ fn changes_are_committed_if_the_command_succeeds() {
     let output = overlaid(dir.path(), &["--commit"], "echo x > new");
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
     assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"x\n");
-    let output = overlaid(dir.path(), &["--commit"], "echo y > new; exit 7");
-    assert_eq!(output.status.code(), Some(7));
+    let (output, report) = reported(dir.path(), &["--commit"], "echo y > new; exit 7");
+    assert_eq!((output.status.code(), &report["changes"]), (Some(7), &json!([])));
+    let refused =
+        json!([{ "path": "new", "kind": "modified", "file": "file", "reason": "the command failed" }]);
+    assert_eq!(report["refused_changes"], refused);
     assert_eq!(stderr(&output), "M new\nkennel: nothing was committed, because the command failed");
     assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"x\n");
 }

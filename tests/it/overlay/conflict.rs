@@ -102,15 +102,39 @@ async fn what_a_commit_did_in_a_directory_keeps_nobody_from_deleting_it() {
     let session = session(dir.path()).await;
     shell(&session, "rm d/a d/deep/c; echo x > d/new; mkdir d/n; echo x > d/n/f; echo x > d/b").await;
     fs::write(dir.path().join("d/theirs"), "outside").unwrap();
-    shell(&session, "echo x > d/theirs").await;
-    assert_eq!(refusals(&session).await, [format!("M d/theirs: {CONFLICT}")]);
+    shell(&session, "rm d/theirs").await;
+    assert_eq!(refusals(&session).await, [format!("D d/theirs: {CONFLICT}")]);
     fs::remove_file(dir.path().join("d/theirs")).unwrap();
-    shell(&session, "rm d/theirs; rm -r d/n d/deep").await;
+    shell(&session, "rm -r d/n d/deep").await;
     assert_eq!(commit(&session).await, ["D d/deep/", "D d/n/"]);
     shell(&session, "mkdir n; echo x > n/f; chmod 500 n").await;
     assert_eq!(commit(&session).await, ["A n/", "A n/f"]);
     shell(&session, "chmod 700 n; rm -r n").await;
     assert_eq!(commit(&session).await, ["D n/"]);
+}
+
+#[tokio::test]
+async fn what_was_moved_is_not_lost_where_its_new_name_is_refused() {
+    require_overlay!();
+    for (moves, refused) in [
+        ("mv notes final", format!("M final: {CONFLICT}")),
+        ("mv d e", format!("M e/: {CONFLICT}")),
+        ("mkdir .git; mv notes .git/commondir", "A .git/commondir: it is protected".to_owned()),
+    ] {
+        let dir = with_files(&["notes", "d/f"]);
+        fs::create_dir(dir.path().join(".git")).unwrap();
+        let session = session(dir.path()).await;
+        shell(&session, &format!("{moves}; echo x > new")).await;
+        fs::write(dir.path().join("final"), "theirs").unwrap();
+        fs::write(dir.path().join("e"), "theirs").unwrap();
+        let told = refusals(&session).await;
+        assert!(told.contains(&refused), "{told:?}");
+        let withheld =
+            |line: &&String| line.starts_with("D ") && line.contains("something else was not committed");
+        assert_eq!(told.iter().filter(withheld).count(), 1, "{told:?}");
+        assert_eq!((read(dir.path(), "notes"), read(dir.path(), "d/f")), ("notes".into(), "d/f".into()));
+        assert_eq!(read(dir.path(), "new"), "x\n");
+    }
 }
 
 #[tokio::test]
