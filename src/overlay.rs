@@ -26,7 +26,7 @@ use serde::{Serialize, Serializer};
 pub use self::error::OverlayError;
 use self::tree::Looked;
 pub(crate) use self::{claim::Claim, ledger::Ledger, never::Never};
-use crate::{Error, FileKind, Session, below::rights, failure, files::blocking, harmless::harmless};
+use crate::{Denial, Error, FileKind, Session, below::rights, failure, files::blocking, harmless::harmless};
 
 /// How a path of the workspace changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -154,6 +154,8 @@ pub struct Committed {
     pub applied: Vec<Change>,
     /// What it has not.
     pub refused: Vec<Refused>,
+    /// What of it programs outside obey, the configuration of a new repository: look at it before you trust it.
+    pub denials: Vec<Denial>,
 }
 
 /// # Changes of an overlay

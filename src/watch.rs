@@ -209,6 +209,9 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     parts
 }
 
+/// What is told of the configuration of a new repository.
+pub(crate) const KEPT: &str = "it was kept, because its directory is new: look at it before you trust it";
+
 /// Tells what became of a protected path.
 pub(crate) fn denial(path: &Path, what: &str) -> Denial {
     told(path, format!("a protected path was changed; {what}"))

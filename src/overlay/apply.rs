@@ -1,5 +1,5 @@
 //! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
-//! from being applied, but what lies in it; what fails, a full disk, keeps anything from being deleted.
+//! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
 
 mod inode;
 mod make;
@@ -17,7 +17,7 @@ use nix::{errno::Errno, unistd::AccessFlags};
 
 use self::record::{Above, Opened, Others, Parting};
 use super::{
-    Committed, Refusal, Refused,
+    Change, ChangeKind, Committed, Refusal,
     clock::changed,
     ledger::{Ledger, State},
     never::Becomes,
@@ -25,7 +25,10 @@ use super::{
     scan::Found,
     tree::{Looked, Tree, is_closed},
 };
-use crate::below::{self, FileKind, Identity, kind, mode_of, open_up};
+use crate::{
+    below::{self, FileKind, Identity, kind, mode_of, open_up},
+    watch,
+};
 
 struct Commit<'c> {
     ledger: &'c Ledger,
@@ -72,6 +75,9 @@ pub(super) fn commit(
         done.add(found, applied);
     }
     commit.finish(state);
+    let obeyed = |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
+    let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
+    done.denials = told.map(|change| watch::denial(&ledger.path().join(&change.path), watch::KEPT)).collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
     done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done

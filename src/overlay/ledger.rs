@@ -27,6 +27,8 @@ use crate::{
 pub(crate) struct Ledger {
     upper: OwnedFd,
     workspace: OwnedFd,
+    /// What it is called.
+    path: PathBuf,
     never: Vec<Never>,
     state: Mutex<State>,
     /// The directory that changes are kept in, if they are not in memory.
@@ -88,7 +90,7 @@ impl Ledger {
             unlinked: HashMap::new(),
         };
         let (never, state) = (merged.never.clone(), Mutex::new(state));
-        Ok(Self { upper, workspace, never, state, claim })
+        Ok(Self { upper, workspace, path: path.clone(), never, state, claim })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -108,6 +110,11 @@ impl Ledger {
     /// Has changes stay in their directory, if they have one; answers where.
     pub(super) fn keep(&self) -> Option<PathBuf> {
         self.claim.as_ref().map(Claim::keep)
+    }
+
+    /// Where the workspace lies, by the name that it had at the start.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn never(&self) -> &[Never] {

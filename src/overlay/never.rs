@@ -37,6 +37,11 @@ impl Never {
         self.path.starts_with(path) && becomes != Becomes::Directory
     }
 
+    /// Whether `path` came with a new repository and is obeyed all the same.
+    pub(super) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
+        self.unless_new && is_new && path == self.path && path.ends_with("config")
+    }
+
     /// Whether it is what `git init` makes.
     fn is_harmless(&self, below: &Path, becomes: Becomes) -> bool {
         let is_itself = below.as_os_str().is_empty();

@@ -11,7 +11,7 @@ use std::{
 
 use nix::{errno::Errno, fcntl::readlinkat, sys::stat::FileStat};
 
-use super::{Allowance, Expected, Held, Watch, remove};
+use super::{Allowance, Expected, Held, KEPT, Watch, remove};
 use crate::{
     below::{self, FileKind, rename_without_replacing},
     harmless::harmless,
@@ -76,8 +76,7 @@ impl<'a> Place<'a> {
             && watch.path.ends_with("config")
             && kind == FileKind::File
         {
-            let what = "it was kept, because its directory is new: look at it before you trust it";
-            return Ok(Some(what.to_owned()));
+            return Ok(Some(KEPT.to_owned()));
         }
         self.remove().map(Some)
     }

@@ -37,12 +37,15 @@ impl Choice {
         }
     }
 
-    /// Does it, once the command has ended.
-    pub(crate) async fn settle(self, session: &Session, outcome: &Outcome) -> Result<Settled, Error> {
+    /// Does it, once the command has ended. What is to be looked at is told with the outcome.
+    pub(crate) async fn settle(self, session: &Session, outcome: &mut Outcome) -> Result<Settled, Error> {
         let mut settled = Settled::default();
         match self {
             Self::Commit if has_succeeded(outcome) => match session.commit().await {
-                Ok(committed) => settled.committed = Some(committed),
+                Ok(mut committed) => {
+                    outcome.denials.append(&mut committed.denials);
+                    settled.committed = Some(committed);
+                }
                 Err(error) => {
                     // They are all there are.
                     if let Some(left) = session.leave_changes()? {

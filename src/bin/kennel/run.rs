@@ -105,8 +105,8 @@ fn confine(run: &Run) -> Ran {
 async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Ran {
     have_a_thread().await?;
     let session = Session::builder(policy).ready_workers(1).prepare().await?;
-    let ended = until_outcome(run, policy, session.command(program)).await;
-    let settled = match &ended {
+    let mut ended = until_outcome(run, policy, session.command(program)).await;
+    let settled = match &mut ended {
         Ok(outcome) => choice.settle(&session, outcome).await,
         Err(_) => Ok(Settled::default()),
     };

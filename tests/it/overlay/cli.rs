@@ -96,6 +96,23 @@ fn what_cannot_be_committed_is_told_and_the_status_is_125() {
 }
 
 #[test]
+fn the_configuration_of_a_new_repository_is_committed_and_told() {
+    if !available() {
+        return super::refused::is_refused_in_memory();
+    }
+    let dir = workspace();
+    let script = "mkdir -p .git/hooks; echo x >.git/config; echo x >.git/hooks/pre-push.sample";
+    let (output, report) = reported(dir.path(), &["--commit"], script);
+    assert!(output.status.success() && dir.path().join(".git/config").exists(), "{output:?}");
+    let said = stderr(&output);
+    assert!(said.contains("/.git/config: ") && said.contains("look at it before you trust it"), "{said}");
+    assert_eq!(report["denials"].as_array().unwrap().len(), 1, "{report}");
+    // It is the user's from now on.
+    let output = overlaid(dir.path(), &["--commit"], "echo x >new; echo y >.git/description");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
 fn a_report_has_changes_only_with_an_overlay() {
     let dir = workspace();
     let (_, plain) = report(dir.path(), &[], &["touch", "x"]);
