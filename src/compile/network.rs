@@ -71,8 +71,9 @@ const CERTIFICATES: &[&str] = &[
     "SSL_CERT_FILE",
 ];
 
-/// The sandbox's own loopback.
-const DIRECT: &str = "localhost,127.0.0.1,::1";
+/// The sandbox's own loopback, as rules, `no_proxy` and Java name it.
+const LOOPBACK: [[&str; 3]; 3] =
+    [["localhost", "localhost", "localhost"], ["127.0.0.1", "127.0.0.1", "127.*"], ["[::1]", "::1", "[::1]"]];
 
 /// A proxy of a Kennel sandbox, as programs know it. HTTP, not SOCKS: some libraries refuse to start with a SOCKS proxy
 /// in `ALL_PROXY` that they have no support for.
@@ -214,18 +215,22 @@ pub(super) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsStri
         view.host_path(&source.path).is_some_and(|shown| shown == source.path)
             && !view.is_covered(&source.path)
     });
+    // Who has a rule for it means the host's, which only the proxy reaches.
+    let rules = rules(&parts.policy.network.allow);
+    let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
+    let (by, by_java): (Vec<&str>, Vec<&str>) = direct.map(|[_, by, by_java]| (*by, *by_java)).unzip();
     let java: Vec<String> = ["http", "https"]
         .iter()
         .flat_map(|scheme| {
             [format!("-D{scheme}.proxyHost=127.0.0.1"), format!("-D{scheme}.proxyPort={PORT}")]
         })
-        .chain(["-Dhttp.nonProxyHosts=localhost|127.*|[::1]".to_owned()])
+        .chain([format!("-Dhttp.nonProxyHosts={}", by_java.join("|"))])
         .collect();
     let own = [("JAVA_TOOL_OPTIONS", java.join(" ")), ("NODE_USE_ENV_PROXY", "1".to_owned())];
     let to =
         |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
     to(PROXY, url())
-        .chain(to(NO_PROXY, DIRECT.to_owned()))
+        .chain(to(NO_PROXY, by.join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
         .chain(shown_certificates.map(|(name, source)| (name.into(), source.path.into())))

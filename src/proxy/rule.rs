@@ -64,6 +64,14 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// RFC 6761, 6.3: a name of loopback wherever it is asked for.
+    fn is_for_localhost(&self, port: u16) -> bool {
+        matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost")
+            && self.port.is_none_or(|own| own == port)
+    }
+}
+
 impl Pattern {
     fn covers(&self, host: &Host) -> bool {
         match (self, host) {
@@ -103,11 +111,19 @@ impl Rules {
         self.0.iter().any(|rule| rule.host.covers(host) && at(rule))
     }
 
-    /// Whether somebody wrote the address down, by itself or within a network. `*` is not that: who writes it means the
-    /// internet, not his own network.
+    /// Whether somebody wrote the address down, by itself, within a network, or as `localhost`. `*` is not that: who writes
+    /// it means the internet, not his own network.
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {
         let destination = Destination { host: Host::of(ip), port };
-        self.0.iter().any(|rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination))
+        let names = |rule: &Rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination);
+        let is_local = ip.to_canonical().is_loopback();
+        self.0.iter().any(|rule| names(rule) || is_local && rule.is_for_localhost(port))
+    }
+
+    /// Whether somebody wrote down a host, at whatever port. `*` is not that.
+    pub(crate) fn name(&self, host: &str) -> bool {
+        let is_meant = |rule: &Rule, host: &Host| rule.host != Pattern::Any && rule.host.covers(host);
+        Host::parse(host).is_ok_and(|host| self.0.iter().any(|rule| is_meant(rule, &host)))
     }
 
     /// The ports of rules that only a privileged process can listen at, each once.

@@ -163,13 +163,17 @@ fn a_list_says_which_rule_and_which_text() {
 }
 
 #[test]
-fn a_star_lists_no_address() {
-    let list = rules(&["*:*", "*:80", "localhost:80", "10.0.0.0/8:5432", "[::1]:80"]);
+fn a_star_lists_no_address_and_localhost_those_of_loopback() {
+    let list = rules(&["*:*", "*:80", "x.localhost:7", "localhost:90", "10.0.0.0/8:5432", "[::1]:80"]);
     for (ip, port, listed) in [
         ("10.1.2.3", 5432, true),
         ("::ffff:10.1.2.3", 5432, true),
         ("10.1.2.3", 80, false),
         ("127.0.0.1", 80, false),
+        ("127.0.0.1", 7, false),
+        ("127.0.0.1", 90, true),
+        ("::1", 90, true),
+        ("10.1.2.3", 90, false),
         ("::1", 80, true),
         ("::1", 81, false),
     ] {

@@ -73,6 +73,27 @@ fn every_tool_is_told() {
 }
 
 #[test]
+fn a_rule_for_loopback_leads_to_the_host_s() {
+    let no_proxy = |allow: &[&str]| {
+        let flags: Vec<&str> = allow.iter().flat_map(|rule| ["--allow", rule]).collect();
+        let found = inside(&flags, &[]);
+        let java = found["JAVA_TOOL_OPTIONS"].rsplit_once('=').unwrap().1.to_owned();
+        (found["no_proxy"].clone(), java)
+    };
+    assert_eq!(no_proxy(&["*:80", "x.localhost:80"]), (DIRECT.into(), "localhost|127.*|[::1]".into()));
+    assert_eq!(no_proxy(&["LOCALHOST:80"]), ("127.0.0.1,::1".into(), "127.*|[::1]".into()));
+    assert_eq!(no_proxy(&["127.0.0.0/8:80", "[::1]:1"]), ("localhost".into(), "localhost".into()));
+    require!(has("curl"), "curl");
+    let net = Net::new();
+    let origin = Origin::named("mine");
+    for host in ["localhost", "127.0.0.1"] {
+        let to = at(host, origin.port());
+        let said = net.says(&["--allow".to_owned(), to.clone()], &format!("curl -sS http://{to}/"));
+        assert_eq!(said, "mine: /", "{to}");
+    }
+}
+
+#[test]
 fn without_a_proxy_nobody_is_told() {
     for flags in [&[][..], &["--net", "none"], &["--net", "host"]] {
         let found = inside(flags, &[]);
