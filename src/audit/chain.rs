@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::FileExt,
 };
 
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 /// The hash before the first line of a file.
@@ -24,13 +25,35 @@ pub(super) fn hash(line: &[u8]) -> String {
     })
 }
 
+/// What a line says about the chain.
+#[derive(Deserialize)]
+pub(super) struct Link {
+    /// The hash of the line before.
+    pub(super) prev: Option<String>,
+}
+
 /// The hash of the last line of a file of that size, and whether the line has its newline.
 ///
 /// # Errors
 /// Those of reading, and a line that is not one of ours.
 pub(super) fn last(file: &File, size: u64) -> io::Result<(String, bool)> {
+    let (line, is_whole) = last_line(file, size)?;
+    Ok((line.map_or_else(|| NONE.to_owned(), |line| hash(&line)), is_whole))
+}
+
+/// Whether the last line of a file of that size is one of a chain.
+///
+/// # Errors
+/// As [`last`].
+pub(super) fn goes_on(file: &File, size: u64) -> io::Result<bool> {
+    let link = |line: Vec<u8>| serde_json::from_slice::<Link>(&line).is_ok_and(|link| link.prev.is_some());
+    Ok(last_line(file, size)?.0.is_some_and(link))
+}
+
+/// The last line, if there is one, and whether it has its newline.
+fn last_line(file: &File, size: u64) -> io::Result<(Option<Vec<u8>>, bool)> {
     if size == 0 {
-        return Ok((NONE.to_owned(), true));
+        return Ok((None, true));
     }
     let mut length = 4096;
     loop {
@@ -42,8 +65,8 @@ pub(super) fn last(file: &File, size: u64) -> io::Result<(String, bool)> {
             bytes.pop();
         }
         match bytes.iter().rposition(|&byte| byte == b'\n') {
-            Some(before) => return Ok((hash(&bytes[before + 1..]), whole)),
-            None if begin == 0 => return Ok((hash(&bytes), whole)),
+            Some(before) => return Ok((Some(bytes.split_off(before + 1)), whole)),
+            None if begin == 0 => return Ok((Some(bytes), whole)),
             None if length >= LONGEST => {
                 return Err(io::Error::new(ErrorKind::InvalidData, "its last line is not a record"));
             }

@@ -41,6 +41,8 @@ pub(super) struct LogFile {
     pub(super) day: Option<String>,
     /// Whether it ends with part of a line.
     torn: bool,
+    /// Whether its last line was one of a chain: a line without a hash would look as if somebody had cut it off.
+    pub(super) is_chained: bool,
     /// The hash of its last line, and its size then.
     last: Option<(u64, String)>,
     /// How long it waits for others.
@@ -72,7 +74,9 @@ impl LogFile {
         }
         // Whoever wrote to it before may have been cut off.
         let torn = !chain::last(&file, found.len())?.1;
-        Ok(Self { file, day: dated.is_some().then(|| day.to_owned()), torn, last: None, patience: PATIENCE })
+        let is_chained = chain::goes_on(&file, found.len())?;
+        let day = dated.is_some().then(|| day.to_owned());
+        Ok(Self { file, day, torn, is_chained, last: None, patience: PATIENCE })
     }
 
     /// Whether it has a name still, and is that of the day.

@@ -96,7 +96,7 @@ impl Log {
             Some(file) => state.file.insert(file),
             None => state.file.insert(LogFile::open(&self.directory, &self.name, today)?),
         };
-        if self.audit.chain {
+        if self.audit.chain || file.is_chained {
             return file.append_chained(|prev| {
                 line.prev = Some(prev);
                 Ok(line.into_bytes()?)
@@ -130,6 +130,18 @@ mod tests {
         for (day, records) in [("2026-01-31", 2), ("2026-02-01", 1), ("2026-02-02", 2)] {
             let found = verify_audit(place.path().join(format!("exec-{day}.log")), None).expect("whole");
             assert_eq!((found.records, found.chained), (records, records), "{day}");
+        }
+    }
+
+    #[test]
+    fn a_chain_goes_on_also_for_who_does_not_ask_for_one() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("log");
+        for (chain, chained) in [(false, 0), (true, 1), (false, 2), (true, 3)] {
+            let log = Log::open(&Audit { chain, ..Audit::new(&path) }).expect("open");
+            log.write(Line::new("1", "s", None, Record::SessionEnd {})).expect("written");
+            let found = verify_audit(&path, None).expect("whole");
+            assert_eq!(found.chained, chained, "after {chain}");
         }
     }
 

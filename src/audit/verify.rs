@@ -7,8 +7,6 @@ use std::{
     path::Path,
 };
 
-use serde::Deserialize;
-
 use super::{chain, error::AuditError};
 
 /// What [`verify_audit`] found.
@@ -22,11 +20,6 @@ pub struct Verified {
     /// The hash of the last line. Keep it elsewhere to notice when lines are cut off at the end, which the chain alone does
     /// not show.
     pub head: String,
-}
-
-#[derive(Deserialize)]
-struct Link {
-    prev: Option<String>,
 }
 
 /// Reads a log and checks its chain of hashes. A log without a chain is accepted: nothing in it is chained.
@@ -84,7 +77,7 @@ fn open(path: &Path) -> io::Result<File> {
 fn next(before: Verified, line: &[u8]) -> Result<Verified, (u64, &'static str)> {
     let number = before.records + 1;
     let line = line.strip_suffix(b"\n").ok_or((number, "is cut off"))?;
-    let link: Link = serde_json::from_slice(line).map_err(|_| (number, "is not a record"))?;
+    let link: chain::Link = serde_json::from_slice(line).map_err(|_| (number, "is not a record"))?;
     let chained = match link.prev {
         Some(prev) if prev == before.head => before.chained + 1,
         Some(_) => return Err((number, "its hash is not that of the line before")),

@@ -172,8 +172,15 @@ fn limits_are_named_where_the_command_has_them() {
     let limits = Limits { pids: Some(7), memory: "64M".parse().ok(), ..Limits::default() };
     let policy = crate::Policy::profile(crate::Profile::RepoWrite, workspace.path()).limits(limits);
     let judge = judge(policy, workspace.path());
-    let denials =
-        judge.denials(b"sh: 1: Cannot fork\nbash: fork: Resource temporarily unavailable\nMemoryError");
+    for line in [
+        "sh: 0: Cannot fork",
+        "RuntimeError: can't start new thread",
+        "fork: Resource temporarily unavailable",
+    ] {
+        let denials = judge.denials(line.as_bytes());
+        assert_eq!(denials.iter().map(|it| it.protection).collect::<Vec<_>>(), [Protection::Pids], "{line}");
+    }
+    let denials = judge.denials(b"sh: 1: Cannot fork\nMemoryError");
     let told: Vec<_> =
         denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
     let expected = [

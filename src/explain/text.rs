@@ -27,6 +27,9 @@ const WORDS: &[(&str, Errno)] = &[
     ("cannot allocate memory", Errno::ENOMEM),
     ("memoryerror", Errno::ENOMEM),
     ("resource temporarily unavailable", Errno::EAGAIN),
+    // dash and Python, which do not say why.
+    ("cannot fork", Errno::EAGAIN),
+    ("can't start new thread", Errno::EAGAIN),
     ("network is unreachable", Errno::ENETUNREACH),
     ("network unreachable", Errno::ENETUNREACH),
     ("permission denied", Errno::EACCES),
