@@ -54,7 +54,8 @@ pub(crate) use validate::{has_parent, without_dots};
 ///
 /// ```
 /// use kennel::{Policy, Profile};
-/// ///
+/// use std::time::Duration;
+///
 /// let policy = Policy::profile(Profile::RepoWrite, "/home/me/repo")
 ///     .read_only("/srv/models")
 ///     .allow("crates.io:443")
