@@ -7,10 +7,12 @@
 //! | `protected` | protected paths cannot be made, changed or removed, also where they are not there |
 //! | `hostile` | links, hard links, FIFOs, huge files and names that commands put there |
 //! | `race` | a command exchanges files for links all the time: nothing outside is read or changed |
+//! | `ids` | the embedding program may change its ids meanwhile, as file servers do |
 //! | `stream` | large files piece by piece; nothing is left of what is dropped |
 
 mod basics;
 mod hostile;
+mod ids;
 mod protected;
 mod race;
 mod refused;
