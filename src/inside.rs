@@ -5,6 +5,7 @@ mod arrival;
 mod remains;
 
 use std::{
+    future::pending,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::Arc,
@@ -40,7 +41,7 @@ const LAST_WAIT: u16 = 200;
 pub(crate) struct Inside {
     control: OwnedFd,
     /// Known from birth for a child of ours; a worker tells it.
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Arc<OwnedFd>>,
     watches: Arc<[Watch]>,
     /// What its walls stand on, where nobody else looks after that.
     footing: Footing,
@@ -60,7 +61,7 @@ impl Inside {
     /// A child of ours.
     pub(crate) fn child(control: OwnedFd, pidfd: OwnedFd) -> Self {
         let mut child = Self::worker(control);
-        (child.pidfd, child.is_child) = (Some(pidfd), true);
+        (child.pidfd, child.is_child) = (Some(Arc::new(pidfd)), true);
         child
     }
 
@@ -102,7 +103,8 @@ impl Inside {
     /// Lets go of a child that ends with its control socket, without ending it.
     pub(crate) fn into_parts(mut self) -> io::Result<(OwnedFd, OwnedFd)> {
         let control = self.control.try_clone()?;
-        Ok((control, self.pidfd.take().ok_or(io::ErrorKind::NotFound)?))
+        let pidfd = self.pidfd.take().and_then(Arc::into_inner);
+        Ok((control, pidfd.ok_or(io::ErrorKind::NotFound)?))
     }
 
     /// It has a command of a session from now on. It may have waited long for it: what was done to `watches` meanwhile
@@ -113,14 +115,13 @@ impl Inside {
     }
 
     /// Its PID 1.
-    #[cfg(test)]
-    pub(crate) fn pidfd(&self) -> Option<BorrowedFd<'_>> {
-        self.pidfd.as_ref().map(AsFd::as_fd)
+    pub(crate) fn pidfd(&self) -> Option<&Arc<OwnedFd>> {
+        self.pidfd.as_ref()
     }
 
     /// Takes in who a worker is.
     pub(crate) fn is_born(&mut self, pidfd: OwnedFd) {
-        self.pidfd = Some(pidfd);
+        self.pidfd = Some(Arc::new(pidfd));
     }
 
     /// Everything inside has ended, it said so, and watched paths were looked at.
@@ -195,19 +196,51 @@ impl Inside {
         Arrival::of(bytes, received.descriptors.into_iter().next())
     }
 
+    /// Whether its PID 1 has ended. Not by its socket: who was forked from this program has the other end of that too, where it
+    /// was made at that moment.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|pidfd| sys::has_ended(pidfd, PollTimeout::ZERO))
+    }
+
+    /// Waits until it has; forever where that cannot be watched.
+    pub(crate) async fn ended(&self) {
+        if let Some(pidfd) = &self.pidfd
+            && let Ok(pidfd) = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE))
+            && pidfd.readable().await.is_ok()
+        {
+            return;
+        }
+        pending().await
+    }
+
+    /// The next message of one that has ended.
+    pub(crate) fn left(&self) -> io::Result<Arrival> {
+        match self.receive() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrival::Closed),
+            arrival => arrival,
+        }
+    }
+
     /// The next message; waits for it.
     pub(crate) async fn next(&self) -> io::Result<Arrival> {
-        let mut readable = None;
-        loop {
-            match self.receive() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                arrival => return arrival,
+        match self.receive() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            arrival => return arrival,
+        }
+        let readable = sys::watched(self.control.try_clone()?, Interest::READABLE)?;
+        let spoken = async {
+            loop {
+                readable.readable().await?.clear_ready();
+                match self.receive() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    arrival => return arrival,
+                }
             }
-            let watched = match &readable {
-                Some(watched) => watched,
-                None => readable.insert(sys::watched(self.control.try_clone()?, Interest::READABLE)?),
-            };
-            watched.readable().await?.clear_ready();
+        };
+        tokio::select! {
+            biased;
+            arrival = spoken => arrival,
+            () = self.ended() => self.left(),
         }
     }
 

@@ -60,6 +60,8 @@ pub(crate) struct Asked {
 #[derive(Debug)]
 pub(crate) struct Running {
     inside: AsyncFd<Inside>,
+    /// Its PID 1, since something was waited for.
+    init: Option<AsyncFd<Arc<OwnedFd>>>,
     prepared: Arc<Prepared>,
     asked: Asked,
     enforcement: Enforcement,
@@ -104,6 +106,7 @@ impl Running {
         let flood = asked.limits.output_ends.then(Arc::default);
         Ok(Self {
             inside,
+            init: None,
             asked,
             enforcement,
             prepared,
@@ -182,20 +185,12 @@ impl Running {
 
     /// The next arrival; when the time is up meanwhile, everything is killed and its end awaited.
     pub(crate) async fn next(&mut self) -> Result<Arrival, Error> {
-        loop {
+        let deadline = self.deadline();
+        let arrival = loop {
             tokio::select! {
                 biased;
-                arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => {
-                    let arrival = arrival.map_err(Error::io("read the control socket"))?;
-                    if matches!(arrival, Arrival::Closed) {
-                        // Init closes its descriptors before it takes the other processes with it.
-                        // Whoever waits for the command may be called away, and come back.
-                        let last = *self.gone_by.get_or_insert_with(|| Deadline::now() + PATIENCE);
-                        self.is_stuck = !self.inside.get_ref().gone_by(last).await;
-                    }
-                    return Ok(arrival);
-                }
-                () = until(self.deadline()), if self.killed.is_none() => {
+                arrival = self.inside.async_io(Interest::READABLE, Inside::receive) => break arrival,
+                () = until(deadline), if self.killed.is_none() => {
                     self.kill(Cause::TimedOut).map_err(Error::io("order the end of the sandbox"))?;
                 }
                 () = flooded(self.flood.as_deref()), if self.killed.is_none() => {
@@ -208,8 +203,17 @@ impl Running {
                     self.inside.get_ref().kill();
                     self.last = None;
                 }
+                () = ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().left(),
             }
+        };
+        let arrival = arrival.map_err(Error::io("read the control socket"))?;
+        if matches!(arrival, Arrival::Closed) {
+            // Init closes its descriptors before it takes the other processes with it.
+            // Whoever waits for the command may be called away, and come back.
+            let last = *self.gone_by.get_or_insert_with(|| Deadline::now() + PATIENCE);
+            self.is_stuck = !self.inside.get_ref().gone_by(last).await;
         }
+        Ok(arrival)
     }
 
     fn deadline(&self) -> Option<Deadline> {
@@ -279,6 +283,19 @@ async fn until(deadline: Option<Deadline>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => pending().await,
+    }
+}
+
+/// Waits until init has ended; forever where that cannot be watched. Put under watch last, when all else is waited for: that is
+/// done while the command works.
+async fn ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
+    if init.is_none() {
+        let pidfd = inside.pidfd().map(Arc::clone);
+        *init = pidfd.and_then(|pidfd| sys::watched(pidfd, Interest::READABLE).ok());
+    }
+    match init {
+        Some(init) if init.readable().await.is_ok() => {}
+        _ => pending().await,
     }
 }
 

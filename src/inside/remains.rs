@@ -19,7 +19,7 @@ use crate::{
 
 /// An init that was killed. Dropping this waits for its end, takes its zombie away and undoes what it left.
 pub(super) struct Remains {
-    pub(super) pidfd: OwnedFd,
+    pub(super) pidfd: Arc<OwnedFd>,
     pub(super) watches: Arc<[Watch]>,
     pub(super) footing: Footing,
     pub(super) since: Moment,

@@ -15,7 +15,6 @@ use nix::{
     sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
     unistd,
 };
-use tokio::io::Interest;
 
 use super::trials::Answer;
 use crate::{
@@ -95,9 +94,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     )?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
-    let inside = sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
-    let arrival = inside.async_io(Interest::READABLE, Inside::receive).await;
-    Ok(match arrival.map_err(Error::io("read the control socket"))? {
+    Ok(match inside.next().await.map_err(Error::io("read the control socket"))? {
         Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),
         Arrival::Report(Report::Failed { section: section::SETUP, index, errno }) if index == last => {
             Some(errno)

@@ -167,7 +167,19 @@ impl Live {
     /// Whether no more workers will come: it was ended, or the zygote is gone. A zygote that is ready says nothing more.
     pub(crate) fn is_gone(&self) -> bool {
         let is_silent = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent)
+        self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent) || self.zygote.has_ended()
+    }
+
+    /// Does what waits for something of the zygote's, which may be killed meanwhile.
+    pub(super) async fn unless_gone<T>(
+        &self,
+        act: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            done = act => done,
+            () = self.zygote.ended() => Err(Error::SessionEnded),
+        }
     }
 
     /// Waits until the zygote is gone, whoever ended it.
@@ -241,6 +253,6 @@ impl Live {
 
     /// Lets go of what has ended in the background. Until then all that appears is taken for its doing.
     pub(super) fn let_go_of_ended(&self) {
-        self.background().retain(|inside| !matches!(inside.receive(), Ok(Arrival::Closed)));
+        self.background().retain(|inside| !inside.has_ended());
     }
 }

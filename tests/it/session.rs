@@ -16,6 +16,7 @@
 //! | `end` | a session ends with its last handle, and everything of it |
 //! | `death` | whoever is killed from outside: no hang, a clear error |
 //! | `killed` | the embedding program is killed: nothing is left |
+//! | `forked` | the same where another process has an end of a control socket |
 //! | `counts` | many commands and many sessions leave no trace in the program |
 //! | `report` | enforcement and numbers are true |
 //! | `outside` | what is done outside meanwhile: walls hold, and what is the user's stays |
@@ -29,6 +30,7 @@ pub mod counts;
 mod crowd;
 mod death;
 mod end;
+mod forked;
 mod killed;
 mod limits;
 mod narrow;

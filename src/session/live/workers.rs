@@ -38,7 +38,7 @@ impl Live {
                 }
                 None => self.order(narrow).await?,
             };
-            match worker.hear(&self.prepared, &self.counts, fail_fast).await {
+            match self.unless_gone(worker.hear(&self.prepared, &self.counts, fail_fast)).await {
                 Ok(()) if fail_fast && !worker.is_ready() => {
                     self.waiting().push_front(worker);
                     return Err(Error::Busy);
@@ -69,7 +69,10 @@ impl Live {
     pub(in crate::session) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
         loop {
             match self.try_order(narrow) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => tokio::time::sleep(FULL).await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
+                    tokio::time::sleep(FULL).await;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.lost()),
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(self.lost()),
                 worker => return worker.map_err(Error::io("order a worker of the session")),
             }
