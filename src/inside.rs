@@ -16,7 +16,11 @@ use kennel_helper::{
     control::{LONGEST, Order},
     wire::Field,
 };
-use nix::{errno::Errno, poll::PollTimeout};
+use nix::{
+    errno::Errno,
+    poll::PollTimeout,
+    sys::socket::{Shutdown, shutdown},
+};
 use tokio::{io::Interest, time::Instant as Deadline};
 
 pub(crate) use self::arrival::{Arrival, Listening};
@@ -142,7 +146,7 @@ impl Inside {
 
     /// As [`gone`](Self::gone), for who may be kept from waiting and come back: until then, and not longer.
     pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
-        self.kill();
+        let killed = self.kill();
         let Some(pidfd) = &self.pidfd else { return true };
         let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
         let is_gone = match &ended {
@@ -150,8 +154,12 @@ impl Inside {
             // There is no room for another descriptor.
             Err(_) => sys::has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
         };
-        if !is_gone {
-            tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel");
+        match killed {
+            _ if is_gone => {}
+            Ok(()) => {
+                tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel")
+            }
+            Err(error) => tracing::error!(%error, "a sandbox is not gone: it may not be killed"),
         }
         if self.is_child {
             sys::reap(pidfd);
@@ -254,14 +262,19 @@ impl Inside {
         }
     }
 
-    /// Kills init, and with it every process of the sandbox.
-    pub(crate) fn kill(&self) {
-        if let Some(pidfd) = &self.pidfd {
-            sys::kill(pidfd);
-        }
+    /// Kills init, and with it every process of the sandbox. Its socket ends too: that ends it where it may not be killed, because
+    /// the embedding program has changed its ids, or has a filter of system calls.
+    ///
+    /// # Errors
+    /// `EPERM` where only its socket was left.
+    pub(crate) fn kill(&self) -> nix::Result<()> {
+        let killed = self.pidfd.as_ref().map_or(Ok(()), |pidfd| sys::kill(pidfd));
+        // Where it was closed there is nobody to tell.
+        let _ = shutdown(self.control.as_raw_fd(), Shutdown::Both);
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }
+        killed
     }
 }
 
@@ -279,7 +292,8 @@ impl Drop for Inside {
         if self.over && !self.is_child {
             return;
         }
-        sys::kill(&pidfd);
+        // Its socket closes too.
+        let _ = sys::kill(&pidfd);
         if let Some(leaf) = &self.leaf {
             leaf.kill();
         }

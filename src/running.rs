@@ -200,7 +200,7 @@ impl Running {
                     }
                 }
                 () = until(self.last), if self.killed.is_some() => {
-                    self.inside.get_ref().kill();
+                    let _ = self.inside.get_ref().kill();
                     self.last = None;
                 }
                 () = ended(&mut self.init, self.inside.get_ref()) => break self.inside.get_ref().left(),
@@ -228,7 +228,7 @@ impl Running {
         match self.inside.get_ref().order(&Order::Kill {}) {
             // Init is not read from any more, or too slowly.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.inside.get_ref().kill();
+                let _ = self.inside.get_ref().kill();
                 Ok(())
             }
             ordered => ordered,

@@ -54,10 +54,18 @@ pub(crate) fn reap(pidfd: &OwnedFd) {
 }
 
 /// pidfd_send_signal(2) with SIGKILL. Linux 5.1. A process that has ended is no error.
-pub(crate) fn kill(pidfd: &OwnedFd) {
+///
+/// # Errors
+/// `EPERM` for who has changed its ids since it started the process.
+pub(crate) fn kill(pidfd: &OwnedFd) -> nix::Result<()> {
     let none: *const libc::siginfo_t = ptr::null();
     // SAFETY: a live descriptor, a signal number, and NULL for "as kill(2) would fill it".
-    let _ = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    let sent =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, none, 0) };
+    match Errno::result(sent) {
+        Err(Errno::ESRCH) => Ok(()),
+        sent => sent.map(drop),
+    }
 }
 
 /// getrandom(2): a number that nobody foresees, and that a process which was forked from this one does not get as well.

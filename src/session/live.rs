@@ -131,7 +131,8 @@ impl Live {
             // It ends, whether that is written down or not.
             let _ = self.trail.write(None, || Record::SessionEnd {});
         }
-        self.zygote.kill();
+        // What keeps it is told once it should be gone.
+        let _ = self.zygote.kill();
         if let Some(serving) = &self.serving {
             serving.end();
         }

@@ -3,13 +3,14 @@
 use std::{thread, time::Duration};
 
 use kennel::{Error, Protection, Session, Stdio};
+use nix::unistd::{Uid, setresuid};
 use tokio::{runtime::Builder, task::yield_now, time::sleep};
 
 use super::{
     alone, eventually, in_time, policy, ready, session, shell,
     tree::{children, descendants, lives, workers, zygote},
 };
-use crate::support::{HEARTBEAT, has, is_alone, is_silent, require, until, workspace};
+use crate::support::{HEARTBEAT, has, is_alone, is_silent, only_as_root, require, until, workspace};
 
 fn own() -> u32 {
     std::process::id()
@@ -117,6 +118,25 @@ fn a_command_does_not_keep_its_session_alive() {
         assert!(matches!(error, Error::SessionEnded), "{error:?}");
         drop(command);
         eventually("no zombie is left", || children(own()).is_empty()).await;
+    });
+}
+
+/// Who has dropped its privileges may not send signals any more.
+#[test]
+fn shutdown_ends_everything_for_who_became_somebody_else() {
+    only_as_root!();
+    alone("end::shutdown_ends_everything_for_who_became_somebody_else", async || {
+        let dir = workspace();
+        let session = session(dir.path()).await;
+        let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
+        let below = descendants(own());
+        let (root, nobody) = (Uid::from_raw(0), Uid::from_raw(65534));
+        setresuid(nobody, nobody, root).unwrap();
+        in_time(session.shutdown()).await;
+        assert!(below.iter().all(|&pid| !lives(pid)), "the child is not dropped yet");
+        setresuid(root, root, root).unwrap();
+        let error = in_time(child.wait()).await.unwrap_err();
+        assert!(matches!(error, Error::SessionEnded | Error::Lost), "{error:?}");
     });
 }
 
