@@ -224,7 +224,8 @@ fn failed(what: &'static str, path: &Path, source: io::Error) -> Error {
         Some(libc::EBUSY) => {
             Some("it is a mount point: a grant of its own, or on the way to a protected path")
         }
-        Some(libc::EFBIG) => Some("read it piece by piece"),
+        Some(libc::EFBIG) if what == "read" => Some("read it piece by piece"),
+        Some(libc::EFBIG) => Some("raise the limit on the size of files (ulimit -f) of the program"),
         _ => None,
     };
     Error::File { what, path: path.to_owned(), source, remedy: remedy.map(str::to_owned) }

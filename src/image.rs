@@ -17,7 +17,7 @@ use nix::{
     sys::memfd::{MFdFlags, memfd_create},
 };
 
-use crate::below::own_path;
+use crate::{below::own_path, sys::without_sigxfsz};
 
 /// `MFD_EXEC` of memfd_create(2): executable even where `vm.memfd_noexec` is 1. Linux 6.3.
 const MFD_EXEC: u32 = 0x10;
@@ -35,7 +35,7 @@ impl Image {
             created => created?,
         };
         let mut file = File::from(memfd);
-        file.write_all(kennel_helper::IMAGE)?;
+        without_sigxfsz(|| file.write_all(kennel_helper::IMAGE))?;
         let seals =
             SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
@@ -63,7 +63,7 @@ impl Image {
     fn unlinked_in(place: &std::path::Path) -> io::Result<Self> {
         let mut file =
             OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o500).open(place)?;
-        file.write_all(kennel_helper::IMAGE)?;
+        without_sigxfsz(|| file.write_all(kennel_helper::IMAGE))?;
         file.set_permissions(Permissions::from_mode(0o500))?;
         // A file that is open for writing cannot be executed (ETXTBSY).
         let readable = File::open(own_path(&file))?;

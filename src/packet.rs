@@ -81,7 +81,7 @@ pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
 /// What is longer than a packet, in a memfd to send with one.
 pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let memfd = File::from(memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?);
-    memfd.write_all_at(bytes, 0)?;
+    sys::without_sigxfsz(|| memfd.write_all_at(bytes, 0))?;
     Ok(memfd.into())
 }
 

@@ -30,6 +30,7 @@ use crate::{
     inside::Inside,
     proxy::{Ask, Gate},
     start::Images,
+    sys::without_sigxfsz,
 };
 
 /// What every start of one plan needs.
@@ -224,11 +225,14 @@ impl Bytes {
     pub(crate) fn with_scratch(bytes: &[u8], scratch: usize) -> io::Result<Self> {
         let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
         let mut memfd = File::from(memfd_create(c"kennel-plan", MFdFlags::MFD_CLOEXEC)?);
-        memfd.write_all(bytes)?;
-        if scratch > 0 {
-            let scratch_at = bytes.len().next_multiple_of(size_of::<usize>());
-            memfd.set_len((scratch_at + scratch) as u64)?;
-        }
+        without_sigxfsz(|| {
+            memfd.write_all(bytes)?;
+            if scratch > 0 {
+                let scratch_at = bytes.len().next_multiple_of(size_of::<usize>());
+                memfd.set_len((scratch_at + scratch) as u64)?;
+            }
+            Ok(())
+        })?;
         Ok(Self { memfd, length })
     }
 }

@@ -5,6 +5,7 @@
 mod birth;
 mod message;
 mod notify;
+mod size;
 
 use std::{
     ffi::{CStr, c_void},
@@ -31,6 +32,7 @@ pub(crate) use self::{
     },
     message::receive,
     notify::{refuse_call, refused_call, still_waits},
+    size::without_sigxfsz,
 };
 use crate::Usage;
 

@@ -23,7 +23,7 @@ use nix::{
 };
 
 use super::chain;
-use crate::policy::DATE;
+use crate::{policy::DATE, sys::without_sigxfsz};
 
 /// How long another writer of a chain may take for a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl LogFile {
         line.push(b'\n');
         let mut rest = &line[..];
         while !rest.is_empty() {
-            match (&self.file).write(rest) {
+            match without_sigxfsz(|| (&self.file).write(rest)) {
                 Ok(0) => return Err(Errno::ENOSPC.into()),
                 Ok(count) => {
                     rest = &rest[count..];

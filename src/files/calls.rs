@@ -28,6 +28,7 @@ use super::{
 use crate::{
     below::{self, is_regular, kind, stores},
     session::Visit,
+    sys::without_sigxfsz,
     watch::Making,
 };
 
@@ -49,7 +50,7 @@ pub(super) fn read(visit: &Visit, path: &Path, most: u64) -> io::Result<Vec<u8>>
 
 pub(super) fn write(visit: Visit, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (replacement, mut file) = Replacement::begin(visit, path, super::NEW_FILE)?;
-    file.write_all(bytes)?;
+    without_sigxfsz(|| file.write_all(bytes))?;
     replacement.commit(&file)
 }
 

@@ -12,7 +12,10 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
-    sys::stat::Mode,
+    sys::{
+        resource::{Resource, getrlimit},
+        stat::Mode,
+    },
 };
 use tokio::{
     fs::File,
@@ -81,13 +84,14 @@ impl AsyncRead for FileReader {
 #[must_use = "what was written is dropped without a commit"]
 pub struct FileWriter {
     file: File,
+    written: u64,
     replacement: Replacement,
     path: PathBuf,
 }
 
 impl FileWriter {
     pub(super) fn of(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
-        Self { file: File::from_std(file), replacement, path }
+        Self { file: File::from_std(file), written: 0, replacement, path }
     }
 
     /// Puts the file in its place.
@@ -95,7 +99,7 @@ impl FileWriter {
     /// # Errors
     /// [`Error::File`]; the old file is as it was.
     pub async fn commit(self) -> Result<(), Error> {
-        let Self { mut file, replacement, path } = self;
+        let Self { mut file, replacement, path, .. } = self;
         let commit = async {
             file.flush().await?;
             let file = file.into_std().await;
@@ -111,12 +115,32 @@ impl fmt::Debug for FileWriter {
     }
 }
 
+/// What a file may have more that has so many bytes: tokio writes it on threads of its own, where a limit on the size of files is
+/// the end of the embedding program.
+///
+/// # Errors
+/// `EFBIG` where it is nothing.
+fn within_limit(written: u64, bytes: &[u8]) -> io::Result<&[u8]> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    let room = usize::try_from(limit.saturating_sub(written)).unwrap_or(usize::MAX);
+    match bytes.get(..room) {
+        Some([]) if !bytes.is_empty() => Err(Errno::EFBIG.into()),
+        Some(part) => Ok(part),
+        None => Ok(bytes),
+    }
+}
+
 /// Delegates writing to the file in the field `file`.
 macro_rules! writes_to_file {
     ($($writer:ty),*) => {$(
         impl AsyncWrite for $writer {
             fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-                Pin::new(&mut self.file).poll_write(cx, bytes)
+                let bytes = within_limit(self.written, bytes)?;
+                let polled = Pin::new(&mut self.file).poll_write(cx, bytes);
+                if let Poll::Ready(Ok(count)) = &polled {
+                    self.written += *count as u64;
+                }
+                polled
             }
 
             fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -135,6 +159,7 @@ writes_to_file!(FileWriter, HostWriter);
 /// A file of the host, being written in the same way.
 pub(super) struct HostWriter {
     file: File,
+    written: u64,
     temporary: Temporary,
     name: OsString,
     /// The mode of what it replaces.
@@ -150,11 +175,11 @@ impl HostWriter {
         let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
         let (temporary, file) = Temporary::make(parent, mode)?;
         let mode = before.map(|before| before.mode() & 0o777);
-        Ok(Self { file: File::from_std(file), temporary, name, mode })
+        Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
     }
 
     pub(super) async fn commit(self) -> io::Result<()> {
-        let Self { mut file, temporary, name, mode } = self;
+        let Self { mut file, temporary, name, mode, .. } = self;
         file.flush().await?;
         let file = file.into_std().await;
         blocking(move || {

@@ -71,7 +71,7 @@ fn put(directory: &Directory) -> io::Result<()> {
 }
 
 fn write(directory: &Directory, temporary: &OsStr, mut file: File) -> io::Result<()> {
-    file.write_all(EXEC_IMAGE)?;
+    sys::without_sigxfsz(|| file.write_all(EXEC_IMAGE))?;
     fchmod(&file, Mode::S_IRWXU)?;
     drop(file);
     let readable = openat(directory, temporary, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;

@@ -115,7 +115,7 @@ impl Directory {
     /// Writes a file whose mode is `mode` whatever the umask.
     fn put(&self, name: &str, contents: &[u8], mode: u32) -> io::Result<()> {
         let path = self.0.join(name);
-        fs::write(&path, contents)?;
+        sys::without_sigxfsz(|| fs::write(&path, contents))?;
         File::open(&path)?.set_permissions(Permissions::from_mode(mode))
     }
 }

@@ -3,6 +3,7 @@
 mod cancel;
 mod command;
 mod host;
+mod size;
 mod streams;
 
 use std::{path::Path, time::Duration};

@@ -8,10 +8,13 @@ use nix::sys::{
 };
 use xattr::FileExt;
 
-use crate::overlay::{
-    clock::modified,
-    compare::{self, ordinary},
-    place::Temporary,
+use crate::{
+    overlay::{
+        clock::modified,
+        compare::{self, ordinary},
+        place::Temporary,
+    },
+    sys::without_sigxfsz,
 };
 
 /// Gives a directory those user attributes and no others.
@@ -56,10 +59,10 @@ pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
     let mut at = 0;
     while let Some(start) = compare::data(from, at)?.filter(|&start| start < size) {
         let end = compare::hole(from, start)?.unwrap_or(size).min(size);
-        copy_range(from, to, start, end)?;
+        without_sigxfsz(|| copy_range(from, to, start, end))?;
         at = end;
     }
-    to.set_len(size)
+    without_sigxfsz(|| to.set_len(size))
 }
 
 /// Within the kernel, where it can.
