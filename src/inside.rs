@@ -26,6 +26,7 @@ use tokio::{io::Interest, time::Instant as Deadline};
 pub(crate) use self::arrival::{Arrival, Listening};
 use self::remains::{Remains, undo};
 use crate::{
+    afterwards::{Home, drop_at_end},
     cgroup::Leaf,
     compile::footing::Footing,
     packet,
@@ -53,6 +54,7 @@ pub(crate) struct Inside {
     since: Moment,
     /// Whether it is a child of this process, so that its zombie is ours to take away.
     is_child: bool,
+    home: Home,
     /// Whether it said that everything of it has ended.
     over: bool,
     /// Kept until everything of it has ended and was undone.
@@ -88,6 +90,7 @@ impl Inside {
             footing: Footing::default(),
             since: Moment::now(),
             is_child: false,
+            home: Home::here(),
             over: false,
             hold: None,
             leaf: None,
@@ -303,6 +306,7 @@ impl Drop for Inside {
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
-        Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf }.leave();
+        let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
+        drop_at_end(remains, self.home);
     }
 }

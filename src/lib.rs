@@ -43,6 +43,7 @@ struct Readme;
 
 #[cfg(any(feature = "entelix", feature = "fluers"))]
 pub mod adapters;
+mod afterwards;
 mod audit;
 mod below;
 mod bridge;

@@ -6,11 +6,12 @@ use std::{
 };
 
 use nix::poll::PollTimeout;
-use tokio::{io::Interest, runtime::Handle};
+use tokio::io::Interest;
 
 use super::group::Parent;
 use crate::{
     Error,
+    afterwards::{Home, drop_at_end},
     compile::cgroup::GroupPlan,
     start::{self, Images},
     sys,
@@ -28,6 +29,7 @@ pub(super) struct Reaper {
     /// Taken at the end, which the reaper waits for.
     control: Option<OwnedFd>,
     left: Option<Left>,
+    home: Home,
 }
 
 impl Reaper {
@@ -38,7 +40,7 @@ impl Reaper {
         name: &str,
     ) -> Result<Self, Error> {
         let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
-        Ok(Self { control: Some(control), left: Some(Left { pidfd }) })
+        Ok(Self { control: Some(control), left: Some(Left { pidfd }), home: Home::here() })
     }
 
     /// Lets it go, and waits until it has ended, a second at most.
@@ -55,16 +57,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         drop(self.control.take());
         let Some(left) = self.left.take() else { return };
-        if sys::has_ended(&left.pidfd, PollTimeout::ZERO) {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                if let Ok(left) = sys::watched(left, Interest::READABLE) {
-                    let _ = left.readable().await;
-                }
-            });
-        }
+        drop_at_end(left, self.home);
     }
 }
 
@@ -72,6 +65,12 @@ impl Drop for Reaper {
 #[derive(Debug)]
 struct Left {
     pidfd: OwnedFd,
+}
+
+impl AsRef<OwnedFd> for Left {
+    fn as_ref(&self) -> &OwnedFd {
+        &self.pidfd
+    }
 }
 
 impl AsRawFd for Left {

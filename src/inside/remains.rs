@@ -6,7 +6,6 @@ use std::{
 };
 
 use nix::poll::PollTimeout;
-use tokio::{io::Interest, runtime::Handle};
 
 use super::LAST_WAIT;
 use crate::{
@@ -29,19 +28,9 @@ pub(super) struct Remains {
     pub(super) _leaf: Option<Leaf>,
 }
 
-impl Remains {
-    /// Drops them when it has ended: in the background, where there is a runtime, else here.
-    pub(super) fn leave(self) {
-        if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move {
-                if let Ok(remains) = sys::watched(self, Interest::READABLE) {
-                    let _ = remains.readable().await;
-                }
-            });
-        }
+impl AsRef<OwnedFd> for Remains {
+    fn as_ref(&self) -> &OwnedFd {
+        &self.pidfd
     }
 }
 

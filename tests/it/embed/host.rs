@@ -267,6 +267,29 @@ fn command_outlives_the_thread_that_started_it() {
 }
 
 #[test]
+fn what_is_dropped_in_a_runtime_without_io_panics_nowhere() {
+    if !is_alone("embed::host::what_is_dropped_in_a_runtime_without_io_panics_nowhere", "exec \"$@\"") {
+        return;
+    }
+    static PANICKED: AtomicBool = AtomicBool::new(false);
+    std::panic::set_hook(Box::new(|_| PANICKED.store(true, Ordering::Relaxed)));
+    let dir = workspace();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let child = runtime.block_on(sandbox(dir.path()).command("sleep").arg("60").spawn()).unwrap();
+    let session =
+        runtime.block_on(Session::prepare(&Policy::profile(Profile::RepoWrite, dir.path()))).unwrap();
+    let poor = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    poor.block_on(async {
+        drop((child, session));
+        for _ in 0..9 {
+            tokio::task::yield_now().await;
+        }
+    });
+    until("no child is left, dead or alive", || children() == 0);
+    assert!(!PANICKED.load(Ordering::Relaxed));
+}
+
+#[test]
 fn large_program_with_many_threads_starts_commands() {
     if !is_alone("embed::host::large_program_with_many_threads_starts_commands", "exec \"$@\"") {
         return;
