@@ -8,6 +8,7 @@ use std::{
 };
 
 use kennel_helper::control::Report;
+use nix::errno::Errno;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -30,7 +31,7 @@ pub struct Child {
     pub terminal: Option<Terminal>,
     kill_on_drop: bool,
     running: Option<Running>,
-    /// The end, if it came while something else was waited for.
+    /// The end, once it was told.
     ended: Option<Outcome>,
 }
 
@@ -71,24 +72,36 @@ impl Child {
 
     /// Waits for the end of the command; when this returns, no process of the sandbox can do anything any more. If a
     /// killed process is stuck in a system call, this returns two seconds later anyway, and that call may still be carried
-    /// out ([`Outcome::is_left`]). Standard input is closed first, as with `tokio::process`.
+    /// out ([`Outcome::is_left`]). Standard input is closed first. Called again it answers the same, as with
+    /// `tokio::process`.
     ///
     /// # Errors
     /// Those of [`Command::spawn`](crate::Command::spawn), if the start was not waited for; [`Error::Lost`] if the sandbox
-    /// was killed from outside.
+    /// was killed from outside, and where another error was answered before.
+    ///
+    /// # Panics
+    /// Outside of the runtime that the command was started in, where that had no time enabled.
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
+        self.end().await?;
+        self.ended.clone().ok_or(Error::Lost)
+    }
+
+    /// The same for who asks once.
+    pub(crate) async fn outcome(mut self) -> Result<Outcome, Error> {
+        self.end().await?;
+        self.ended.take().ok_or(Error::Lost)
+    }
+
+    /// Waits until the end is known and everything is let go.
+    async fn end(&mut self) -> Result<(), Error> {
         drop(self.stdin.take());
-        loop {
-            if self.ended.is_some() {
-                self.let_go().await;
-            }
-            if let Some(outcome) = self.ended.take() {
-                return Ok(outcome);
-            }
+        while self.ended.is_none() {
             let running = self.running.as_mut().ok_or(Error::Lost)?;
             let arrival = running.next().await?;
             self.ended = self.arrived(arrival)?;
         }
+        self.let_go().await;
+        Ok(())
     }
 
     /// Lets go of a sandbox that has told its end. Whoever gives up waiting for it can come back.
@@ -108,16 +121,17 @@ impl Child {
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
         let mut stdout = Collected::of(self.stdout.take());
         let mut stderr = Collected::of(self.stderr.take());
-        let mut outcome = {
-            let mut end = pin!(self.wait());
+        {
+            let mut end = pin!(self.end());
             loop {
                 tokio::select! {
-                    outcome = &mut end => break outcome?,
+                    ended = &mut end => break ended?,
                     read = stdout.read(), if stdout.is_open() => read?,
                     read = stderr.read(), if stderr.is_open() => read?,
                 }
             }
-        };
+        }
+        let mut outcome = self.ended.take().ok_or(Error::Lost)?;
         // Somebody may hold the pipes still: what lives on in the background, or another command of the session that
         // was given them. What comes after the end is not the command's.
         let (stdout, kept_out) = stdout.rest()?;
@@ -129,9 +143,10 @@ impl Child {
     /// Sends a signal to the command's process group. SIGSTOP and SIGCONT reach every process of the sandbox.
     ///
     /// # Errors
-    /// Those of send(2). A command that has ended is not an error.
+    /// `EINVAL` for a number that is no signal, and those of send(2). A command that has ended is not an error.
     pub fn signal(&self, number: i32) -> io::Result<()> {
-        let number = u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let is_signal = |number: &u32| *number <= libc::SIGRTMAX().cast_unsigned();
+        let number = u32::try_from(number).ok().filter(is_signal).ok_or(Errno::EINVAL)?;
         self.running.as_ref().map_or(Ok(()), |running| running.signal(number))
     }
 

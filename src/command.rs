@@ -229,7 +229,7 @@ impl Command {
     /// # Errors
     /// Those of [`spawn`](Self::spawn). A command that fails is not an error: see [`Outcome::status`].
     pub async fn status(&mut self) -> Result<Outcome, Error> {
-        self.start(|| Kind::Inherit, || Kind::Inherit).await?.wait().await
+        self.start(|| Kind::Inherit, || Kind::Inherit).await?.outcome().await
     }
 
     /// Runs the command to its end and collects what it writes.

@@ -34,7 +34,8 @@
 //!
 //! The crate makes the system calls itself: no other program, no daemon, nothing set-user-id. The embedding
 //! program is never forked, and nothing of its process (signal handlers, umask, directory, environment) is
-//! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`]. Linux
+//! changed, except its cgroup if limits are held by one and the program is alone in it: see [`Cgroup::Auto`]; and
+//! what tokio does for [`run_command`] where SIGCHLD is ignored: see [`Wrapper::run`]. Linux
 //! on x86_64, 5.13 or later; `SECURITY.md` says what is promised and what is not.
 
 #[cfg(doctest)]

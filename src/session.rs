@@ -87,6 +87,9 @@ impl Session {
 
     /// Prepares a session: checks and compiles the policy, starts the zygote, and has it fork the first workers.
     ///
+    /// It blocks its thread while it looks at what the policy names on the host: some milliseconds, a second where a
+    /// repository has a thousand submodules. So does the first command after something was replaced that walls stand on.
+    ///
     /// # Errors
     /// Those of [`Sandbox::new`](crate::Sandbox::new), and everything that keeps the zygote from setting up; nothing of
     /// the session is left then.

@@ -154,7 +154,9 @@ impl Wrapper {
     ///
     /// # Errors
     /// Those of [`wrap`](Self::wrap), limits that a policy could not have ([`PolicyError`](crate::PolicyError)), and
-    /// everything that keeps the program from running.
+    /// everything that keeps the program from running. With the rails alone, [`Error::Io`] if the embedding program ignores
+    /// SIGCHLD or has `SA_NOCLDWAIT` set: the kernel then forgets how a child ended, also that of a program that has run, and
+    /// tokio may put a handler of its own in the place of what ignores it.
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.

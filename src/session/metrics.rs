@@ -12,7 +12,8 @@ use super::Stats;
 
 type Label = [(&'static str, String); 1];
 
-/// The numbers of `sessions`, each with its name, as OpenMetrics text.
+/// The numbers of `sessions`, each with its name, as OpenMetrics text. Those of sessions with the same name are added up; of
+/// the times to make a worker it is the longest.
 ///
 /// ```
 /// # async fn example(session: kennel::Session) {
@@ -28,10 +29,11 @@ pub fn metrics<'n>(sessions: impl IntoIterator<Item = (&'n str, Stats)>) -> Stri
     let refill = Family::<Label, Gauge<f64, AtomicU64>>::default();
     for (name, stats) in sessions {
         let label = [("session", name.to_owned())];
-        ready.get_or_create(&label).set(gauge(stats.ready));
-        running.get_or_create(&label).set(gauge(stats.running));
+        ready.get_or_create(&label).inc_by(gauge(stats.ready));
+        running.get_or_create(&label).inc_by(gauge(stats.running));
         served.get_or_create(&label).inc_by(stats.served);
-        refill.get_or_create(&label).set(stats.refill.as_secs_f64());
+        let refill = refill.get_or_create(&label);
+        refill.set(refill.get().max(stats.refill.as_secs_f64()));
     }
     let mut registry = Registry::with_prefix("kennel");
     registry.register("workers_ready", "Workers that wait for a command", ready);
@@ -64,6 +66,21 @@ mod tests {
             "kennel_commands_total{session=\"a\"} 40",
             "kennel_refill_seconds{session=\"a\"} 0.0005",
             "kennel_commands_total{session=\"b \\\"quoted\\\"\"} 40",
+        ] {
+            assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn sessions_of_one_name_are_added_up() {
+        let slow = Stats { ready: 2, running: 1, served: 40, refill: Duration::from_micros(500) };
+        let fast = Stats { ready: 1, running: 0, served: 2, refill: Duration::from_micros(250) };
+        let text = metrics([("a", slow), ("a", fast)]);
+        for line in [
+            "kennel_workers_ready{session=\"a\"} 3",
+            "kennel_commands_running{session=\"a\"} 1",
+            "kennel_commands_total{session=\"a\"} 42",
+            "kennel_refill_seconds{session=\"a\"} 0.0005",
         ] {
             assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line} in {text}");
         }

@@ -183,3 +183,28 @@ async fn a_command_that_stops_for_its_tracer_has_not_ended() {
         .unwrap();
     assert_eq!((out.ended, out.exit_code()), (Ended::TimedOut, 124), "{:?}", out.status);
 }
+
+#[tokio::test]
+async fn who_waits_again_hears_the_same() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut child = ready(session.command("sh").args(["-c", "echo ready; exit 3"]), 1).await;
+    let outcome = in_time(child.wait()).await.unwrap();
+    assert_eq!(outcome.status.code(), Some(3));
+    assert_eq!(in_time(child.wait()).await.unwrap(), outcome);
+    child.signal(libc::SIGTERM).unwrap();
+    assert_eq!(in_time(child.kill()).await.unwrap(), outcome);
+    assert_eq!(in_time(child.wait_with_output()).await.unwrap().outcome, outcome);
+}
+
+#[tokio::test]
+async fn what_is_no_signal_is_refused() {
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    let mut child = ready(session.command("sh").args(["-c", "echo ready; sleep 60"]), 1).await;
+    for number in [-1, 65, 9999, i32::MAX] {
+        assert_eq!(child.signal(number).unwrap_err().raw_os_error(), Some(libc::EINVAL), "{number}");
+    }
+    child.signal(libc::SIGRTMAX()).unwrap();
+    assert_eq!(in_time(child.wait()).await.unwrap().status.signal(), Some(libc::SIGRTMAX()));
+}
