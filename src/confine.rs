@@ -15,7 +15,7 @@ use nix::errno::Errno;
 pub use self::open::{OpenHow, open_beneath};
 use crate::{
     below::MOST_LINKS,
-    failure::{self, Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure, shown},
     policy::without_dots,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 #[non_exhaustive]
 pub enum PathEscape {
     /// It leads out of the root, by itself or through a link.
-    #[error("path {} escapes workspace root {}", path.display(), root.display())]
+    #[error("path {} escapes workspace root {}", shown(path), shown(root))]
     Escapes {
         /// The path as the caller wrote it.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum PathEscape {
         root: PathBuf,
     },
     /// The root does not exist, is not a directory, or cannot be read.
-    #[error("workspace root {}", root.display())]
+    #[error("workspace root {}", shown(root))]
     Root {
         /// The root as the caller wrote it.
         root: PathBuf,
@@ -40,7 +40,7 @@ pub enum PathEscape {
         source: io::Error,
     },
     /// Nothing is known about the path, or it cannot be opened.
-    #[error("path {}", path.display())]
+    #[error("path {}", shown(path))]
     Path {
         /// The path as the caller wrote it.
         path: PathBuf,

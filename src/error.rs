@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 
 use crate::{
     AuditError, ListenError, OverlayError, SpawnError,
-    failure::{self, Boundary, Class, Details, Failure, exit},
+    failure::{self, Boundary, Class, Details, Failure, exit, shown},
     harmless::harmless,
     host::remedy::of_call,
     policy::{PolicyError, Protection},
@@ -19,7 +19,7 @@ pub enum Error {
     #[error("policy")]
     Policy(#[from] PolicyError),
     /// A path that the policy grants cannot be granted.
-    #[error("{what} {}", path.display())]
+    #[error("{what} {}", shown(path))]
     Grant {
         /// What the path is in the policy: `workspace`, `read-only grant`, …
         what: &'static str,
@@ -31,7 +31,7 @@ pub enum Error {
         remedy: Option<String>,
     },
     /// Two places of the view cannot exist together.
-    #[error("{what} {}: {reason}", path.display())]
+    #[error("{what} {}: {reason}", shown(path))]
     View {
         /// What the path is in the policy.
         what: &'static str,
@@ -53,7 +53,7 @@ pub enum Error {
         remedy: Option<String>,
     },
     /// A step of the start failed inside, before the command ran. Nothing of it is left.
-    #[error("{step}")]
+    #[error("{}", harmless(step))]
     Step {
         /// The step in words, with the user's path.
         step: String,
@@ -65,19 +65,19 @@ pub enum Error {
         remedy: Option<String>,
     },
     /// The program was not found in the sandbox.
-    #[error("{program}: not found in the sandbox")]
+    #[error("{}: not found in the sandbox", harmless(program))]
     NotFound {
         /// The program as the caller named it.
         program: String,
     },
     /// The program of a command that runs outside of a sandbox was not found.
-    #[error("{program}: not found")]
+    #[error("{}: not found", harmless(program))]
     NoProgram {
         /// The program as the caller named it.
         program: String,
     },
     /// The program is there but cannot be executed.
-    #[error("{program}")]
+    #[error("{}", harmless(program))]
     NotExecutable {
         /// The program as the caller named it.
         program: String,
@@ -103,7 +103,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file of a sandbox cannot be read or changed.
-    #[error("{what} {}", path.display())]
+    #[error("{what} {}", shown(path))]
     File {
         /// What was being done: `read`, `write`, `list`, …
         what: &'static str,

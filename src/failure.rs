@@ -1,6 +1,6 @@
 //! The closed set of failure classes, for machines. Words for people are in `error`.
 
-use std::{borrow::Cow, error::Error as StdError};
+use std::{borrow::Cow, error::Error as StdError, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +184,11 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
     harmless(&line)
 }
 
+/// A path in words: names are anybody's.
+pub(crate) fn shown(path: &Path) -> String {
+    harmless(&path.display().to_string())
+}
+
 /// An error in words, without the numbers that the standard library adds: they help nobody who reads the words.
 pub(crate) fn words(error: &(dyn StdError + 'static)) -> String {
     const NUMBER: &str = " (os error ";
@@ -291,6 +296,29 @@ mod tests {
         assert_eq!(chain(&io::Error::other(inner)), "/p: Permission denied; b");
         for other in ["a (os error ", "a (os error x) b"] {
             assert_eq!(words(&io::Error::other(other)), other);
+        }
+    }
+
+    #[test]
+    fn what_somebody_named_does_nothing_to_a_terminal() {
+        let name = "a\n\u{1b}[2Jb\u{202e}c";
+        let (source, program, path) =
+            (|| io::Error::from_raw_os_error(libc::ENOENT), || name.to_owned(), || name.into());
+        let errors: Vec<Box<dyn StdError>> = vec![
+            Box::new(Error::NotFound { program: program() }),
+            Box::new(Error::NoProgram { program: program() }),
+            Box::new(Error::NotExecutable { program: program(), source: source() }),
+            Box::new(Error::File { what: "read", path: path(), source: source(), remedy: None }),
+            Box::new(Error::Grant { what: "workspace", path: path(), source: source(), remedy: None }),
+            Box::new(Error::View { what: "place", path: path(), reason: "no".to_owned(), remedy: None }),
+            Box::new(PathEscape::Escapes { path: path(), root: path() }),
+            Box::new(AuditError::Read { path: path(), source: source() }),
+            Box::new(PolicyError::Read { path: path(), source: source() }),
+        ];
+        for error in errors {
+            let said = error.to_string();
+            assert_eq!(said, harmless(&said));
+            assert!(said.contains("a\\n\\u{1b}[2Jb\\u{202e}c"), "{said}");
         }
     }
 

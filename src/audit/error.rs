@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use crate::{
     Audit, Error,
-    failure::{self, Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure, shown},
     host::remedy::of_path,
 };
 
@@ -13,7 +13,7 @@ use crate::{
 #[non_exhaustive]
 pub enum AuditError {
     /// A record could not be written, and the policy says that nothing happens that is not written down.
-    #[error("write to audit log {}", path.display())]
+    #[error("write to audit log {}", shown(path))]
     Write {
         /// The log, as the policy has it.
         path: PathBuf,
@@ -21,7 +21,7 @@ pub enum AuditError {
         source: io::Error,
     },
     /// The log cannot be read.
-    #[error("read audit log {}", path.display())]
+    #[error("read audit log {}", shown(path))]
     Read {
         /// The log.
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum AuditError {
         source: io::Error,
     },
     /// A line is not what was written there.
-    #[error("audit log {}: line {line}: {reason}", path.display())]
+    #[error("audit log {}: line {line}: {reason}", shown(path))]
     Broken {
         /// The log.
         path: PathBuf,

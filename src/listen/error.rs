@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use crate::{
-    failure::{self, Boundary, Class, Details, Failure},
+    failure::{self, Boundary, Class, Details, Failure, shown},
     harmless::harmless,
     host::remedy::of_call,
 };
@@ -21,7 +21,7 @@ pub enum ListenError {
         reason: &'static str,
     },
     /// Other users can write to the directory for sockets.
-    #[error("runtime directory {}: {reason}", path.display())]
+    #[error("runtime directory {}: {reason}", shown(path))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum ListenError {
         name: String,
     },
     /// A call failed.
-    #[error("{what} {}", path.display())]
+    #[error("{what} {}", shown(path))]
     Io {
         /// What was being done.
         what: &'static str,

@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::failure::shown;
+
 /// Why the changes of an overlay cannot be listed, committed or discarded, or where they cannot be kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,19 +24,19 @@ pub enum OverlayError {
     #[error("there are too many changes to list")]
     TooMany,
     /// Another session keeps its changes there.
-    #[error("overlay directory {}: another session uses it", path.display())]
+    #[error("overlay directory {}: another session uses it", shown(path))]
     InUse {
         /// The directory.
         path: PathBuf,
     },
     /// Something lies in the directory that changes were to be kept in.
-    #[error("overlay directory {}: it is not empty, or belongs to another user", path.display())]
+    #[error("overlay directory {}: it is not empty, or belongs to another user", shown(path))]
     NotEmpty {
         /// The directory.
         path: PathBuf,
     },
     /// Its mode lets others read or forge what commands change.
-    #[error("overlay directory {}: accessible to other users", path.display())]
+    #[error("overlay directory {}: accessible to other users", shown(path))]
     Reachable {
         /// The directory.
         path: PathBuf,
@@ -49,7 +51,7 @@ pub enum OverlayError {
         source: io::Error,
     },
     /// Something could not be read.
-    #[error("{what} {}", path.display())]
+    #[error("{what} {}", shown(path))]
     Io {
         /// What was being done.
         what: &'static str,

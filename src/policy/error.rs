@@ -44,7 +44,7 @@ pub enum PolicyError {
         second: String,
     },
     /// The policy file is not readable; why, says the source.
-    #[error("read {}", path.display())]
+    #[error("read {}", failure::shown(path))]
     Read {
         /// The file as it was given.
         path: PathBuf,

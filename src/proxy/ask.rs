@@ -3,9 +3,11 @@
 use std::{
     collections::HashMap,
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
     time::Duration,
 };
 
@@ -26,7 +28,7 @@ pub struct NetworkRequest {
     pub port: u16,
 }
 
-/// What the embedding program says to a [`NetworkRequest`].
+/// What the embedding program says to a [`NetworkRequest`]. If it panics instead, that is [`Deny`](Self::Deny).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// This connection may be made, and those to the same host and port that came while the question was open.
@@ -132,12 +134,12 @@ impl Ask {
             Host::Address(address) => address.to_string(),
         };
         let request = NetworkRequest { host, port: destination.port };
-        let decision = timeout(self.patience, (self.callback)(request)).await;
+        let decision = timeout(self.patience, self.said(request)).await;
         let (allowed, keep) = match decision {
-            Ok(Decision::Allow) => (true, false),
-            Ok(Decision::AllowForSession) => (true, true),
-            Ok(Decision::Deny) | Err(_) => (false, false),
-            Ok(Decision::DenyForSession) => (false, true),
+            Ok(Some(Decision::Allow)) => (true, false),
+            Ok(Some(Decision::AllowForSession)) => (true, true),
+            Ok(Some(Decision::Deny) | None) | Err(_) => (false, false),
+            Ok(Some(Decision::DenyForSession)) => (false, true),
         };
         let mut questions = self.lock();
         if keep {
@@ -147,6 +149,16 @@ impl Ask {
         }
         sender.send_replace(Some(allowed));
         allowed
+    }
+
+    /// What the callback says; nothing where it panics, of which the program's panic hook has told.
+    async fn said(&self, request: NetworkRequest) -> Option<Decision> {
+        let mut answer = catch_unwind(AssertUnwindSafe(|| (self.callback)(request))).ok()?;
+        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+            Ok(polled) => polled.map(Some),
+            Err(_) => Poll::Ready(None),
+        })
+        .await
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Question>> {
@@ -243,6 +255,24 @@ mod tests {
     async fn no_answer_is_no() {
         let ask = Ask::new(Duration::from_secs(5), |_| std::future::pending());
         assert!(!ask.allows(&destination("a.example:1")).await);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_no_and_the_next_is_asked_again() {
+        for at_once in [true, false] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&asked);
+            let ask = Ask::new(Duration::from_secs(5), move |_| {
+                let first = count.fetch_add(1, Relaxed) == 0;
+                assert!(!(first && at_once), "meant");
+                async move {
+                    assert!(!first, "meant");
+                    Decision::Allow
+                }
+            });
+            assert!(!ask.allows(&destination("a.example:1")).await);
+            assert!(ask.allows(&destination("a.example:1")).await);
+        }
     }
 
     #[tokio::test]
