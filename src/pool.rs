@@ -65,7 +65,8 @@ impl Pool {
         Ok(Self { stock: Arc::new(stock) })
     }
 
-    /// An unused session: one in stock, or else one that is prepared now.
+    /// An unused session: one in stock, or else one that is prepared now. One whose workspace was replaced or is gone is not
+    /// handed out.
     ///
     /// # Errors
     /// Those of [`Session::prepare`], if none was in stock.
@@ -81,7 +82,8 @@ impl Pool {
         }
     }
 
-    /// How many sessions are in stock. Sessions that were killed do not count.
+    /// How many sessions are in stock. Sessions that were killed do not count; whether they stand on what is there still is
+    /// looked at by [`checkout`](Self::checkout).
     #[must_use]
     pub fn ready(&self) -> usize {
         self.stock.lock().ready.iter().filter(|session| !session.has_ended()).count()
@@ -93,10 +95,11 @@ impl Stock {
         self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The oldest one that still lives.
+    /// The oldest one that a command can be run in.
     fn take(&self) -> Option<Session> {
-        let mut shelf = self.lock();
-        std::iter::from_fn(|| shelf.ready.pop_front()).find(|session| !session.has_ended())
+        // The shelf is not held while one is looked at.
+        let next = || self.lock().ready.pop_front();
+        std::iter::from_fn(next).find(|session| session.live().takes_commands())
     }
 
     /// Starts to prepare as many as are missing.

@@ -171,6 +171,11 @@ impl Live {
         self.has_ended() || !self.zygote.receive().as_ref().is_err_and(is_silent) || self.zygote.has_ended()
     }
 
+    /// Whether a command could be run now: no more than its first steps are taken for one.
+    pub(crate) fn takes_commands(&self) -> bool {
+        !self.is_gone() && self.ground.enter().is_ok()
+    }
+
     /// Does what waits for something of the zygote's, which may be killed meanwhile.
     pub(super) async fn unless_gone<T>(
         &self,

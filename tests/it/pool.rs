@@ -114,20 +114,32 @@ async fn sessions_outlive_the_pool_they_came_from() {
 }
 
 #[tokio::test]
+async fn a_session_whose_workspace_was_replaced_is_not_handed_out() {
+    let dir = workspace();
+    let clone = dir.path().join("clone");
+    std::fs::create_dir(&clone).unwrap();
+    let pool = Pool::fill(&policy(&clone), 3).await.unwrap();
+    std::fs::rename(&clone, dir.path().join("old")).unwrap();
+    std::fs::create_dir(&clone).unwrap();
+    std::fs::write(clone.join("new"), "").unwrap();
+    for _ in 0..6 {
+        let session = pool.checkout().await.unwrap();
+        assert_eq!(said(&session, "ls").await, "new\n");
+    }
+    std::fs::rename(&clone, dir.path().join("gone")).unwrap();
+    for _ in 0..6 {
+        pool.checkout().await.unwrap_err();
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_prepared_is_said_to_who_asks() {
     let dir = workspace();
     let gone = dir.path().join("gone");
     std::fs::create_dir(&gone).unwrap();
     let pool = Pool::fill(&policy(&gone), 1).await.unwrap();
     std::fs::remove_dir(&gone).unwrap();
-    drop(pool.checkout().await.unwrap());
-    let error = loop {
-        match pool.checkout().await {
-            // What was in the making when the directory went.
-            Ok(session) => drop(session),
-            Err(error) => break error,
-        }
-    };
+    let error = pool.checkout().await.unwrap_err();
     assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
     let error = Pool::fill(&policy(&gone), 1).await.unwrap_err();
     assert!(matches!(error, Error::Grant { what: "workspace", .. }), "{error:?}");
