@@ -80,7 +80,7 @@ impl Child {
     /// was killed from outside, and where another error was answered before.
     ///
     /// # Panics
-    /// Outside of the runtime that the command was started in, where that had no time enabled.
+    /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn wait(&mut self) -> Result<Outcome, Error> {
         self.end().await?;
         self.ended.clone().ok_or(Error::Lost)
@@ -118,6 +118,9 @@ impl Child {
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait).
+    ///
+    /// # Panics
+    /// As [`wait`](Self::wait).
     pub async fn wait_with_output(mut self) -> Result<Output, Error> {
         let mut stdout = Collected::of(self.stdout.take());
         let mut stderr = Collected::of(self.stderr.take());
@@ -162,6 +165,9 @@ impl Child {
     ///
     /// # Errors
     /// Those of [`wait`](Self::wait).
+    ///
+    /// # Panics
+    /// As [`wait`](Self::wait).
     pub async fn kill(&mut self) -> Result<Outcome, Error> {
         self.start_kill().map_err(Error::io("order the end of the sandbox"))?;
         self.wait().await

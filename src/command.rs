@@ -13,14 +13,17 @@ use std::{
 use tokio::io::AsyncWriteExt;
 
 pub(crate) use self::start::Source;
-use crate::{Child, Error, Limits, Outcome, Output, Secret, Stdio, compile::narrow::Narrowing, stdio::Kind};
+use crate::{
+    Child, Error, Limits, Outcome, Output, Secret, Stdio, compile::narrow::Narrowing, stdio::Kind,
+    variables::Variables,
+};
 
 /// A command to be run in a [`Sandbox`](crate::Sandbox) or [`Session`](crate::Session).
 pub struct Command {
     source: Source,
     program: OsString,
     arguments: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
+    environment: Variables,
     directory: Option<PathBuf>,
     timeout: Option<Duration>,
     terminal: Option<(u16, u16)>,
@@ -55,7 +58,7 @@ impl Command {
         Self {
             program: program.to_owned(),
             arguments: Vec::new(),
-            environment: source.prepared().compiled.environment.0.clone(),
+            environment: Variables::of(source.prepared().compiled.environment.0.clone()),
             directory: None,
             timeout: None,
             terminal: None,
@@ -88,26 +91,25 @@ impl Command {
 
     /// Sets a variable of the command's environment.
     pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
-        self.env_remove(name.as_ref());
-        self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self.environment.set(name.as_ref(), value.as_ref());
         self
     }
 
     /// Removes a variable from the command's environment.
     pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
-        self.environment.retain(|(other, _)| other != name.as_ref());
+        self.environment.remove(name.as_ref());
         self
     }
 
     /// Removes every variable, also those of the policy.
     pub fn env_clear(&mut self) -> &mut Self {
-        self.environment.clear();
+        self.environment = Variables::of(Vec::new());
         self
     }
 
     /// Replaces the whole environment. Each name must occur once.
     pub(crate) fn replace_environment(&mut self, variables: Vec<(OsString, OsString)>) {
-        self.environment = variables;
+        self.environment = Variables::of(variables);
     }
 
     /// The program's first argument, its own name.
@@ -134,7 +136,12 @@ impl Command {
         self
     }
 
-    /// The command's wall time; after it, every process of the command is killed. At most the policy's own.
+    /// The command's wall time; after it, every process of the command is killed. At most the policy's own. It begins when a
+    /// worker has the command, and does not count waiting for one: whoever wants a bound of everything puts
+    /// `tokio::time::timeout` around the call, and what is dropped then is gone.
+    ///
+    /// Under `tokio::time::pause` the clock runs ahead whenever the runtime has nothing to do but to wait for the command,
+    /// and its time is up at once.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self
@@ -217,7 +224,7 @@ impl Command {
     /// Everything that keeps the program from running; nothing of the sandbox is left then.
     ///
     /// # Panics
-    /// Outside of a tokio runtime with I/O enabled.
+    /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn spawn(&mut self) -> Result<Child, Error> {
         let mut child = self.start(|| Kind::Inherit, || Kind::Inherit).await?;
         child.started().await?;
@@ -228,6 +235,9 @@ impl Command {
     ///
     /// # Errors
     /// Those of [`spawn`](Self::spawn). A command that fails is not an error: see [`Outcome::status`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn status(&mut self) -> Result<Outcome, Error> {
         self.start(|| Kind::Inherit, || Kind::Inherit).await?.outcome().await
     }
@@ -236,6 +246,9 @@ impl Command {
     ///
     /// # Errors
     /// Those of [`spawn`](Self::spawn).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output(&mut self) -> Result<Output, Error> {
         self.start(|| Kind::Null, || Kind::Piped).await?.wait_with_output().await
     }
@@ -244,6 +257,9 @@ impl Command {
     ///
     /// # Errors
     /// Those of [`spawn`](Self::spawn). A command that does not read all of its input is not an error.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
         self.stdin = Some(Kind::Piped);
         let mut child = self.start(|| Kind::Null, || Kind::Piped).await?;

@@ -89,6 +89,7 @@ mod start;
 mod stdio;
 mod sys;
 mod terminal;
+mod variables;
 mod watch;
 
 pub use audit::{AuditError, Verified, audit_log_path, verify_audit};
