@@ -1,10 +1,10 @@
 //! Following one command to its end: what arrives on the control socket, and its time.
 
 mod end;
+mod wait;
 
 use std::{
     ffi::OsString,
-    future::pending,
     io,
     os::fd::OwnedFd,
     path::PathBuf,
@@ -15,9 +15,10 @@ use std::{
 use kennel_helper::control::{Order, Report};
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    time::{Instant as Deadline, sleep_until},
+    time::Instant as Deadline,
 };
 
+use self::wait::{ended, flooded, until};
 use crate::{
     Enforcement, Error, Limits,
     audit::{Exec, Late},
@@ -275,34 +276,5 @@ impl Running {
             Some(guard) if self.asked.background => guard.keep(inside),
             _ => inside.is_over(),
         }
-    }
-}
-
-/// Sleeps until `deadline`; forever where there is none.
-async fn until(deadline: Option<Deadline>) {
-    match deadline {
-        Some(deadline) => sleep_until(deadline).await,
-        None => pending().await,
-    }
-}
-
-/// Waits until init has ended; forever where that cannot be watched. Put under watch last, when all else is waited for: that is
-/// done while the command works.
-async fn ended(init: &mut Option<AsyncFd<Arc<OwnedFd>>>, inside: &Inside) {
-    if init.is_none() {
-        let pidfd = inside.pidfd().map(Arc::clone);
-        *init = pidfd.and_then(|pidfd| sys::watched(pidfd, Interest::READABLE).ok());
-    }
-    match init {
-        Some(init) if init.readable().await.is_ok() => {}
-        _ => pending().await,
-    }
-}
-
-/// Waits until the command has written too much; forever where that does not end it.
-async fn flooded(flood: Option<&Flood>) {
-    match flood {
-        Some(flood) => flood.wait().await,
-        None => pending().await,
     }
 }

@@ -1,0 +1,86 @@
+//! The end of a sandbox: to bring it about, to see it, to wait for it.
+
+use std::{future::pending, io, os::fd::AsRawFd};
+
+use nix::{
+    poll::PollTimeout,
+    sys::socket::{Shutdown, shutdown},
+};
+use tokio::{io::Interest, time::Instant as Deadline};
+
+use super::{Arrival, Inside, LAST_WAIT, PATIENCE};
+use crate::sys;
+
+impl Inside {
+    /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,
+    /// if that is ours. Answers whether it has ended.
+    ///
+    /// It has not where SIGKILL has to wait: a call that waits for the lock of a directory, or for a disk, is carried out
+    /// when its turn comes.
+    pub(crate) async fn gone(&self) -> bool {
+        self.gone_by(Deadline::now() + PATIENCE).await
+    }
+
+    /// As [`gone`](Self::gone), for who may be kept from waiting and come back: until then, and not longer.
+    pub(crate) async fn gone_by(&self, last: Deadline) -> bool {
+        let killed = self.kill();
+        let Some(pidfd) = &self.pidfd else { return true };
+        let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
+        let is_gone = match &ended {
+            Ok(ended) => tokio::time::timeout_at(last, ended.readable()).await.is_ok(),
+            // There is no room for another descriptor.
+            Err(_) => sys::has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
+        };
+        match killed {
+            _ if is_gone => {}
+            Ok(()) => {
+                tracing::warn!("a sandbox was killed and is not gone: something in it is stuck in the kernel")
+            }
+            Err(error) => tracing::error!(%error, "a sandbox is not gone: it may not be killed"),
+        }
+        if self.is_child {
+            sys::reap(pidfd);
+        }
+        is_gone
+    }
+
+    /// Whether its PID 1 has ended. Not by its socket: who was forked from this program has the other end of that too, where it
+    /// was made at that moment.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.pidfd.as_ref().is_some_and(|pidfd| sys::has_ended(pidfd, PollTimeout::ZERO))
+    }
+
+    /// Waits until it has; forever where that cannot be watched.
+    pub(crate) async fn ended(&self) {
+        if let Some(pidfd) = &self.pidfd
+            && let Ok(pidfd) = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE))
+            && pidfd.readable().await.is_ok()
+        {
+            return;
+        }
+        pending().await
+    }
+
+    /// The next message of one that has ended.
+    pub(crate) fn left(&self) -> io::Result<Arrival> {
+        match self.receive() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Arrival::Closed),
+            arrival => arrival,
+        }
+    }
+
+    /// Kills init, and with it every process of the sandbox. Its socket ends too: that ends it where it may not be killed, because
+    /// the embedding program has changed its ids, or has a filter of system calls.
+    ///
+    /// # Errors
+    /// `EPERM` where only its socket was left.
+    pub(crate) fn kill(&self) -> nix::Result<()> {
+        let killed = self.pidfd.as_ref().map_or(Ok(()), |pidfd| sys::kill(pidfd));
+        // Where it was closed there is nobody to tell.
+        let _ = shutdown(self.control.as_raw_fd(), Shutdown::Both);
+        if let Some(leaf) = &self.leaf {
+            leaf.kill();
+        }
+        killed
+    }
+}
