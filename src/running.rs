@@ -60,9 +60,9 @@ pub(crate) struct Asked {
 /// What is needed to follow a command to its end.
 #[derive(Debug)]
 pub(crate) struct Running {
-    inside: AsyncFd<Inside>,
-    /// Its PID 1, since something was waited for.
+    /// Its PID 1, since something was waited for. Dropped before `inside`, which may put the same descriptor under watch.
     init: Option<AsyncFd<Arc<OwnedFd>>>,
+    inside: AsyncFd<Inside>,
     prepared: Arc<Prepared>,
     asked: Asked,
     enforcement: Enforcement,
@@ -267,7 +267,8 @@ impl Running {
     }
 
     /// Lets go once init has told the end. What the command may leave behind lives on as long as its session.
-    pub(crate) fn release(self) {
+    pub(crate) fn release(mut self) {
+        drop(self.init.take());
         let mut inside = self.inside.into_inner();
         match &self.guard {
             // A call that it is stuck in may yet change what is protected. Dropped as it is, it is undone once more when it is
