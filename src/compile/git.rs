@@ -4,6 +4,7 @@
 //! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
 //! too: only it can have written the link back.
 
+mod budget;
 mod names;
 mod obeyed;
 mod parts;

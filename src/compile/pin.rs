@@ -9,7 +9,7 @@ use std::{
 use super::{
     renew::SHARED_MEMORY,
     source::Source,
-    view::{Access, Node, Place, View},
+    view::{Access, Node, Origin, Place, View},
 };
 use crate::{Error, policy::Protection};
 
@@ -22,6 +22,10 @@ pub(super) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
     let mut inner = target.to_owned();
     while let Some((grant, base)) = writable_around(view, &inner) {
         pin_between(view, (&grant, &base), &inner)?;
+        // Who pinned that went all the way.
+        if view.get(&grant).is_some_and(|place| place.origin == Origin::Wall) {
+            break;
+        }
         inner = grant;
     }
     Ok(())

@@ -7,15 +7,15 @@ mod gap;
 mod grants;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{HashMap, VecDeque},
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use self::{
-    gap::{Gap, MOST_FOLLOWED, MOST_FOLLOWED_IN_ALL, Why},
-    grants::{Grants, seen_at},
+    gap::{Gap, Left, MOST_FOLLOWED, Why},
+    grants::Grants,
 };
 use super::{
     Parts, lexical, pin,
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     Enforcement, Error, Profile,
     enforcement::State,
+    failure,
     harmless::harmless,
     policy::Protection,
     watch::{Expected, Watch},
@@ -40,6 +41,8 @@ pub(super) struct Protected {
     pub(super) listed: Vec<PathBuf>,
     /// What is not protected in full.
     gaps: Vec<Gap>,
+    /// What may be looked at yet.
+    left: Left,
 }
 
 impl Protected {
@@ -83,16 +86,17 @@ pub(super) fn protect(
 ) -> Result<Protected, Error> {
     let grants = Grants::of(view);
     let obeyed = grants.obeyed()?;
-    let unseen = obeyed.unseen.into_iter().map(|path| Gap { path, why: Why::Unseen });
+    let unseen = obeyed.unseen.into_iter().map(|(path, cause)| Gap { path, why: Why::Unseen(cause) });
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
     let of_policy = workspace
         .into_iter()
         .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)));
-    let walks = obeyed.paths.into_iter().chain(of_policy).map(|way| Walk::new(&grants.bases, &way, 0));
-    protect_all(view, &grants, walks.collect(), &mut protected)?;
     for way in secrets {
         protect_way(view, &grants, &mut Walk::new(&grants.bases, way, 0), &mut protected)?;
     }
+    // What is found in repositories may be a command's, and take all that is left.
+    let walks = of_policy.chain(obeyed.paths).map(|way| Walk::new(&grants.bases, &way, 0));
+    protect_all(view, &grants, walks.collect(), &mut protected)?;
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
@@ -107,39 +111,46 @@ fn protect_all<'g>(
     protected: &mut Protected,
 ) -> Result<(), Error> {
     // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
-    let mut fewest: BTreeMap<PathBuf, u32> = BTreeMap::new();
-    let mut left = MOST_FOLLOWED_IN_ALL;
+    let mut fewest: HashMap<PathBuf, u32> = HashMap::new();
     while let Some(mut walk) = walks.pop_front() {
-        let Some(thing) = protect_one(view, grants, &mut walk, protected)? else { continue };
-        if fewest.get(&thing).is_none_or(|&links| walk.links() < links) {
-            let links = links_in(grants, &thing, walk.links()).unwrap_or_else(|_| {
-                protected.gaps.push(Gap { path: thing.clone(), why: Why::Unseen });
-                Vec::new()
-            });
-            let most = MOST_FOLLOWED.min(left);
-            if links.len() > most {
-                protected.gaps.push(Gap { path: thing.clone(), why: Why::TooMany });
-            }
-            left -= links.len().min(most);
-            walks.extend(links.into_iter().take(most));
-            fewest.insert(thing, walk.links());
+        if walk.links() > 0 && protected.left.is_over() {
+            protected.gaps.push(Gap { path: walk.here().to_owned(), why: Why::TooMany });
+            continue;
+        }
+        let Some((at, metadata)) = protect_way(view, grants, &mut walk, protected)? else { continue };
+        let before = fewest.get(&at).copied();
+        if before.is_none() {
+            let linked = other_names(&at, &metadata, &mut protected.left);
+            protected.gaps.extend(linked.map(|(path, why)| Gap { path, why }));
+            bind_everywhere(view, grants, &at)?;
+        }
+        if before.is_none_or(|links| walk.links() < links) {
+            walks.extend(protect_links(grants, &at, walk.links(), protected));
+            fewest.insert(at, walk.links());
         }
     }
     Ok(())
 }
 
-/// Walks to the end, and binds what is there over itself, read-only, wherever it is shown. Says what that is.
-fn protect_one(
-    view: &mut View,
-    grants: &Grants,
-    walk: &mut Walk<'_>,
+/// The walks along the links in what is protected.
+fn protect_links<'g>(
+    grants: &'g Grants,
+    thing: &Path,
+    links: u32,
     protected: &mut Protected,
-) -> Result<Option<PathBuf>, Error> {
-    let Some((at, metadata)) = protect_way(view, grants, walk, protected)? else { return Ok(None) };
-    let linked = other_names(&at, &metadata).map(|path| Gap { path, why: Why::Linked });
-    protected.gaps.extend(linked);
-    bind_everywhere(view, &at)?;
-    Ok(Some(at))
+) -> Vec<Walk<'g>> {
+    let gap = |why| Gap { path: thing.to_owned(), why };
+    let mut walks = links_in(grants, thing, links, &mut protected.left).unwrap_or_else(|error| {
+        protected.gaps.push(gap(Why::Unseen(failure::words(&error))));
+        Vec::new()
+    });
+    let most = MOST_FOLLOWED.min(protected.left.links);
+    if walks.len() > most {
+        protected.gaps.push(gap(Why::TooMany));
+        walks.truncate(most);
+    }
+    protected.left.links -= walks.len();
+    walks
 }
 
 /// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
@@ -149,21 +160,31 @@ fn protect_way(
     walk: &mut Walk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
-    while let Some(met) = walk.go_on(|path| grants.cover(view, path))? {
+    while let Some(met) = protected.left.go_on(walk, |path| grants.cover(view, path))? {
         match met {
             Met::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
                 protected.watches.extend(watch);
-                pin_everywhere(view, &at)?;
+                pin_everywhere(view, grants, &at)?;
+                if protected.left.is_over() {
+                    protected.gaps.push(Gap { path: at, why: Why::TooMany });
+                    return Ok(None);
+                }
             }
-            Met::Up { at } => pin_everywhere(view, &at)?,
+            Met::Up { at } => pin_everywhere(view, grants, &at)?,
             Met::Nothing { first, path } => {
                 protected.watches.extend(watch_absent(grants, &path, &first));
-                pin_everywhere(view, &first)?;
+                pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
             Met::Thing { at, metadata } => return Ok(Some((at, metadata))),
+            // All that is in it is kept as it is. Where the way leads to is not known.
+            Met::Far { at, is_told } => {
+                let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_told);
+                protected.gaps.push(Gap { path: at.clone(), why: Why::Far });
+                return Ok(metadata.map(|metadata| (at, metadata)));
+            }
         }
     }
     Ok(None)
@@ -182,8 +203,8 @@ fn watch_absent(grants: &Grants, path: &Path, first: &Path) -> Option<Watch> {
 /// most one more than are followed.
 ///
 /// # Errors
-/// It cannot be looked at.
-fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32) -> io::Result<Vec<Walk<'g>>> {
+/// It cannot be looked at, or there is too much.
+fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32, left: &mut Left) -> io::Result<Vec<Walk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -191,6 +212,7 @@ fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32) -> io::Result<Vec<
     };
     for entry in entries {
         let entry = entry?;
+        left.entry()?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
             let way = Way::new(thing, fs::read_link(entry.path())?);
             walks.push(Walk::new(&grants.bases, &way, links + 1));
@@ -200,14 +222,14 @@ fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32) -> io::Result<Vec<
 }
 
 /// Pins the way to the host's `path` in every place where it is seen.
-fn pin_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
-    seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
+fn pin_everywhere(view: &mut View, grants: &Grants, path: &Path) -> Result<(), Error> {
+    grants.seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
 }
 
 /// Binds the host's `path` over itself, read-only, in every place where it is seen.
-fn bind_everywhere(view: &mut View, path: &Path) -> Result<(), Error> {
+fn bind_everywhere(view: &mut View, grants: &Grants, path: &Path) -> Result<(), Error> {
     let source = pin::exact(path)?;
-    for place in seen_at(view, path) {
+    for place in grants.seen_at(view, path) {
         pin::way_to(view, &place)?;
         let node = Node::Bind { source: source.clone(), access: Access::Read };
         view.wall("protected path", &place, node, Protection::ProtectedPaths);
@@ -234,16 +256,22 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// The file, or one directly in the directory, that has another name, by which it can be written.
-fn other_names(path: &Path, metadata: &fs::Metadata) -> Option<PathBuf> {
+/// The file, or one directly in the directory, that has another name, by which it can be written; or that there are too many
+/// to find out.
+fn other_names(path: &Path, metadata: &fs::Metadata, left: &mut Left) -> Option<(PathBuf, Why)> {
     if !metadata.is_dir() {
-        return (metadata.is_file() && metadata.nlink() > 1).then(|| path.to_owned());
+        return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), Why::Linked));
     }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.path(), entry.metadata().ok()?))).find_map(|(path, metadata)| {
-        let sample = path.extension().is_some_and(|extension| extension == "sample");
-        (metadata.is_file() && metadata.nlink() > 1 && !sample).then_some(path)
-    })
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if let Err(error) = left.entry() {
+            return Some((path.to_owned(), Why::Unseen(failure::words(&error))));
+        }
+        let is_sample = entry.path().extension().is_some_and(|extension| extension == "sample");
+        if entry.metadata().is_ok_and(|it| it.is_file() && it.nlink() > 1) && !is_sample {
+            return Some((entry.path(), Why::Linked));
+        }
+    }
+    None
 }
 
 /// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).

@@ -48,6 +48,11 @@ impl Node {
         !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
     }
 
+    /// Whether it hides what is under it.
+    pub(super) fn covers(&self) -> bool {
+        matches!(self, Self::Cover | Self::CoverFile)
+    }
+
     /// Whether it is a directory.
     pub(crate) fn is_dir(&self) -> bool {
         match self {
@@ -251,6 +256,12 @@ impl View {
         shown_by(at, target)
     }
 
+    /// The part of it that [`shown_at`](Self::shown_at) looks at. Walls that are put up later show nothing more.
+    pub(super) fn binds(&self) -> Self {
+        let binds = self.places.iter().filter(|(_, place)| matches!(place.node, Node::Bind { .. }));
+        Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), overlay: None }
+    }
+
     /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
         let path = clean(path);
@@ -267,8 +278,7 @@ impl View {
 
     /// Whether something hides what would be at `target`.
     pub(crate) fn is_covered(&self, target: &Path) -> bool {
-        let hides = |place: &Place| matches!(place.node, Node::Cover | Node::CoverFile);
-        lexical::ancestors(target).any(|above| self.get(above).is_some_and(hides))
+        lexical::ancestors(target).any(|above| self.get(above).is_some_and(|place| place.node.covers()))
     }
 
     /// Whether commands can change what lies at the host's `path`, under whatever name they see it.

@@ -15,6 +15,14 @@ use crate::{Error, below::MOST_LINKS};
 /// NAME_MAX: bytes of a name.
 pub(super) const MOST_OF_NAME: usize = 255;
 
+/// So far below a base does a walk go, in parts and in bytes. Commands make directories as deep as they like, and each step
+/// takes as long as the way to it.
+const DEEPEST: usize = 64;
+const LONGEST: usize = 2048;
+
+/// Steps of one walk. The text of a link has a thousand of them, and leads to the next link.
+const MOST_STEPS: u32 = 1 << 10;
+
 /// A path as it is written, and the directory without links that it is meant from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Way {
@@ -40,26 +48,36 @@ impl Way {
 
 /// Directories of the host, without links: walks tell of what lies below one.
 #[derive(Debug)]
-pub(super) struct Bases(HashSet<OsString>);
+pub(super) struct Bases {
+    paths: HashSet<OsString>,
+    /// How long they are: of a long path few beginnings are compared.
+    lengths: HashSet<usize>,
+}
 
 impl Bases {
     pub(super) fn new(directories: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self(directories.into_iter().map(PathBuf::into_os_string).collect())
+        let paths: HashSet<OsString> = directories.into_iter().map(PathBuf::into_os_string).collect();
+        let lengths = paths.iter().map(|path| path.len()).collect();
+        Self { paths, lengths }
     }
 
     /// The nearest one around the host's `path`, which is absolute, and not that one itself.
     pub(super) fn around<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        lexical::ancestors(path).skip(1).find(|above| self.0.contains(above.as_os_str()))
+        lexical::ancestors(path).skip(1).find(|above| self.has(above))
     }
 
     /// Whether `path` is one, or lies below one or above.
     pub(super) fn touch(&self, path: &Path) -> bool {
-        self.hold(path) || self.0.iter().any(|base| lexical::is_within(Path::new(base), path))
+        self.hold(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
     }
 
     /// Whether `path` is one, or lies below one.
-    fn hold(&self, path: &Path) -> bool {
-        self.0.contains(path.as_os_str()) || self.around(path).is_some()
+    pub(super) fn hold(&self, path: &Path) -> bool {
+        self.has(path) || self.around(path).is_some()
+    }
+
+    fn has(&self, path: &Path) -> bool {
+        self.lengths.contains(&path.as_os_str().len()) && self.paths.contains(path.as_os_str())
     }
 }
 
@@ -72,8 +90,18 @@ pub(super) enum Met {
     Up { at: PathBuf },
     /// The end: something, be it a file on the way.
     Thing { at: PathBuf, metadata: Metadata },
+    /// The end, but not that of the way, which is too long: the directory that it goes on from. It need not be below a base.
+    Far { at: PathBuf, is_told: bool },
     /// The end: nothing at `first`. With `path` there would be more of the way, if not all of it.
     Nothing { first: PathBuf, path: PathBuf },
+}
+
+/// What is at a place.
+enum Looked {
+    Something(Metadata),
+    Nothing,
+    /// Nobody knows: no path leads there. Part by part the kernel gets there all the same.
+    TooLong,
 }
 
 /// A walk to what a path leads to, of which only what lies below one of `bases` is told.
@@ -85,6 +113,7 @@ pub(super) struct Walk<'b> {
     /// The parts to come, the next one last.
     rest: Vec<OsString>,
     links: u32,
+    steps: u32,
     /// What it is that the path leads to, in messages.
     what: &'static str,
 }
@@ -101,7 +130,7 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
     while let Some(met) = walk.go_on(|_| false)? {
         match met {
             Met::Link { at, .. } | Met::Up { at } => places.push(at),
-            Met::Thing { at, .. } | Met::Nothing { first: at, .. } => {
+            Met::Thing { at, .. } | Met::Far { at, .. } | Met::Nothing { first: at, .. } => {
                 places.push(at);
                 break;
             }
@@ -113,7 +142,24 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
 impl<'b> Walk<'b> {
     /// To a protected path along `way`, after `links` links on the way there.
     pub(super) fn new(bases: &'b Bases, way: &Way, links: u32) -> Self {
-        Self { bases, here: way.from.clone(), rest: reversed(&way.to), links, what: "protected path" }
+        Self {
+            bases,
+            here: way.from.clone(),
+            rest: reversed(&way.to),
+            links,
+            steps: 0,
+            what: "protected path",
+        }
+    }
+
+    /// As far as it went.
+    pub(super) fn here(&self) -> &Path {
+        &self.here
+    }
+
+    /// Steps that were taken.
+    pub(super) fn steps(&self) -> u32 {
+        self.steps
     }
 
     /// Links that were followed, those before the walk included.
@@ -129,6 +175,10 @@ impl<'b> Walk<'b> {
     /// Where it is not allowed to look below a base.
     pub(super) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<Met>, Error> {
         while self.links <= MOST_LINKS {
+            self.steps += 1;
+            if self.is_far() {
+                return Ok(Some(self.ends_far(&is_covered)));
+            }
             match self.rest.pop() {
                 Some(part) if part == ".." => match self.step_up(&is_covered) {
                     Some(up) => return Ok(Some(up)),
@@ -140,7 +190,14 @@ impl<'b> Walk<'b> {
                 None => {}
             }
             let is_told = self.is_told(&is_covered);
-            let Some(metadata) = self.look(is_told)? else { return Ok(is_told.then(|| self.nothing())) };
+            let metadata = match self.look(is_told)? {
+                Looked::Something(metadata) => metadata,
+                Looked::Nothing => return Ok(is_told.then(|| self.nothing())),
+                Looked::TooLong => {
+                    self.here.pop();
+                    return Ok(Some(self.ends_far(&is_covered)));
+                }
+            };
             if metadata.is_symlink() {
                 let link = self.follow();
                 if is_told {
@@ -159,12 +216,32 @@ impl<'b> Walk<'b> {
         self.bases.around(&self.here).is_some() && !is_covered(&self.here)
     }
 
-    /// What is here; `None` where nothing is. Where it is told, not being allowed to look is not nothing.
-    fn look(&self, is_told: bool) -> Result<Option<Metadata>, Error> {
+    /// Whether the way to come is longer than anybody goes it.
+    fn is_far(&self) -> bool {
+        let goes_down = self.rest.last().is_some_and(|part| part != ".." && part != "/");
+        self.steps > MOST_STEPS || goes_down && self.is_deep()
+    }
+
+    /// Whether it is as far below its base as walks go.
+    fn is_deep(&self) -> bool {
+        let below = self.bases.around(&self.here).and_then(|base| lexical::below(&self.here, base));
+        let is_deep = |below: &Path| below.as_os_str().len() >= LONGEST || below.iter().count() >= DEEPEST;
+        below.is_some_and(is_deep)
+    }
+
+    fn ends_far(&self, is_covered: impl Fn(&Path) -> bool) -> Met {
+        Met::Far { at: self.here.clone(), is_told: self.is_told(is_covered) }
+    }
+
+    /// What is here. Where it is told, not being allowed to look is not nothing.
+    fn look(&self, is_told: bool) -> Result<Looked, Error> {
         match fs::symlink_metadata(&self.here) {
-            Ok(metadata) => Ok(Some(metadata)),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
-            Err(_) if !is_told => Ok(None),
+            Ok(metadata) => Ok(Looked::Something(metadata)),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
+                Ok(Looked::Nothing)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Looked::TooLong),
+            Err(_) if !is_told => Ok(Looked::Nothing),
             Err(source) => Err(Error::Grant {
                 what: self.what,
                 path: self.here.clone(),

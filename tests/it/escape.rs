@@ -38,6 +38,7 @@ mod moved;
 mod network;
 mod nodes;
 mod paths;
+mod planted;
 mod processes;
 mod protected;
 mod root;

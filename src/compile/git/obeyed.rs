@@ -13,11 +13,12 @@ use std::{
 
 use super::{
     super::walk::{Bases, MOST_OF_NAME, Way},
+    budget::Budget,
     has_own, is_repository,
     parts::{PARTS, obeyed_in},
     read_followed, unless_absent,
 };
-use crate::host::remedy::is_shortage;
+use crate::{failure, host::remedy::is_shortage};
 
 /// What git obeys in a repository.
 pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
@@ -36,10 +37,11 @@ pub(in crate::compile) struct Obeyed {
     pub(in crate::compile) paths: Vec<Way>,
     /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
     pub(in crate::compile) listed: Vec<PathBuf>,
-    /// What was not looked at in full, and is one of `paths` for all that is in it.
-    pub(in crate::compile) unseen: Vec<PathBuf>,
+    /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
+    pub(in crate::compile) unseen: Vec<(PathBuf, String)>,
     /// Repositories whose parts were taken.
     taken: HashSet<PathBuf>,
+    budget: Budget,
 }
 
 impl Obeyed {
@@ -102,21 +104,24 @@ impl Obeyed {
     /// What a file begins with, if there is one that may be looked at.
     fn text(&mut self, way: &Way) -> io::Result<Option<Vec<u8>>> {
         unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
-            let nothing = unless_shortage(error)?;
-            self.unseen.push(way.path());
+            let words = unless_shortage(error)?;
+            self.unseen.push((way.path(), words));
             self.paths.push(way.clone());
-            Ok(nothing)
+            Ok(None)
         })
     }
 
     fn take_parts(&mut self, repository: &Path) -> io::Result<()> {
         for (name, holds) in PARTS {
-            if let Some(found) = obeyed_in(repository, name, holds).map(Some).or_else(unless_shortage)? {
-                self.paths.extend(found.paths.into_iter().map(|path| Way::new(repository, path)));
-                self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
-            } else {
-                self.paths.push(Way::new(repository, name));
-                self.unseen.push(repository.join(name));
+            match obeyed_in(repository, name, holds, &mut self.budget) {
+                Ok(found) => {
+                    self.paths.extend(found.paths.into_iter().map(|path| Way::new(repository, path)));
+                    self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
+                }
+                Err(error) => {
+                    self.unseen.push((repository.join(name), unless_shortage(error)?));
+                    self.paths.push(Way::new(repository, name));
+                }
             }
         }
         Ok(())
@@ -142,17 +147,21 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) || has_own(path) {
         return Ok(true);
     }
-    let config = read_followed(&path.join("config")).or_else(unless_shortage)?.unwrap_or_default();
+    let config = match read_followed(&path.join("config")) {
+        Err(error) => unless_shortage(error).map(|_| None)?,
+        Ok(config) => config,
+    };
+    let config = config.unwrap_or_default();
     let config = String::from_utf8_lossy(&config).to_ascii_lowercase();
     Ok(OF_GIT.iter().any(|words| words.iter().all(|word| config.contains(word))))
 }
 
-/// `None` for what stays as it is.
+/// The words for what stays as it is.
 ///
 /// # Errors
 /// There is not enough of something, which may be otherwise in a moment.
-fn unless_shortage<T>(error: io::Error) -> io::Result<Option<T>> {
-    if error.raw_os_error().is_some_and(is_shortage) { Err(error) } else { Ok(None) }
+fn unless_shortage(error: io::Error) -> io::Result<String> {
+    if error.raw_os_error().is_some_and(is_shortage) { Err(error) } else { Ok(failure::words(&error)) }
 }
 
 /// `None` where there is nothing of that kind, or it may not be looked at.

@@ -1,15 +1,23 @@
 //! What lies in those parts of a repository in which git keeps others: linked worktrees and submodules.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs, io,
+    fs, io, mem,
     path::{Path, PathBuf},
+    rc::Rc,
 };
 
 use nix::unistd::{AccessFlags, access};
 
-use super::{is_repository, names::names, obeyed::OBEYED, read_followed, read_small, unless_absent};
+use super::{
+    budget::{Budget, cause},
+    is_repository,
+    names::names,
+    obeyed::OBEYED,
+    read_followed, read_small, unless_absent,
+};
+use crate::{failure, harmless::harmless};
 
 /// What git obeys in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
@@ -27,9 +35,6 @@ const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
 /// Entries of a part that are looked at, those of repositories in it aside; and repositories, and names of some.
 pub(super) const MOST_ENTRIES: usize = 2000;
-
-/// Entries of repositories in a part that are looked at.
-const MOST_OF_REPOSITORIES: usize = 100_000;
 
 /// Directories of git's own in a repository, by what lies in them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,8 +62,13 @@ struct Look<'r> {
     /// What would make repositories of the directories around repositories.
     signs: BTreeSet<PathBuf>,
     directories: Vec<Directory>,
+    /// The names in the configs that were read, by the directory of each.
+    configs: BTreeMap<PathBuf, Rc<[PathBuf]>>,
     /// How many names in configs are looked at yet.
     names: usize,
+    /// How many entries of what is no repository.
+    entries: usize,
+    budget: &'r mut Budget,
 }
 
 /// A directory to look at.
@@ -88,37 +98,38 @@ impl Directory {
 /// submodules of their own.
 ///
 /// # Errors
-/// Something cannot be looked at, or there is too much.
-pub(super) fn obeyed_in(repository: &Path, name: &str, holds: Holds) -> io::Result<Found> {
+/// Something cannot be looked at, or there is too much: the error says what.
+pub(super) fn obeyed_in(
+    repository: &Path,
+    name: &str,
+    holds: Holds,
+    budget: &mut Budget,
+) -> io::Result<Found> {
     let mut look = Look {
         repository,
         found: Found::default(),
         repositories: BTreeSet::new(),
         signs: BTreeSet::new(),
         directories: Vec::new(),
+        configs: BTreeMap::new(),
         names: MOST_ENTRIES,
+        entries: MOST_ENTRIES,
+        budget,
     };
     match holds {
         Holds::Submodules => look.submodules_of(Path::new(""), name.into())?,
         Holds::Worktrees => look.directories.push(Directory::new(name.into(), holds)),
     }
     let mut looked_at = BTreeSet::new();
-    let (mut entries, mut of_repositories) = (MOST_ENTRIES, MOST_OF_REPOSITORIES);
     while let Some(directory) = look.directories.pop() {
         // What has a name in the config may be found a second time.
         if looked_at.insert((directory.path.clone(), directory.holds)) {
-            look.found.listed.insert(directory.path.clone());
-            let left = if directory.is_repository { &mut of_repositories } else { &mut entries };
-            look.directory(&directory, left)?;
+            look.directory(&directory)?;
+            look.found.listed.insert(directory.path);
         }
     }
-    // A submodule may have such a name too, or lie in one that has.
-    let Look { mut found, mut signs, repositories, .. } = look;
-    for way in repositories.iter().flat_map(|repository| repository.ancestors()) {
-        signs.remove(way);
-    }
-    found.paths.extend(signs);
-    Ok(found)
+    look.take_signs()?;
+    Ok(look.found)
 }
 
 impl Look<'_> {
@@ -126,17 +137,38 @@ impl Look<'_> {
         self.repository.join(path)
     }
 
-    fn directory(&mut self, directory: &Directory, left: &mut usize) -> io::Result<()> {
-        for entry in unless_absent(fs::read_dir(self.at(&directory.path)))?.into_iter().flatten() {
+    /// Counts a look at `path`, and says where that is.
+    fn look(&mut self, path: &Path) -> io::Result<PathBuf> {
+        self.budget.look(self.repository, path)?;
+        Ok(self.at(path))
+    }
+
+    /// Takes what git obeys in `directory`.
+    fn take(&mut self, directory: &Path, obeyed: &[&str]) -> io::Result<()> {
+        for name in obeyed {
+            let path = directory.join(name);
+            self.look(&path)?;
+            self.found.paths.insert(path);
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, directory: &Directory) -> io::Result<()> {
+        let at = self.look(&directory.path)?;
+        let listing = unless_absent(fs::read_dir(at)).map_err(|error| self.closed(&directory.path, error))?;
+        for entry in listing.into_iter().flatten() {
             let entry = entry?;
-            *left = left.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
+            match directory.is_repository {
+                true => self.budget.entry_of_repository()?,
+                false => self.entries = self.entries.checked_sub(1).ok_or_else(too_many)?,
+            }
             if directory.passes_over(&entry.file_name()) {
                 continue;
             }
             let (path, kind) = (directory.path.join(entry.file_name()), entry.file_type()?);
             match directory.holds {
                 Holds::Worktrees => {
-                    self.found.paths.extend(OBEYED_OF_WORKTREE.iter().map(|name| path.join(name)));
+                    self.take(&path, OBEYED_OF_WORKTREE)?;
                     // They have the config of their repository.
                     let around = directory.path.parent().unwrap_or(Path::new("")).to_owned();
                     self.submodules_of(&around, path.join("modules"))?;
@@ -144,7 +176,7 @@ impl Look<'_> {
                 Holds::Submodules if kind.is_dir() => self.submodule(path, directory.within)?,
                 // Where it leads is followed by git, and by nobody here.
                 Holds::Submodules if kind.is_symlink() && !directory.is_repository => {
-                    return Err(io::ErrorKind::NotADirectory.into());
+                    return Err(is_link(&path));
                 }
                 Holds::Submodules => {}
             }
@@ -164,10 +196,9 @@ impl Look<'_> {
         if !self.is_directory(modules)? {
             return Ok(());
         }
-        let config = unless_absent(read_followed(&self.at(&around.join("config"))))?.flatten();
-        for name in names(&config.unwrap_or_default()) {
-            self.names = self.names.checked_sub(1).ok_or(io::ErrorKind::FileTooLarge)?;
-            let path = modules.join(&name);
+        for name in self.names_of(around)?.iter() {
+            self.names = self.names.checked_sub(1).ok_or_else(too_many)?;
+            let path = modules.join(name);
             let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != modules).collect();
             way.reverse();
             // What is missing on the way may yet be made.
@@ -181,25 +212,63 @@ impl Look<'_> {
         Ok(())
     }
 
+    /// The submodules that the config in `around` names.
+    fn names_of(&mut self, around: &Path) -> io::Result<Rc<[PathBuf]>> {
+        if let Some(names) = self.configs.get(around) {
+            return Ok(Rc::clone(names));
+        }
+        let config =
+            unless_absent(read_followed(&self.at(&around.join("config"))))?.flatten().unwrap_or_default();
+        self.budget.read(&config)?;
+        // One more than are looked at.
+        let names: Rc<[PathBuf]> = names(&config).take(self.names + 1).collect();
+        self.configs.insert(around.to_owned(), Rc::clone(&names));
+        Ok(names)
+    }
+
     /// # Errors
     /// It is a link: where it leads is followed by git, and by nobody here.
-    fn is_directory(&self, path: &Path) -> io::Result<bool> {
-        match unless_absent(fs::symlink_metadata(self.at(path)))? {
-            Some(there) if there.is_symlink() => Err(io::ErrorKind::NotADirectory.into()),
+    fn is_directory(&mut self, path: &Path) -> io::Result<bool> {
+        let at = self.look(path)?;
+        match unless_absent(fs::symlink_metadata(at)).map_err(|error| self.closed(path, error))? {
+            Some(there) if there.is_symlink() => Err(is_link(path)),
             there => Ok(there.is_some_and(|there| there.is_dir())),
         }
+    }
+
+    /// An error that says where it was met, unless it is a shortage.
+    fn closed(&self, path: &Path, error: io::Error) -> io::Error {
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => cause(&format!("{}: {}", shown(path), failure::words(&error))),
+            _ => error,
+        }
+    }
+
+    /// Takes what would make a repository of a directory that others lie in. A submodule may have such a name too, or lie in
+    /// one that has.
+    fn take_signs(&mut self) -> io::Result<()> {
+        let mut signs = mem::take(&mut self.signs);
+        for way in self.repositories.iter().flat_map(|repository| repository.ancestors()) {
+            signs.remove(way);
+        }
+        for sign in signs {
+            self.look(&sign)?;
+            self.found.paths.insert(sign);
+        }
+        Ok(())
     }
 
     /// Takes what git obeys in the repository of a submodule, if it is one, or would be again if somebody put back what he took
     /// away: its config stays, because it is protected. Others can lie in it only while git takes it for none.
     fn submodule(&mut self, path: PathBuf, within: usize) -> io::Result<()> {
-        let at = self.at(&path);
-        let is_one = is_repository(&at) || is_file(&at.join("config"))?;
+        let at = self.look(&path)?;
+        let is_one =
+            is_repository(&at) || is_file(&at.join("config")).map_err(|error| self.closed(&path, error))?;
         if is_one && self.repositories.insert(path.clone()) {
             if self.repositories.len() > MOST_ENTRIES {
-                return Err(io::ErrorKind::FileTooLarge.into());
+                return Err(too_many());
             }
-            self.found.paths.extend(OBEYED.iter().map(|name| path.join(name)));
+            self.take(&path, OBEYED)?;
             let around = path.ancestors().skip(1).take(within);
             self.signs.extend(around.flat_map(|around| SIGNS.iter().map(|sign| around.join(sign))));
             self.directories.push(Directory::new(path.join("worktrees"), Holds::Worktrees));
@@ -210,6 +279,19 @@ impl Look<'_> {
         self.directories.push(Directory { path, holds: Holds::Submodules, within, is_repository });
         Ok(())
     }
+}
+
+/// Where it leads is followed by git, and by nobody here.
+fn is_link(path: &Path) -> io::Error {
+    cause(&format!("{} is a link", shown(path)))
+}
+
+fn too_many() -> io::Error {
+    cause(&format!("there are more than {MOST_ENTRIES} entries, repositories or names of submodules"))
+}
+
+fn shown(path: &Path) -> String {
+    harmless(&path.to_string_lossy())
 }
 
 /// Whether something lies there that is no directory.

@@ -25,6 +25,10 @@ struct Grant {
 pub(super) struct Grants {
     grants: Vec<Grant>,
     pub(super) bases: Bases,
+    /// What is covered in the sandbox.
+    covers: Bases,
+    /// What shows something of the host, without the walls that are yet to be put up.
+    binds: View,
 }
 
 impl Grants {
@@ -36,7 +40,9 @@ impl Grants {
         };
         let grants: Vec<Grant> = view.writable_directories().map(grant).collect();
         let bases = Bases::new(grants.iter().map(|grant| grant.base.clone()));
-        Self { grants, bases }
+        let covers =
+            view.iter().filter(|(_, place)| place.node.covers()).map(|(target, _)| target.to_owned());
+        Self { grants, bases, covers: Bases::new(covers), binds: view.binds() }
     }
 
     /// The nearest grant around the host's `path`, and the part of the path that lies below it.
@@ -50,7 +56,14 @@ impl Grants {
         let Some((base, below)) = self.split(path) else { return false };
         let mut targets = self.grants.iter().filter(|grant| grant.base == base).map(|grant| &grant.target);
         // Most are seen there; elsewhere takes longer to find out.
-        targets.all(|target| view.is_covered(&target.join(below))) && seen_at(view, path).is_empty()
+        targets.all(|target| self.covers.hold(&target.join(below))) && self.seen_at(view, path).is_empty()
+    }
+
+    /// Every place where the sandbox sees the host's `path`, and nothing that lies nearer instead.
+    pub(super) fn seen_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
+        let mut places = self.binds.shown_at(path);
+        places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
+        places
     }
 
     /// Holds what the watches begin at.
@@ -73,13 +86,6 @@ impl Grants {
         }
         Ok(obeyed)
     }
-}
-
-/// Every place where the sandbox sees the host's `path`, and nothing that lies nearer instead.
-pub(super) fn seen_at(view: &View, path: &Path) -> Vec<PathBuf> {
-    let mut places = view.shown_at(path);
-    places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
-    places
 }
 
 fn not_held(base: &Path, source: io::Error) -> Error {

@@ -1,6 +1,6 @@
 //! What protecting comes to, on directories made for it.
 
-use std::os::unix::fs::symlink;
+use std::{collections::BTreeMap, os::unix::fs::symlink};
 
 use tempfile::TempDir;
 
@@ -183,7 +183,7 @@ fn of_many_links_in_a_directory_it_is_told_that_not_all_are_followed() {
         let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, &**to)).collect();
         let walls = walls(&workspace(&directories, &links), &["p"]);
         assert_eq!(walls.read_only.len(), 1 + MOST_FOLLOWED);
-        assert_eq!(walls.gaps.iter().map(|gap| gap.why).collect::<Vec<_>>(), gaps);
+        assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), gaps);
     }
 }
 
@@ -256,4 +256,45 @@ fn a_link_that_several_ways_pass_is_watched_once() {
     let walls = walls(&dir, &["l/a", "l/b"]);
     let link = Watch::new(&walls.base, Path::new("l"), Path::new("l"), Expected::Link("d".into()));
     assert_eq!(walls.watches.iter().filter(|watch| **watch == link).count(), 1);
+}
+
+#[test]
+fn what_many_links_lead_to_is_listed_once() {
+    let links: Vec<(String, &str)> = (0..32).map(|number| (format!("p/{number}"), "../big")).collect();
+    let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, *to)).collect();
+    let dir = workspace(&["p", "big"], &links);
+    for number in 0..2000 {
+        fs::write(dir.path().join(format!("w/big/{number}")), "").expect("a file");
+    }
+    let walls = walls(&dir, &["p"]);
+    assert_eq!(walls.read_only, ["big", "p"]);
+    assert!(walls.gaps.is_empty(), "{:?}", walls.gaps);
+}
+
+#[test]
+fn a_way_that_is_too_deep_ends_in_something_read_only() {
+    let deep = vec!["d"; 70].join("/");
+    let dir = workspace(&[&deep, "p"], &[("p/hook", &format!("../{deep}"))]);
+    let walls = walls(&dir, &["p"]);
+    let end = vec!["d"; 64].join("/");
+    assert_eq!(walls.read_only, [&end, "p"]);
+    assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), [Why::Far]);
+}
+
+#[test]
+fn a_way_of_too_many_steps_is_told() {
+    let text = "../p/".repeat(600);
+    let dir = workspace(&["p", "q"], &[("p/hook", &text), ("q/hook", "../p/hook")]);
+    let walls = walls(&dir, &["p", "q"]);
+    assert_eq!(walls.read_only, ["p", "q"]);
+    assert!(walls.gaps.iter().all(|gap| gap.why == Why::Far) && walls.gaps.len() == 2, "{:?}", walls.gaps);
+}
+
+#[test]
+fn links_are_followed_as_far_as_all_may_be() {
+    let texts: Vec<String> = (0..40).map(|number| format!("{}y{number}", "../p/".repeat(450))).collect();
+    let names: Vec<String> = (0..40).map(|number| format!("p/l{number:02}")).collect();
+    let links: Vec<(&str, &str)> = names.iter().zip(&texts).map(|(at, to)| (&**at, &**to)).collect();
+    let walls = walls(&workspace(&["p"], &links), &["p"]);
+    assert!(walls.gaps.iter().any(|gap| gap.why == Why::TooMany), "{:?}", walls.gaps);
 }

@@ -9,10 +9,10 @@ use std::{
 use crate::support::{TempDir, has, is_root, require, run, shell, stderr, stdout, workspace};
 
 /// What a command appends to a config of git's, and a hook begins with.
-const EVIL: &str = "[core]\n\tfsmonitor = ./evil\n";
+pub(super) const EVIL: &str = "[core]\n\tfsmonitor = ./evil\n";
 
 /// A workspace `w`, with what `script` makes beside it.
-fn place(script: &str) -> (TempDir, PathBuf) {
+pub(super) fn place(script: &str) -> (TempDir, PathBuf) {
     let dir = workspace();
     let workspace = dir.path().join("w");
     fs::create_dir(&workspace).unwrap();
@@ -28,7 +28,7 @@ fn place(script: &str) -> (TempDir, PathBuf) {
 }
 
 /// Whether a command in `workspace` with these flags could append to `path`, which lies below the directory around it.
-fn can_write(workspace: &Path, flags: &[&str], path: &str) -> bool {
+pub(super) fn can_write(workspace: &Path, flags: &[&str], path: &str) -> bool {
     let around = workspace.parent().unwrap();
     let at = around.join(path);
     let before = fs::read(&at).unwrap();

@@ -47,7 +47,7 @@ fn obeyed_beside(base: &Path, writable: &Path) -> Below {
     Below {
         paths,
         listed: obeyed.listed.iter().map(|path| below(path)).collect(),
-        unseen: obeyed.unseen.iter().map(|path| below(path)).collect(),
+        unseen: obeyed.unseen.iter().map(|(path, _)| below(path)).collect(),
     }
 }
 
@@ -346,4 +346,56 @@ fn a_link_to_what_is_no_file_is_not_opened() {
         assert!(has(&found.paths, "commondir") && found.unseen.is_empty(), "{to}: {found:?}");
     }
     assert_eq!(write().expect_err("nobody reads").raw_os_error(), Some(libc::ENXIO));
+}
+
+/// Whoever may write there lays as much as he likes, and each later start has to look.
+#[test]
+fn so_much_is_looked_at_and_no_more() {
+    let repository = |at: &Path| {
+        fs::create_dir_all(at).expect("a directory");
+        fs::write(at.join("config"), "").expect("a file");
+    };
+    // As deep as anybody has submodules, and as many.
+    let dir = with(&[]);
+    for number in 0..600 {
+        repository(&dir.path().join(format!(".git/modules/libs/{}/x/{number}", number % 10)));
+    }
+    let found = obeyed(dir.path());
+    assert!(
+        found.unseen.is_empty() && has(&found.paths, "modules/libs/9/x/599/config"),
+        "{:?}",
+        found.unseen
+    );
+    // Two repositories, one of which may have as many.
+    let dir = with(&["HEAD", "../c/HEAD"]);
+    fs::write(dir.path().join(".git/commondir"), "../c").expect("a file");
+    let long = vec!["l".repeat(200); 4].join("/");
+    for number in 0..250 {
+        repository(&dir.path().join(format!(".git/modules/{long}/{number}")));
+        repository(&dir.path().join(format!("c/modules/{long}/{number}")));
+    }
+    let found = obeyed(dir.path());
+    assert_eq!(found.unseen, [PathBuf::from("c/modules")]);
+    assert!(has(&found.paths, &format!("modules/{long}/7/config")));
+    for (name, deepest) in [("a/", 30), (&"a".repeat(200), 5)] {
+        let nest = |levels: usize| {
+            let names = vec![name.trim_end_matches('/'); levels].join("/");
+            obeyed(with(&[&format!("modules/{names}/config")]).path())
+        };
+        assert!(nest(deepest - 1).unseen.is_empty(), "{name}");
+        let found = nest(deepest + 1);
+        assert!(has(&found.unseen, "modules") && has(&found.paths, "modules"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_config_is_read_once_for_all_worktrees() {
+    let dir = with(&["modules/sub/objects/", "modules/sub/refs/", "modules/sub/HEAD"]);
+    fs::write(dir.path().join(".git/modules/sub/config"), vec![b'\n'; 1 << 20]).expect("a file");
+    for number in 0..100 {
+        let modules = dir.path().join(format!(".git/modules/sub/worktrees/{number}/modules"));
+        fs::create_dir_all(modules).expect("a directory");
+    }
+    let found = obeyed(dir.path());
+    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
 }

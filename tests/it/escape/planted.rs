@@ -1,0 +1,78 @@
+//! What a command lays down for the starts after it: they still end soon, protect what they protected before, and say what
+//! they could not look at.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::support::{patient, report, stderr, workspace};
+
+use super::git::place;
+
+/// The state of `protected_paths` of a command that does nothing, and how it was explained.
+fn protected(workspace: &std::path::Path, flags: &[&str]) -> (String, String) {
+    let began = Instant::now();
+    let (output, report) = report(workspace, flags, &["true"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    // Most of these took minutes.
+    assert!(began.elapsed() < patient(Duration::from_secs(10)), "{:?}", began.elapsed());
+    let all = report["enforcement"]["protections"].as_array().unwrap();
+    let entry = all.iter().find(|entry| entry["name"] == "protected_paths").unwrap();
+    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    (text("state"), text("detail"))
+}
+
+#[test]
+fn a_nest_of_repositories_delays_no_start() {
+    let dir = workspace();
+    let mut at = dir.path().join(".git/modules");
+    for _ in 0..200 {
+        at.push("a");
+        fs::create_dir_all(&at).unwrap();
+        fs::write(at.join("config"), "").unwrap();
+    }
+    let (state, detail) = protected(dir.path(), &[]);
+    assert!(state == "degraded" && detail.contains(".git/modules is read-only"), "{state}: {detail}");
+    assert!(detail.contains("modules/a is too deep"), "{detail}");
+}
+
+#[test]
+fn a_deep_directory_with_many_names_delays_no_start() {
+    let dir = workspace();
+    let sub = dir.path().join(".git/modules/x");
+    let deep = "a/".repeat(900);
+    fs::create_dir_all(sub.join("modules").join(&deep)).unwrap();
+    let names: String = (0..200).map(|number| format!("[submodule \"{deep}{number}\"]\n")).collect();
+    fs::write(sub.join("config"), names).unwrap();
+    assert_eq!(protected(dir.path(), &[]).0, "degraded");
+}
+
+#[test]
+fn many_links_to_one_large_directory_delay_no_start() {
+    let dir = workspace();
+    for name in ["objects", "refs", "hooks", "big"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    fs::write(dir.path().join("HEAD"), "ref: refs/heads/x\n").unwrap();
+    for number in 0..256 {
+        std::os::unix::fs::symlink("../big", dir.path().join(format!("hooks/{number}"))).unwrap();
+    }
+    for number in 0..20_000 {
+        fs::write(dir.path().join(format!("big/{number}")), "").unwrap();
+    }
+    assert_eq!(protected(dir.path(), &[]).0, "enforced");
+}
+
+#[test]
+fn a_way_that_is_longer_than_paths_may_be_stops_no_start() {
+    let name = "d".repeat(200);
+    // The links lead on part by part, as the kernel goes them.
+    let (_dir, ws) = place(&format!(
+        "d={name}; five=$d/$d/$d/$d/$d; ten=$five/$five; cd w; mkdir objects refs hooks; echo ref: refs/heads/x > HEAD
+         mkdir -p $ten t/$ten/$five; mv t/$d $ten/$d
+         ln -s $ten l0; ln -s l0/$ten l1; ln -s ../l1/$five hooks/x",
+    ));
+    let (state, detail) = protected(&ws, &[]);
+    assert!(state == "degraded" && detail.contains("too long to be followed"), "{state}: {detail}");
+}
