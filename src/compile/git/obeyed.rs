@@ -57,15 +57,17 @@ impl Obeyed {
         if may_be_repository(base)? {
             self.take_repository(&Way::new(base, ""), writable)?;
         }
-        // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree.
-        if let Some(above) = base.ancestors().skip(1).find(|above| is_repository(above)) {
-            self.take_repository(&Way::new(above, ""), writable)?;
+        // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree. Which one git takes is up to what
+        // commands laid into those on the way.
+        for above in base.ancestors().skip(1) {
+            if is_repository(above) {
+                self.take_repository(&Way::new(above, ""), writable)?;
+            }
+            if fs::symlink_metadata(above.join(".git")).is_ok() {
+                self.take_git(above, writable)?;
+            }
         }
-        let has_git = |directory: &&Path| fs::symlink_metadata(directory.join(".git")).is_ok();
-        match base.ancestors().find(has_git).filter(|found| *found != base) {
-            Some(above) => self.take_git(above, writable),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// `.git` in a directory, or what it is a pointer to.

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{patient, report, stderr, workspace};
+use crate::support::{has, patient, report, require, run, stderr, workspace};
 
 use super::git::place;
 
@@ -75,4 +75,29 @@ fn a_way_that_is_longer_than_paths_may_be_stops_no_start() {
     ));
     let (state, detail) = protected(&ws, &[]);
     assert!(state == "degraded" && detail.contains("too long to be followed"), "{state}: {detail}");
+}
+
+#[test]
+fn an_empty_git_hides_no_repository_above() {
+    require!(has("git"), "git");
+    for (script, config) in [
+        (
+            "git init -q top/main; cd top/main; git commit -q --allow-empty -m x; git worktree add -q ../../w/wt; mkdir ../../w/wt/sub",
+            "top/main/.git/config",
+        ),
+        ("git init -q --bare top/main.git; mkdir -p w/wt/sub; ln -s ../../top/main.git w/wt/.git", "top/main.git/config"),
+    ] {
+        let (dir, ws) = place(script);
+        let (top, sub) = (dir.path().join("top"), ws.join("wt/sub"));
+        let flags = ["--rw", top.to_str().unwrap()];
+        let written = |sub: &std::path::Path| {
+            let at = dir.path().join(config);
+            let before = fs::read(&at).unwrap();
+            run(sub, &flags, &["sh", "-c", &format!("echo x >> '{}'", at.display())]);
+            fs::read(&at).unwrap() != before
+        };
+        assert!(!written(&sub), "{config}");
+        assert!(run(&sub, &flags, &["mkdir", ".git"]).status.success());
+        assert!(!written(&sub), "{config}");
+    }
 }
