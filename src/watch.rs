@@ -44,6 +44,8 @@ pub(crate) struct Watch {
     /// The first part of the path that was not there, or the path itself.
     first: PathBuf,
     expected: Expected,
+    /// Whether it is git that obeys it.
+    of_git: bool,
     /// What looking begins at.
     held: Option<Held>,
 }
@@ -55,6 +57,10 @@ pub(crate) enum Expected {
     Absent,
     /// Nothing, and no repository that it would lie in: one may be made.
     NoRepository,
+    /// Nothing; a directory may appear.
+    NoFile,
+    /// Nothing; an empty directory may appear.
+    NoEntry,
     /// A symbolic link, leading there.
     Link(PathBuf),
 }
@@ -64,7 +70,12 @@ impl Watch {
     /// see [`hold`].
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, held: None }
+        Self { base: base.to_owned(), path, first, expected, of_git: false, held: None }
+    }
+
+    /// Says whether it is git that obeys it.
+    pub(crate) fn of_git(self, of_git: bool) -> Self {
+        Self { of_git, ..self }
     }
 
     /// Leaves one of those that are about the same: several ways may lead over one link.
@@ -80,7 +91,7 @@ impl Watch {
     pub(crate) fn stands_on(&self) -> PathBuf {
         match self.expected {
             Expected::Link(_) => self.on_host(),
-            Expected::Absent | Expected::NoRepository => self.base.join(&self.first),
+            _ => self.base.join(&self.first),
         }
     }
 
@@ -94,6 +105,8 @@ impl Watch {
         self.is_in(base).then(|| match self.expected {
             Expected::Absent | Expected::Link(_) => Never::always(&self.path),
             Expected::NoRepository => Never::unless_new(&self.path),
+            Expected::NoFile => Never::unless_directory(&self.path),
+            Expected::NoEntry => Never::unless_empty(&self.path),
         })
     }
 
@@ -104,7 +117,13 @@ impl Watch {
     /// Tells what became of `path`, by the name that it had when the command began.
     fn denial(&self, path: &Path, what: &str) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
-        denial(&self.base.join(path), &format!("{what}{}", moved.unwrap_or_default()))
+        let what = format!("{what}{}", moved.unwrap_or_default());
+        match self.of_git {
+            true => {
+                told(&self.base.join(path), format!("a protected path, which git obeys, was changed; {what}"))
+            }
+            false => denial(&self.base.join(path), &what),
+        }
     }
 }
 
@@ -264,6 +283,31 @@ mod tests {
         assert_eq!(undo(&watches, since).denials.len(), 2);
         assert!(victim.path().join("sub/file").exists());
         assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 0);
+    }
+
+    #[test]
+    fn a_directory_may_be_made_where_only_a_file_means_something() {
+        let (since, (base, _)) = (Moment::now(), directories());
+        let watches = [
+            watch(base.path(), "file/HEAD", Expected::NoFile),
+            watch(base.path(), "directory/HEAD", Expected::NoFile),
+            watch(base.path(), "empty/branches", Expected::NoEntry),
+            watch(base.path(), "full/branches", Expected::NoEntry),
+        ];
+        for path in ["file", "directory/HEAD/refs", "empty/branches", "full/branches"] {
+            fs::create_dir_all(base.path().join(path)).expect("a directory");
+        }
+        for path in ["file/HEAD", "full/branches/origin"] {
+            fs::write(base.path().join(path), "").expect("a file");
+        }
+        let denials = undo(&watches, since).denials;
+        assert!(denials.len() == 2 && denials[1].reason.ends_with("its entries were removed"), "{denials:?}");
+        assert!(
+            base.path().join("directory/HEAD/refs").exists() && base.path().join("empty/branches").exists()
+        );
+        assert!(
+            !base.path().join("file/HEAD").exists() && !base.path().join("full/branches/origin").exists()
+        );
     }
 
     #[test]

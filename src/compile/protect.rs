@@ -21,7 +21,7 @@ use super::{
     Parts, lexical, pin,
     source::Source,
     view::{Access, Node, Origin, Place, View},
-    walk::{Met, Walk, Way},
+    walk::{Aim, Met, Walk, Way},
 };
 use crate::{
     Enforcement, Error, Profile,
@@ -90,12 +90,13 @@ pub(super) fn protect(
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
     let of_policy = workspace
         .into_iter()
-        .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)));
+        .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)))
+        .map(|way| (way, Aim::Path));
     for way in secrets {
-        protect_way(view, &grants, &mut Walk::new(&grants.bases, way, 0), &mut protected)?;
+        protect_way(view, &grants, &mut Walk::new(&grants.bases, way, Aim::Path), &mut protected)?;
     }
     // What is found in repositories may be a command's, and take all that is left.
-    let walks = of_policy.chain(obeyed.paths).map(|way| Walk::new(&grants.bases, &way, 0));
+    let walks = of_policy.chain(obeyed.paths).map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
     protect_all(view, &grants, walks.collect(), &mut protected)?;
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
@@ -118,6 +119,9 @@ fn protect_all<'g>(
             continue;
         }
         let Some((at, metadata)) = protect_way(view, grants, &mut walk, protected)? else { continue };
+        if walk.aim() == Aim::GitSign && metadata.is_dir() {
+            continue;
+        }
         let before = fewest.get(&at).copied();
         if before.is_none() {
             let linked = other_names(&at, &metadata, &mut protected.left);
@@ -125,7 +129,7 @@ fn protect_all<'g>(
             bind_everywhere(view, grants, &at)?;
         }
         if before.is_none_or(|links| walk.links() < links) {
-            walks.extend(protect_links(grants, &at, walk.links(), protected));
+            walks.extend(protect_links(&walk, &at, protected));
             fewest.insert(at, walk.links());
         }
     }
@@ -133,14 +137,9 @@ fn protect_all<'g>(
 }
 
 /// The walks along the links in what is protected.
-fn protect_links<'g>(
-    grants: &'g Grants,
-    thing: &Path,
-    links: u32,
-    protected: &mut Protected,
-) -> Vec<Walk<'g>> {
+fn protect_links<'g>(walk: &Walk<'g>, thing: &Path, protected: &mut Protected) -> Vec<Walk<'g>> {
     let gap = |why| Gap { path: thing.to_owned(), why };
-    let mut walks = links_in(grants, thing, links, &mut protected.left).unwrap_or_else(|error| {
+    let mut walks = links_in(walk, thing, &mut protected.left).unwrap_or_else(|error| {
         protected.gaps.push(gap(Why::Unseen(failure::words(&error))));
         Vec::new()
     });
@@ -165,7 +164,7 @@ fn protect_way(
             Met::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
-                protected.watches.extend(watch);
+                protected.watches.extend(watch.map(|watch| watch.of_git(walk.aim() != Aim::Path)));
                 pin_everywhere(view, grants, &at)?;
                 if protected.left.is_over() {
                     protected.gaps.push(Gap { path: at, why: Why::TooMany });
@@ -174,7 +173,7 @@ fn protect_way(
             }
             Met::Up { at } => pin_everywhere(view, grants, &at)?,
             Met::Nothing { first, path } => {
-                protected.watches.extend(watch_absent(grants, &path, &first));
+                protected.watches.extend(watch_absent(grants, &path, &first, walk.aim()));
                 pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
@@ -191,12 +190,16 @@ fn protect_way(
 }
 
 /// The whole path is what must not appear, not only its first missing part.
-fn watch_absent(grants: &Grants, path: &Path, first: &Path) -> Option<Watch> {
+fn watch_absent(grants: &Grants, path: &Path, first: &Path, aim: Aim) -> Option<Watch> {
     let (base, first) = grants.split(first)?;
     let path = lexical::below(path, base)?;
-    let repository = is_new_repository(path, first);
-    let expected = if repository { Expected::NoRepository } else { Expected::Absent };
-    Some(Watch::new(base, path, first, expected))
+    let expected = match aim {
+        _ if is_new_repository(path, first) => Expected::NoRepository,
+        Aim::GitSign => Expected::NoFile,
+        Aim::GitList => Expected::NoEntry,
+        Aim::Git | Aim::Path => Expected::Absent,
+    };
+    Some(Watch::new(base, path, first, expected).of_git(aim != Aim::Path))
 }
 
 /// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
@@ -204,7 +207,7 @@ fn watch_absent(grants: &Grants, path: &Path, first: &Path) -> Option<Watch> {
 ///
 /// # Errors
 /// It cannot be looked at, or there is too much.
-fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32, left: &mut Left) -> io::Result<Vec<Walk<'g>>> {
+fn links_in<'g>(walk: &Walk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<Walk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -214,8 +217,7 @@ fn links_in<'g>(grants: &'g Grants, thing: &Path, links: u32, left: &mut Left) -
         let entry = entry?;
         left.entry()?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
-            let way = Way::new(thing, fs::read_link(entry.path())?);
-            walks.push(Walk::new(&grants.bases, &way, links + 1));
+            walks.push(walk.along(thing, &fs::read_link(entry.path())?));
         }
     }
     Ok(walks)

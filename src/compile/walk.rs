@@ -46,6 +46,19 @@ impl Way {
     }
 }
 
+/// What a walk is for: it says what may appear at its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// A path that stays as it is.
+    Path,
+    /// One that git obeys.
+    Git,
+    /// A directory of which git obeys what is in it. Some of git's templates have it, with nothing in it.
+    GitList,
+    /// What would make a repository of a directory, unless it is one itself.
+    GitSign,
+}
+
 /// Directories of the host, without links: walks tell of what lies below one.
 #[derive(Debug)]
 pub(super) struct Bases {
@@ -114,6 +127,7 @@ pub(super) struct Walk<'b> {
     rest: Vec<OsString>,
     links: u32,
     steps: u32,
+    aim: Aim,
     /// What it is that the path leads to, in messages.
     what: &'static str,
 }
@@ -125,7 +139,7 @@ pub(super) struct Walk<'b> {
 /// Where it is not allowed to look.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
     let root = Bases::new([PathBuf::from("/")]);
-    let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), 0) };
+    let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), Aim::Path) };
     let mut places = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
         match met {
@@ -140,16 +154,27 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
 }
 
 impl<'b> Walk<'b> {
-    /// To a protected path along `way`, after `links` links on the way there.
-    pub(super) fn new(bases: &'b Bases, way: &Way, links: u32) -> Self {
+    /// To a protected path along `way`.
+    pub(super) fn new(bases: &'b Bases, way: &Way, aim: Aim) -> Self {
         Self {
             bases,
             here: way.from.clone(),
             rest: reversed(&way.to),
-            links,
+            links: 0,
             steps: 0,
+            aim,
             what: "protected path",
         }
+    }
+
+    /// Along the link at its end, which has this text and lies in `directory`.
+    pub(super) fn along(&self, directory: &Path, text: &Path) -> Self {
+        let aim = if self.aim == Aim::Path { Aim::Path } else { Aim::Git };
+        Self { links: self.links + 1, ..Self::new(self.bases, &Way::new(directory, text), aim) }
+    }
+
+    pub(super) fn aim(&self) -> Aim {
+        self.aim
     }
 
     /// As far as it went.
@@ -333,7 +358,7 @@ mod tests {
     /// The end of the walk along `path`, and the links on the way.
     fn end(base: &Path, path: &str) -> (Option<Met>, Vec<PathBuf>) {
         let bases = Bases::new([base.to_owned()]);
-        let mut walk = Walk::new(&bases, &Way::new(base, path), 0);
+        let mut walk = Walk::new(&bases, &Way::new(base, path), Aim::Path);
         let mut links = Vec::new();
         loop {
             match walk.go_on(|_| false).expect("everything may be looked at") {

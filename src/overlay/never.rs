@@ -6,8 +6,19 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Never {
     path: PathBuf,
-    /// Whether a repository around it may be made that was not there: it has a configuration and samples of hooks.
-    unless_new: bool,
+    unless: Unless,
+}
+
+/// What may be at the path all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unless {
+    Nothing,
+    /// What a repository around it has that was not there: a configuration and samples of hooks.
+    New,
+    /// A directory, and what is in it.
+    Directory,
+    /// A directory with nothing in it.
+    Empty,
 }
 
 /// What shall be at a path.
@@ -21,17 +32,31 @@ pub(super) enum Becomes {
 
 impl Never {
     pub(crate) fn always(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless_new: false }
+        Self { path: path.to_owned(), unless: Unless::Nothing }
     }
 
     pub(crate) fn unless_new(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless_new: true }
+        Self { path: path.to_owned(), unless: Unless::New }
+    }
+
+    pub(crate) fn unless_directory(path: &Path) -> Self {
+        Self { path: path.to_owned(), unless: Unless::Directory }
+    }
+
+    pub(crate) fn unless_empty(path: &Path) -> Self {
+        Self { path: path.to_owned(), unless: Unless::Empty }
     }
 
     /// Whether `path` must not become that. `is_new` says whether the repository is.
     pub(super) fn forbids(&self, path: &Path, becomes: Becomes, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
-            return !(self.unless_new && is_new && self.is_harmless(below, becomes));
+            let is_itself = below.as_os_str().is_empty();
+            return match self.unless {
+                Unless::Nothing => true,
+                Unless::New => !(is_new && self.is_harmless(below, becomes)),
+                Unless::Directory => is_itself && becomes != Becomes::Directory,
+                Unless::Empty => !is_itself || becomes != Becomes::Directory,
+            };
         }
         // What is no directory would lead the way to the path elsewhere.
         self.path.starts_with(path) && becomes != Becomes::Directory
@@ -45,8 +70,11 @@ impl Never {
     /// Whether it is what `git init` makes.
     fn is_harmless(&self, below: &Path, becomes: Becomes) -> bool {
         let is_itself = below.as_os_str().is_empty();
-        if self.path.ends_with("config") {
+        if self.path.ends_with("config") || self.path.ends_with("config.worktree") {
             return is_itself && becomes == Becomes::File;
+        }
+        if self.path.ends_with("branches") || self.path.ends_with("remotes") {
+            return is_itself && becomes == Becomes::Directory;
         }
         let is_sample = below.extension().is_some_and(|extension| extension == "sample");
         let is_sample = is_sample && below.components().count() == 1 && becomes == Becomes::File;
@@ -87,5 +115,20 @@ mod tests {
         assert!(forbids(".git/hooks", ".git/hooks/a/b.sample", Becomes::File, true));
         assert!(forbids(".git/hooks", ".git/hooks/x.sample", Becomes::File, false));
         assert!(forbids(".git/commondir", ".git/commondir", Becomes::File, true));
+        assert!(!forbids(".git/config.worktree", ".git/config.worktree", Becomes::File, true));
+        assert!(!forbids(".git/branches", ".git/branches", Becomes::Directory, true));
+        assert!(forbids(".git/branches", ".git/branches/origin", Becomes::File, true));
+    }
+
+    #[test]
+    fn a_directory_may_be_where_a_file_must_not() {
+        for (never, entry) in
+            [(Never::unless_directory(Path::new("a")), false), (Never::unless_empty(Path::new("a")), true)]
+        {
+            assert!(!never.forbids(Path::new("a"), Becomes::Directory, false));
+            assert!(never.forbids(Path::new("a"), Becomes::File, false));
+            assert!(never.forbids(Path::new("a"), Becomes::Other, false));
+            assert_eq!(never.forbids(Path::new("a/b"), Becomes::File, false), entry);
+        }
     }
 }

@@ -84,17 +84,18 @@ impl Watch {
         };
         let parts = match self.expected {
             Expected::Link(_) => vec![&*self.path],
-            Expected::Absent | Expected::NoRepository => parts_from(&self.first, &self.path),
+            _ => parts_from(&self.first, &self.path),
         };
+        let may_be_directory = matches!(self.expected, Expected::NoFile | Expected::NoEntry);
         let mut met = parts.into_iter().filter(is_here);
-        met.any(|part| part == self.path || making == Making::File)
+        met.any(|part| part == self.path && !may_be_directory || making == Making::File)
     }
 
     /// The directory that lies at a path where nothing should be.
     fn directory_there(&self) -> Option<Identity> {
         match self.expected {
-            Expected::Link(_) => None,
-            Expected::Absent | Expected::NoRepository => directory(&self.on_host()),
+            Expected::Link(_) | Expected::NoFile => None,
+            Expected::Absent | Expected::NoRepository | Expected::NoEntry => directory(&self.on_host()),
         }
     }
 }

@@ -68,17 +68,25 @@ impl<'a> Place<'a> {
 
     /// Undoes what must not be, and says what was done.
     pub(super) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<String>> {
-        if watch.expected == Expected::NoRepository && watch.path.ends_with("hooks") {
-            return self.remove_hooks(kind);
+        let is_directory = kind == FileKind::Directory;
+        match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
+            // The samples that `git init` puts there do nothing.
+            (Expected::NoRepository, Some("hooks")) if is_directory => {
+                self.remove_entries("hooks", |name| !name.as_encoded_bytes().ends_with(b".sample"))
+            }
+            // So it is with the empty directory of older versions.
+            (Expected::NoRepository, Some("branches" | "remotes")) | (Expected::NoEntry, _)
+                if is_directory =>
+            {
+                self.remove_entries("entries", |_| true)
+            }
+            (Expected::NoFile, _) if is_directory => Ok(None),
+            // A repository made inside needs its config; git outside reads it, so its making is told.
+            (Expected::NoRepository, Some("config" | "config.worktree")) if kind == FileKind::File => {
+                Ok(Some(KEPT.to_owned()))
+            }
+            _ => self.remove().map(Some),
         }
-        // A repository made inside needs its config; git outside reads it, so its making is told.
-        if watch.expected == Expected::NoRepository
-            && watch.path.ends_with("config")
-            && kind == FileKind::File
-        {
-            return Ok(Some(KEPT.to_owned()));
-        }
-        self.remove().map(Some)
     }
 
     pub(super) fn leads_to(&self, to: &Path) -> bool {
@@ -176,16 +184,12 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Removes the hooks of a repository that was made inside; the samples that `git init` puts there do nothing.
-    fn remove_hooks(&self, kind: FileKind) -> io::Result<Option<String>> {
-        if kind != FileKind::Directory {
-            return self.remove().map(Some);
-        }
-        let live = |name: &OsStr| !name.as_encoded_bytes().ends_with(b".sample");
-        let hooks = remove::open_directory(self.parent.as_fd(), &self.name);
-        match hooks.and_then(|hooks| remove::those(&hooks, self.allowance, live)) {
+    /// Removes those in a directory whose names are `live`, or all of it where that fails; `what` they are.
+    fn remove_entries(&self, what: &str, live: impl Fn(&OsStr) -> bool) -> io::Result<Option<String>> {
+        let directory = remove::open_directory(self.parent.as_fd(), &self.name);
+        match directory.and_then(|directory| remove::those(&directory, self.allowance, live)) {
             Ok(0) => Ok(None),
-            Ok(_) => Ok(Some("its hooks were removed".to_owned())),
+            Ok(_) => Ok(Some(format!("its {what} were removed"))),
             Err(_) => self.remove().map(Some),
         }
     }

@@ -1,4 +1,5 @@
-//! The names of submodules, by which git finds their repositories: git-config(1), "Syntax".
+//! What a repository's config says: git-config(1), "Syntax". Of interest are the names of submodules, by which git finds their
+//! repositories, and whether it is one of git's at all.
 
 use std::{
     ffi::OsString,
@@ -10,6 +11,25 @@ use std::{
 pub(super) fn names(config: &[u8]) -> impl Iterator<Item = PathBuf> {
     let lines = config.split(|byte| *byte == b'\n');
     lines.filter_map(name).filter_map(|name| below(Path::new(&OsString::from_vec(name))))
+}
+
+/// What `git init` writes into a config, in the section `core`. Other programs have such a section too.
+const OF_GIT: [&[u8]; 2] = [b"repositoryformatversion", b"bare"];
+
+/// Whether a config is a repository's.
+pub(super) fn is_of_git(config: &[u8]) -> bool {
+    let mut is_core = false;
+    config.split(|byte| *byte == b'\n').any(|line| {
+        let mut rest = line.trim_ascii_start();
+        if let Some(section) = rest.strip_prefix(b"[") {
+            let end = section.iter().position(|byte| *byte == b']').unwrap_or(section.len());
+            let (name, after) = section.split_at(end);
+            is_core = name.trim_ascii().eq_ignore_ascii_case(b"core");
+            rest = after.strip_prefix(b"]").unwrap_or_default().trim_ascii_start();
+        }
+        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        is_core && rest.get(..end).is_some_and(|key| OF_GIT.iter().any(|of| key.eq_ignore_ascii_case(of)))
+    })
 }
 
 /// The name in a line `[submodule "NAME"]`.
@@ -38,6 +58,23 @@ fn below(name: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_config_of_git_has_its_keys() {
+        for config in ["[core]\n\tbare = true\n", "[user]\n[CORE] RepositoryFormatVersion=0", "[core]\nbare"]
+        {
+            assert!(is_of_git(config.as_bytes()), "{config}");
+        }
+        for config in [
+            "",
+            "[core]\n remote = barebones\n",
+            "[core]\nrepo_version=1\nmode=bare-user\n",
+            "bare = true\n[core]\n[x]\nbare = true",
+            "# [core]\n#bare\n[core]\n;bare\nbarely = true",
+        ] {
+            assert!(!is_of_git(config.as_bytes()), "{config}");
+        }
+    }
 
     #[test]
     fn names_are_as_git_writes_them() {

@@ -12,9 +12,10 @@ use std::{
 };
 
 use super::{
-    super::walk::{Bases, MOST_OF_NAME, Way},
+    super::walk::{Aim, Bases, MOST_OF_NAME, Way},
     budget::Budget,
-    has_own, is_repository,
+    is_repository,
+    names::is_of_git,
     parts::{PARTS, obeyed_in},
     read_followed, unless_absent,
 };
@@ -23,9 +24,8 @@ use crate::{failure, host::remedy::is_shortage};
 /// What git obeys in a repository.
 pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 
-/// What a repository's `config` has in it, in lower case: `git init` writes all of these. Other programs have a section of
-/// that name too.
-const OF_GIT: [&[&str]; 2] = [&["repositoryformatversion"], &["[core]", "bare"]];
+/// Directories in a repository with a file for each remote: where it is, and what is fetched and pushed.
+pub(super) const LISTS: &[&str] = &["remotes", "branches"];
 
 /// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
 const POINTER: &[u8] = b"gitdir: ";
@@ -34,7 +34,7 @@ const POINTER: &[u8] = b"gitdir: ";
 #[derive(Debug, Default)]
 pub(in crate::compile) struct Obeyed {
     /// Ways to what is obeyed, and to what leads git there. Links may be on them.
-    pub(in crate::compile) paths: Vec<Way>,
+    pub(in crate::compile) paths: Vec<(Way, Aim)>,
     /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
     pub(in crate::compile) listed: Vec<PathBuf>,
     /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
@@ -76,7 +76,7 @@ impl Obeyed {
         let text = self.text(&own)?;
         match text.as_deref().and_then(|text| text.strip_prefix(POINTER)).and_then(path_in) {
             Some(to) => {
-                self.paths.push(own);
+                self.paths.push((own, Aim::Git));
                 self.take_repository(&Way::new(directory, to), writable)
             }
             None => self.take_repository(&own, writable),
@@ -95,7 +95,8 @@ impl Obeyed {
 
     /// Says where it lies.
     fn take_one(&mut self, way: &Way, writable: &Bases) -> io::Result<Option<PathBuf>> {
-        self.paths.extend(OBEYED.iter().map(|name| way.join(name)));
+        self.paths.extend(OBEYED.iter().map(|name| (way.join(name), Aim::Git)));
+        self.paths.extend(LISTS.iter().map(|name| (way.join(name), Aim::GitList)));
         let at = unless_closed(fs::canonicalize(way.path()))?;
         if let Some(at) = at.as_ref().filter(|at| writable.touch(at) && self.taken.insert((*at).clone())) {
             self.take_parts(at)?;
@@ -108,7 +109,7 @@ impl Obeyed {
         unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
             let words = unless_shortage(error)?;
             self.unseen.push((way.path(), words));
-            self.paths.push(way.clone());
+            self.paths.push((way.clone(), Aim::Git));
             Ok(None)
         })
     }
@@ -117,12 +118,13 @@ impl Obeyed {
         for (name, holds) in PARTS {
             match obeyed_in(repository, name, holds, &mut self.budget) {
                 Ok(found) => {
-                    self.paths.extend(found.paths.into_iter().map(|path| Way::new(repository, path)));
+                    let ways = found.paths.into_iter().map(|(path, aim)| (Way::new(repository, path), aim));
+                    self.paths.extend(ways);
                     self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
                 }
                 Err(error) => {
                     self.unseen.push((repository.join(name), unless_shortage(error)?));
-                    self.paths.push(Way::new(repository, name));
+                    self.paths.push((Way::new(repository, name), Aim::Git));
                 }
             }
         }
@@ -146,16 +148,14 @@ fn path_in(text: &[u8]) -> Option<&Path> {
 /// # Errors
 /// A shortage, by which it cannot be known.
 fn may_be_repository(path: &Path) -> io::Result<bool> {
-    if is_repository(path) || has_own(path) {
+    if is_repository(path) {
         return Ok(true);
     }
     let config = match read_followed(&path.join("config")) {
         Err(error) => unless_shortage(error).map(|_| None)?,
         Ok(config) => config,
     };
-    let config = config.unwrap_or_default();
-    let config = String::from_utf8_lossy(&config).to_ascii_lowercase();
-    Ok(OF_GIT.iter().any(|words| words.iter().all(|word| config.contains(word))))
+    Ok(is_of_git(&config.unwrap_or_default()))
 }
 
 /// The words for what stays as it is.

@@ -11,10 +11,11 @@ use std::{
 use nix::unistd::{AccessFlags, access};
 
 use super::{
+    super::walk::Aim,
     budget::{Budget, cause},
     is_repository,
     names::names,
-    obeyed::OBEYED,
+    obeyed::{LISTS, OBEYED},
     read_followed, read_small, unless_absent,
 };
 use crate::{failure, harmless::harmless};
@@ -26,8 +27,12 @@ const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 pub(super) const PARTS: [(&str, Holds); 2] =
     [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
 
-/// What makes a repository of a directory. Git makes none of one that submodules with longer names lie in.
-const SIGNS: &[&str] = &["HEAD", "config", "objects", "refs"];
+/// Files that make a repository of a directory: git makes none of one that submodules with longer names lie in. A submodule may
+/// have such a name too.
+const SIGNS: &[&str] = &["HEAD", "config"];
+
+/// The directories that do so where there is a `HEAD`.
+const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
 
 /// What a repository has for itself. Git puts no submodule into a repository; what it does not take for one may have some
 /// anywhere.
@@ -49,7 +54,7 @@ pub(super) enum Holds {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// What git obeys.
-    pub(super) paths: BTreeSet<PathBuf>,
+    pub(super) paths: BTreeMap<PathBuf, Aim>,
     /// Directories, there or not, in which others of git's are put.
     pub(super) listed: BTreeSet<PathBuf>,
 }
@@ -59,8 +64,8 @@ struct Look<'r> {
     repository: &'r Path,
     found: Found,
     repositories: BTreeSet<PathBuf>,
-    /// What would make repositories of the directories around repositories.
-    signs: BTreeSet<PathBuf>,
+    /// Directories around repositories.
+    around: BTreeSet<PathBuf>,
     directories: Vec<Directory>,
     /// The names in the configs that were read, by the directory of each.
     configs: BTreeMap<PathBuf, Rc<[PathBuf]>>,
@@ -109,7 +114,7 @@ pub(super) fn obeyed_in(
         repository,
         found: Found::default(),
         repositories: BTreeSet::new(),
-        signs: BTreeSet::new(),
+        around: BTreeSet::new(),
         directories: Vec::new(),
         configs: BTreeMap::new(),
         names: MOST_ENTRIES,
@@ -143,12 +148,12 @@ impl Look<'_> {
         Ok(self.at(path))
     }
 
-    /// Takes what git obeys in `directory`.
-    fn take(&mut self, directory: &Path, obeyed: &[&str]) -> io::Result<()> {
-        for name in obeyed {
+    /// Takes these in `directory`.
+    fn take(&mut self, directory: &Path, names: &[&str], aim: Aim) -> io::Result<()> {
+        for name in names {
             let path = directory.join(name);
             self.look(&path)?;
-            self.found.paths.insert(path);
+            self.found.paths.entry(path).or_insert(aim);
         }
         Ok(())
     }
@@ -168,7 +173,7 @@ impl Look<'_> {
             let (path, kind) = (directory.path.join(entry.file_name()), entry.file_type()?);
             match directory.holds {
                 Holds::Worktrees => {
-                    self.take(&path, OBEYED_OF_WORKTREE)?;
+                    self.take(&path, OBEYED_OF_WORKTREE, Aim::Git)?;
                     // They have the config of their repository.
                     let around = directory.path.parent().unwrap_or(Path::new("")).to_owned();
                     self.submodules_of(&around, path.join("modules"))?;
@@ -247,13 +252,20 @@ impl Look<'_> {
     /// Takes what would make a repository of a directory that others lie in. A submodule may have such a name too, or lie in
     /// one that has.
     fn take_signs(&mut self) -> io::Result<()> {
-        let mut signs = mem::take(&mut self.signs);
-        for way in self.repositories.iter().flat_map(|repository| repository.ancestors()) {
-            signs.remove(way);
-        }
-        for sign in signs {
-            self.look(&sign)?;
-            self.found.paths.insert(sign);
+        let ways: BTreeSet<PathBuf> = self
+            .repositories
+            .iter()
+            .flat_map(|repository| repository.ancestors())
+            .map(Path::to_owned)
+            .collect();
+        for around in mem::take(&mut self.around) {
+            let is_free = |sign: &&&str| !ways.contains(&around.join(sign));
+            let signs: Vec<&str> = SIGNS.iter().filter(is_free).copied().collect();
+            self.take(&around, &signs, Aim::GitSign)?;
+            if is_file(&self.at(&around).join("HEAD"))? {
+                let signs: Vec<&str> = SIGNS_BESIDE_HEAD.iter().filter(is_free).copied().collect();
+                self.take(&around, &signs, Aim::Git)?;
+            }
         }
         Ok(())
     }
@@ -268,9 +280,9 @@ impl Look<'_> {
             if self.repositories.len() > MOST_ENTRIES {
                 return Err(too_many());
             }
-            self.take(&path, OBEYED)?;
-            let around = path.ancestors().skip(1).take(within);
-            self.signs.extend(around.flat_map(|around| SIGNS.iter().map(|sign| around.join(sign))));
+            self.take(&path, OBEYED, Aim::Git)?;
+            self.take(&path, LISTS, Aim::GitList)?;
+            self.around.extend(path.ancestors().skip(1).take(within).map(Path::to_owned));
             self.directories.push(Directory::new(path.join("worktrees"), Holds::Worktrees));
             self.submodules_of(&path, path.join("modules"))?;
         }

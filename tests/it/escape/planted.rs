@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{has, patient, report, require, run, stderr, workspace};
+use crate::support::{has, patient, report, require, run, shell, stderr, workspace};
 
 use super::git::place;
 
@@ -85,7 +85,10 @@ fn an_empty_git_hides_no_repository_above() {
             "git init -q top/main; cd top/main; git commit -q --allow-empty -m x; git worktree add -q ../../w/wt; mkdir ../../w/wt/sub",
             "top/main/.git/config",
         ),
-        ("git init -q --bare top/main.git; mkdir -p w/wt/sub; ln -s ../../top/main.git w/wt/.git", "top/main.git/config"),
+        (
+            "git init -q --bare top/main.git; mkdir -p w/wt/sub; ln -s ../../top/main.git w/wt/.git",
+            "top/main.git/config",
+        ),
     ] {
         let (dir, ws) = place(script);
         let (top, sub) = (dir.path().join("top"), ws.join("wt/sub"));
@@ -100,4 +103,55 @@ fn an_empty_git_hides_no_repository_above() {
         assert!(run(&sub, &flags, &["mkdir", ".git"]).status.success());
         assert!(!written(&sub), "{config}");
     }
+}
+
+#[test]
+fn a_submodule_may_have_the_name_of_a_part_of_a_repository() {
+    require!(has("git"), "git");
+    for name in ["config", "objects", "refs", "HEAD"] {
+        let (dir, ws) = place(&format!(
+            "git init -q s; git -C s commit -q --allow-empty -m s; git init -q t; cd t
+             git submodule --quiet add ../s libs/foo; git submodule --quiet add ../s libs/{name}; git commit -q -m t; cd ..
+             git clone -q t w; cd w; git submodule --quiet update --init libs/foo; git submodule --quiet init"
+        ));
+        let update = "git -c protocol.file.allow=always submodule --quiet update libs/";
+        let flags = ["--ro", dir.path().join("s").to_str().unwrap()].map(str::to_owned);
+        let output = shell(&ws, &[&flags[0], &flags[1]], &format!("{update}{name}"));
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert!(stderr(&output).is_empty(), "{name}: {output:?}");
+        assert!(ws.join(".git/modules/libs").join(name).join("HEAD").is_file(), "{name}");
+    }
+}
+
+#[test]
+fn remotes_in_files_of_their_own_are_not_planted() {
+    require!(has("git"), "git");
+    for list in ["remotes", "branches"] {
+        let (_dir, ws) = place(&format!("git init -q w; rm -rf w/.git/{list}"));
+        let output = run(&ws, &[], &["mkdir", &format!(".git/{list}")]);
+        assert!(output.status.success() && stderr(&output).is_empty(), "{output:?}");
+        let (_dir, ws) = place(&format!("git init -q w; rm -rf w/.git/{list}"));
+        let output = shell(&ws, &[], &format!("mkdir .git/{list}; echo ../evil > .git/{list}/origin"));
+        assert!(stderr(&output).contains("its entries were removed"), "{output:?}");
+        assert!(!ws.join(".git").join(list).join("origin").exists());
+        let output = shell(&ws, &[], &format!("echo ../evil > .git/{list}/origin"));
+        assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_new_repository_keeps_the_config_of_its_worktree() {
+    require!(has("git"), "git");
+    let (_dir, ws) = place(":");
+    let script = "git init -q; mkdir .git/branches 2>/dev/null; git config extensions.worktreeConfig true
+                  git config --worktree core.sparseCheckout true; echo x > .git/branches/origin";
+    let output = shell(&ws, &[], script);
+    assert!(
+        ws.join(".git/config.worktree").is_file() && !ws.join(".git/branches/origin").exists(),
+        "{output:?}"
+    );
+    assert!(
+        stderr(&output)
+            .contains(".git/config.worktree: a protected path, which git obeys, was changed; it was kept")
+    );
 }

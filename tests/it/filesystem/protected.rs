@@ -83,7 +83,7 @@ fn absent_protected_paths_are_undone_and_reported() {
     let (output, report) = report(dir.path(), &[], &["sh", "-c", script]);
     assert!(output.status.success(), "{output:?}");
     let denied = denials(&report, dir.path());
-    let undone = "a protected path was changed; it was removed".to_owned();
+    let undone = "a protected path, which git obeys, was changed; it was removed".to_owned();
     assert_eq!(denied, [(".git/hooks".to_owned(), undone.clone()), (".git/config".to_owned(), undone)]);
     assert!(stderr(&output).contains("kennel: denied by protected_paths: "), "{output:?}");
     let mut left: Vec<_> =
@@ -163,7 +163,7 @@ fn what_takes_the_place_of_a_protected_link_is_removed_and_the_link_told() {
         denied,
         [(
             ".git/hooks".to_owned(),
-            "a protected path was changed; it was removed; the link that was there led to ../shared"
+            "a protected path, which git obeys, was changed; it was removed; the link that was there led to ../shared"
                 .to_owned()
         )]
     );

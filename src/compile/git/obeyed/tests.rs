@@ -41,7 +41,7 @@ fn obeyed_beside(base: &Path, writable: &Path) -> Below {
         let path = around.map_or(path.to_owned(), |around| around.join(path.file_name().expect("a name")));
         path.strip_prefix(&base).unwrap_or(&path).to_owned()
     };
-    let mut paths: Vec<PathBuf> = obeyed.paths.iter().map(|way| below(&way.path())).collect();
+    let mut paths: Vec<PathBuf> = obeyed.paths.iter().map(|(way, _)| below(&way.path())).collect();
     paths.sort();
     paths.dedup();
     Below {
@@ -117,6 +117,35 @@ fn a_directory_of_submodules_cannot_be_made_one() {
     }
 }
 
+#[test]
+fn only_beside_a_head_do_directories_make_a_repository() {
+    let sub = ["modules/tools/sub/objects/", "modules/tools/sub/refs/", "modules/tools/sub/HEAD"];
+    let dir = with(&sub);
+    for sign in ["objects", "refs"] {
+        assert!(
+            !has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")),
+            "a submodule may be called so"
+        );
+    }
+    fs::write(dir.path().join(".git/modules/tools/HEAD"), "").expect("a file");
+    for sign in ["objects", "refs"] {
+        assert!(has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")), "{sign}");
+    }
+}
+
+#[test]
+fn what_others_keep_in_a_config_is_theirs() {
+    let dir = with(&["../store/config", "../store/objects/", "../store/refs/"]);
+    let is_one = |config: &str| {
+        fs::write(dir.path().join("store/config"), config).expect("a file");
+        obeyed(&dir.path().join("store")).paths.contains(&"hooks".into())
+    };
+    assert!(
+        !is_one("[core]\nrepo_version=1\nmode=bare-user-only\n") && !is_one("[core]\n remote = barebones\n")
+    );
+    assert!(is_one("[core]\n\tbare = true\n"));
+}
+
 /// As somebody can lay it around those that are there, or while the user adds them.
 #[test]
 fn what_only_looks_like_a_repository_hides_none() {
@@ -168,7 +197,7 @@ fn a_repository_that_git_is_pointed_to_is_one() {
     let of_worktree = obeyed(dir.path()).paths;
     assert!(of_worktree.contains(&"bare/hooks".into()), "{of_worktree:?}");
     let elsewhere = tempfile::tempdir().expect("a temporary directory");
-    assert_eq!(obeyed(elsewhere.path()).paths.len(), OBEYED.len(), "it lies elsewhere");
+    assert_eq!(obeyed(elsewhere.path()).paths.len(), OBEYED.len() + LISTS.len(), "it lies elsewhere");
 }
 
 #[test]
@@ -207,7 +236,7 @@ fn a_pointer_is_read_as_git_reads_it() {
     }
     for nowhere in ["gitdir: \n", "gitdir: \0main", &format!("gitdir: {}", "x".repeat(300)), "else"] {
         fs::write(dir.path().join(".git"), nowhere).expect("a file");
-        assert_eq!(obeyed(dir.path()).paths.len(), OBEYED.len(), "{nowhere:?}");
+        assert_eq!(obeyed(dir.path()).paths.len(), OBEYED.len() + LISTS.len(), "{nowhere:?}");
     }
 }
 
@@ -292,6 +321,8 @@ fn whoever_takes_away_its_head_leaves_a_repository() {
     for name in ["objects", "refs"] {
         fs::create_dir(at(name)).expect("a directory");
     }
+    assert!(!obeyed(dir.path()).paths.contains(&"hooks".into()), "and directories of these names");
+    fs::write(at("HEAD"), "").expect("a file");
     assert!(obeyed(dir.path()).paths.contains(&"hooks".into()));
 }
 
