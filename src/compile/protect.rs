@@ -85,7 +85,7 @@ pub(super) fn protect(
     secrets: &[Way],
 ) -> Result<Protected, Error> {
     let grants = Grants::of(view);
-    let obeyed = grants.obeyed()?;
+    let obeyed = grants.as_a_command(|| grants.obeyed())?;
     let unseen = obeyed.unseen.into_iter().map(|(path, cause)| Gap { path, why: Why::Unseen(cause) });
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
     let of_policy = workspace
@@ -97,7 +97,7 @@ pub(super) fn protect(
     }
     // What is found in repositories may be a command's, and take all that is left.
     let walks = of_policy.chain(obeyed.paths).map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
-    protect_all(view, &grants, walks.collect(), &mut protected)?;
+    grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);

@@ -74,7 +74,11 @@ impl Surroundings<'_> {
                  = \"if_available\""
             ),
             (Root, libc::EPERM) => self.mounts(),
-            (Root | ProtectedPaths, libc::EACCES) => {
+            (ProtectedPaths, libc::EACCES) => {
+                "give yourself access to the path that the message names, and to the directories around it"
+                    .to_owned()
+            }
+            (Root, libc::EACCES) => {
                 format!(
                     "see that the caller may enter the path that the message names; else {}",
                     self.mounts()

@@ -1,14 +1,14 @@
 //! The writable grants, in which paths are protected.
 
 use std::{
-    io,
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use super::super::{git, lexical, source::Source, view::View, walk::Bases};
 use crate::{
     Error,
-    below::Identity,
+    below::{Identity, rights},
     host::remedy::of_call,
     watch::{self, Watch},
 };
@@ -73,6 +73,18 @@ impl Grants {
             watch::hold(of_grant, base, *identity).map_err(|error| not_held(base, error))?;
         }
         Ok(())
+    }
+
+    /// Does `look` without the rights that root has over what is closed: what sets up the mounts has none of these, and what
+    /// only root can look at may be opened by who closed it.
+    pub(super) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let reach = |Grant { base, .. }: &Grant| fs::symlink_metadata(base.join(".")).map(drop);
+        let Some(Grant { base, .. }) = self.grants.first() else { return look() };
+        // Real root without a user namespace mounts what lies in others' closed homes.
+        if rights::of_a_command(|| self.grants.iter().try_for_each(reach)).is_err() {
+            return look();
+        }
+        rights::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(not_held(base, error)))
     }
 
     /// What git obeys in all of them.
