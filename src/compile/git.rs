@@ -21,9 +21,11 @@ use super::{
     Parts, secrets,
     source::Source,
     view::{Access, Node, View},
+    walk::{Aim, Way},
 };
 use crate::{
     below::{own_path, regular},
+    caller::Caller,
     policy::Profile,
 };
 
@@ -43,6 +45,15 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
     let is_read_only = parts.policy.profile == Profile::ReadOnly || parts.policy.overlay.is_some();
     let access = if is_read_only { Access::Read } else { Access::Write };
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
+}
+
+/// The ways to what git obeys in every repository of a user, from wherever that is kept: git-config(1), "FILES".
+pub(super) fn of_user(caller: &Caller) -> impl Iterator<Item = (Way, Aim)> {
+    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), Aim::Git));
+    let directories = caller.homes.iter().map(|home| home.join(".config"));
+    let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_directories = directories.chain(named).map(|path| (path.join("git"), Aim::GitList));
+    of_homes.chain(of_directories).map(|(path, aim)| (Way::new(Path::new("/"), path), aim))
 }
 
 /// Whether git could take `path` for a repository (`.git`, or a bare one), or for the directory of a linked worktree, so that

@@ -18,7 +18,7 @@ use self::{
     grants::Grants,
 };
 use super::{
-    Parts, lexical, pin,
+    Parts, git, lexical, pin,
     source::Source,
     view::{Access, Node, Origin, Place, View},
     walk::{Aim, Met, Walk, Way},
@@ -96,7 +96,8 @@ pub(super) fn protect(
         protect_way(view, &grants, &mut Walk::new(&grants.bases, way, Aim::Path), &mut protected)?;
     }
     // What is found in repositories may be a command's, and take all that is left.
-    let walks = of_policy.chain(obeyed.paths).map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
+    let ways = of_policy.chain(git::of_user(parts.caller)).chain(obeyed.paths);
+    let walks = ways.map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;

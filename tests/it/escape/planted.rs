@@ -176,3 +176,30 @@ fn what_a_command_closed_stops_no_start() {
         close(0o700);
     }
 }
+
+#[test]
+fn the_users_own_config_of_git_stays_in_a_granted_home() {
+    let dir = workspace();
+    let home = dir.path();
+    fs::create_dir_all(home.join(".config/git")).unwrap();
+    fs::create_dir_all(home.join("xdg")).unwrap();
+    fs::write(home.join(".gitconfig"), "").unwrap();
+    fs::write(home.join(".config/git/config"), "").unwrap();
+    let told = |path: &str| {
+        let script = format!("mkdir -p \"$(dirname {path})\"; echo evil >> {path}");
+        let mut command = crate::support::kennel(home, &[], &["sh", "-c", &script]);
+        let output = command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("xdg")).output().unwrap();
+        stderr(&output)
+    };
+    for there in [".gitconfig", ".config/git/config", ".config/git/attributes"] {
+        assert!(told(there).contains("Read-only file system"), "{there}");
+    }
+    assert!(told("xdg/git/config").contains("xdg/git: a protected path, which git obeys, was changed"));
+    assert!(!home.join("xdg/git/config").exists() && home.join("xdg/git").exists());
+    fs::remove_file(home.join(".gitconfig")).unwrap();
+    assert!(
+        told(".gitconfig")
+            .contains(".gitconfig: a protected path, which git obeys, was changed; it was removed")
+    );
+    assert!(!told("other").contains("denied"));
+}
