@@ -46,6 +46,8 @@ pub(crate) struct Watch {
     expected: Expected,
     /// Whether it is git that obeys it.
     of_git: bool,
+    /// The link that leads there, if one does.
+    link: Option<PathBuf>,
     /// What looking begins at.
     held: Option<Held>,
 }
@@ -70,12 +72,17 @@ impl Watch {
     /// see [`hold`].
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
-        Self { base: base.to_owned(), path, first, expected, of_git: false, held: None }
+        Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
     }
 
     /// Says whether it is git that obeys it.
     pub(crate) fn of_git(self, of_git: bool) -> Self {
         Self { of_git, ..self }
+    }
+
+    /// Says which link leads there.
+    pub(crate) fn led_by(self, link: Option<&Path>) -> Self {
+        Self { link: link.map(Path::to_owned), ..self }
     }
 
     /// Leaves one of those that are about the same: several ways may lead over one link.
@@ -117,7 +124,9 @@ impl Watch {
     /// Tells what became of `path`, by the name that it had when the command began.
     fn denial(&self, path: &Path, what: &str) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
-        let what = format!("{what}{}", moved.unwrap_or_default());
+        let led =
+            self.link.as_ref().map(|link| format!("; {} leads there", harmless(&link.to_string_lossy())));
+        let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
         match self.of_git {
             true => {
                 told(&self.base.join(path), format!("a protected path, which git obeys, was changed; {what}"))

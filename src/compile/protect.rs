@@ -174,7 +174,7 @@ fn protect_way(
             }
             Met::Up { at } => pin_everywhere(view, grants, &at)?,
             Met::Nothing { first, path } => {
-                protected.watches.extend(watch_absent(grants, &path, &first, walk.aim()));
+                protected.watches.extend(watch_absent(grants, &path, &first, walk));
                 pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
@@ -191,16 +191,17 @@ fn protect_way(
 }
 
 /// The whole path is what must not appear, not only its first missing part.
-fn watch_absent(grants: &Grants, path: &Path, first: &Path, aim: Aim) -> Option<Watch> {
+fn watch_absent(grants: &Grants, path: &Path, first: &Path, walk: &Walk<'_>) -> Option<Watch> {
     let (base, first) = grants.split(first)?;
     let path = lexical::below(path, base)?;
-    let expected = match aim {
+    let expected = match walk.aim() {
         _ if is_new_repository(path, first) => Expected::NoRepository,
         Aim::GitSign => Expected::NoFile,
         Aim::GitList => Expected::NoEntry,
         Aim::Git | Aim::Path => Expected::Absent,
     };
-    Some(Watch::new(base, path, first, expected).of_git(aim != Aim::Path))
+    let watch = Watch::new(base, path, first, expected).of_git(walk.aim() != Aim::Path);
+    Some(watch.led_by(walk.link()))
 }
 
 /// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
@@ -218,7 +219,7 @@ fn links_in<'g>(walk: &Walk<'g>, thing: &Path, left: &mut Left) -> io::Result<Ve
         let entry = entry?;
         left.entry()?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
-            walks.push(walk.along(thing, &fs::read_link(entry.path())?));
+            walks.push(walk.along(&entry.path(), &fs::read_link(entry.path())?));
         }
     }
     Ok(walks)

@@ -126,6 +126,8 @@ pub(super) struct Walk<'b> {
     /// The parts to come, the next one last.
     rest: Vec<OsString>,
     links: u32,
+    /// The last one that was followed.
+    link: Option<PathBuf>,
     steps: u32,
     aim: Aim,
     /// What it is that the path leads to, in messages.
@@ -161,16 +163,23 @@ impl<'b> Walk<'b> {
             here: way.from.clone(),
             rest: reversed(&way.to),
             links: 0,
+            link: None,
             steps: 0,
             aim,
             what: "protected path",
         }
     }
 
-    /// Along the link at its end, which has this text and lies in `directory`.
-    pub(super) fn along(&self, directory: &Path, text: &Path) -> Self {
+    /// Along a link in the directory at its end, which has this text.
+    pub(super) fn along(&self, link: &Path, text: &Path) -> Self {
         let aim = if self.aim == Aim::Path { Aim::Path } else { Aim::Git };
-        Self { links: self.links + 1, ..Self::new(self.bases, &Way::new(directory, text), aim) }
+        let way = Way::new(link.parent().unwrap_or(link), text);
+        Self { links: self.links + 1, link: Some(link.to_owned()), ..Self::new(self.bases, &way, aim) }
+    }
+
+    /// The last link that was followed.
+    pub(super) fn link(&self) -> Option<&Path> {
+        self.link.as_deref()
     }
 
     pub(super) fn aim(&self) -> Aim {
@@ -288,6 +297,7 @@ impl<'b> Walk<'b> {
         self.rest.extend(reversed(&to));
         self.links += 1;
         let at = self.here.clone();
+        self.link = Some(at.clone());
         self.here.pop();
         Met::Link { at, to }
     }

@@ -203,3 +203,15 @@ fn the_users_own_config_of_git_stays_in_a_granted_home() {
     );
     assert!(!told("other").contains("denied"));
 }
+
+#[test]
+fn a_planted_link_is_named_where_it_leads() {
+    require!(has("git"), "git");
+    let (_dir, ws) =
+        place("git init -q w; mkdir -p w/.git/worktrees/x; ln -s ../../../dist w/.git/worktrees/x/commondir");
+    let said = stderr(&run(&ws, &[], &["mkdir", "dist"]));
+    assert!(
+        said.contains("dist: a protected path, which git obeys") && said.contains("x/commondir leads there"),
+        "{said}"
+    );
+}
