@@ -64,7 +64,8 @@ impl Never {
 
     /// Whether `path` came with a new repository and is obeyed all the same.
     pub(super) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
-        self.unless_new && is_new && path == self.path && path.ends_with("config")
+        let is_configuration = path.ends_with("config") || path.ends_with("config.worktree");
+        self.unless == Unless::New && is_new && path == self.path && is_configuration
     }
 
     /// Whether it is what `git init` makes.
