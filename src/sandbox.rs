@@ -50,7 +50,9 @@ impl Sandbox {
         Self { one_shots: Arc::new(one_shots), enforcement }
     }
 
-    /// Checks the policy against this host and compiles it. Starts nothing.
+    /// Checks the policy against this host and compiles it. Starts nothing. Blocks its thread while it looks at what the policy
+    /// names on the host, most of a millisecond, longer in a repository with many submodules; so does the start of a command
+    /// where that has changed.
     ///
     /// # Errors
     /// A policy that contradicts itself, a path that cannot be granted, a required protection that this host
