@@ -141,7 +141,8 @@ fn choices_need_an_overlay_and_exclude_each_other() {
 fn without_threads_nothing_runs_rather_than_be_lost() {
     require!(has("prlimit"), "prlimit of util-linux");
     let dir = workspace();
-    for room in [1_000_000, 2_000_000] {
+    // Enough for the data of the program itself, built for debugging, and less than the stack of a thread.
+    for room in [1_400_000, 2_000_000] {
         let mut command = Command::new("prlimit");
         command.arg(format!("--data={room}")).arg(kennel_path()).args(["run", "--workspace"]).arg(dir.path());
         command.args(flags(&["--commit"])).args(["--", "touch", "ran"]);
