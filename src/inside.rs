@@ -93,6 +93,11 @@ impl Inside {
         }
     }
 
+    /// It is followed in this runtime from now on; it may have been started before there was one.
+    pub(crate) fn is_here(&mut self) {
+        self.home = Home::here();
+    }
+
     /// Its cgroup, where it has one; removed once everything of it has ended.
     pub(crate) fn lies_in(&mut self, leaf: Option<Leaf>) {
         self.leaf = leaf;

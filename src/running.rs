@@ -92,7 +92,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn new(
-        inside: Inside,
+        mut inside: Inside,
         prepared: Arc<Prepared>,
         asked: Asked,
         (guard, serving, exec, span): (Option<Guard>, Option<Serving>, Exec, tracing::Span),
@@ -102,6 +102,7 @@ impl Running {
             Some(guard) => guard.enforcement(),
             None => prepared.compiled.enforcement.clone(),
         };
+        inside.is_here();
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
         let flood = asked.limits.output_ends.then(Arc::default);
