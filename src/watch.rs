@@ -23,8 +23,7 @@ use std::{
 use self::{allowance::Allowance, held::Held, place::Place};
 use crate::{
     below::{FileKind, kind, rights},
-    failure,
-    harmless::harmless,
+    failure::{self, shown},
     outcome::{Basis, Denial},
     overlay::Never,
 };
@@ -125,7 +124,7 @@ impl Watch {
     fn denial(&self, path: &Path, what: &str) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
         let led =
-            self.link.as_ref().map(|link| format!("; {} leads there", harmless(&link.to_string_lossy())));
+            self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
         let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
         match self.of_git {
             true => {
@@ -248,7 +247,7 @@ pub(crate) fn denial(path: &Path, what: &str) -> Denial {
 fn told(path: &Path, reason: String) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
-        subject: harmless(&path.to_string_lossy()),
+        subject: shown(path),
         reason,
         basis: Basis::Observed,
         remedy: None,

@@ -32,41 +32,47 @@ pub(super) struct Link {
     pub(super) prev: Option<String>,
 }
 
-/// The hash of the last line of a file of that size, and whether the line has its newline.
+/// The last line of a log.
+#[derive(Debug)]
+pub(super) struct Last {
+    /// Without its newline; `None` where there is no line.
+    line: Option<Vec<u8>>,
+    /// Whether it has one.
+    pub(super) is_whole: bool,
+}
+
+impl Last {
+    pub(super) fn hash(&self) -> String {
+        self.line.as_deref().map_or_else(|| NONE.to_owned(), hash)
+    }
+
+    /// Whether it is one of a chain.
+    pub(super) fn is_chained(&self) -> bool {
+        let link = |line| serde_json::from_slice::<Link>(line).is_ok_and(|link| link.prev.is_some());
+        self.line.as_deref().is_some_and(link)
+    }
+}
+
+/// The last line of a file of that size.
 ///
 /// # Errors
 /// Those of reading, and a line that is not one of ours.
-pub(super) fn last(file: &File, size: u64) -> io::Result<(String, bool)> {
-    let (line, is_whole) = last_line(file, size)?;
-    Ok((line.map_or_else(|| NONE.to_owned(), |line| hash(&line)), is_whole))
-}
-
-/// Whether the last line of a file of that size is one of a chain.
-///
-/// # Errors
-/// As [`last`].
-pub(super) fn goes_on(file: &File, size: u64) -> io::Result<bool> {
-    let link = |line: Vec<u8>| serde_json::from_slice::<Link>(&line).is_ok_and(|link| link.prev.is_some());
-    Ok(last_line(file, size)?.0.is_some_and(link))
-}
-
-/// The last line, if there is one, and whether it has its newline.
-fn last_line(file: &File, size: u64) -> io::Result<(Option<Vec<u8>>, bool)> {
+pub(super) fn last(file: &File, size: u64) -> io::Result<Last> {
     if size == 0 {
-        return Ok((None, true));
+        return Ok(Last { line: None, is_whole: true });
     }
     let mut length = 4096;
     loop {
         let begin = size.saturating_sub(length);
         let mut bytes = vec![0; usize::try_from(size - begin).map_err(|_| ErrorKind::FileTooLarge)?];
         file.read_exact_at(&mut bytes, begin)?;
-        let whole = bytes.last() == Some(&b'\n');
-        if whole {
+        let is_whole = bytes.last() == Some(&b'\n');
+        if is_whole {
             bytes.pop();
         }
         match bytes.iter().rposition(|&byte| byte == b'\n') {
-            Some(before) => return Ok((Some(bytes.split_off(before + 1)), whole)),
-            None if begin == 0 => return Ok((Some(bytes), whole)),
+            Some(before) => return Ok(Last { line: Some(bytes.split_off(before + 1)), is_whole }),
+            None if begin == 0 => return Ok(Last { line: Some(bytes), is_whole }),
             None if length >= LONGEST => {
                 return Err(io::Error::new(ErrorKind::InvalidData, "its last line is not a record"));
             }
@@ -84,7 +90,7 @@ mod tests {
     fn last_of(bytes: &[u8]) -> io::Result<(String, bool)> {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(bytes).expect("written");
-        last(&file, bytes.len() as u64)
+        last(&file, bytes.len() as u64).map(|last| (last.hash(), last.is_whole))
     }
 
     #[test]

@@ -73,8 +73,8 @@ impl LogFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
         }
         // Whoever wrote to it before may have been cut off.
-        let torn = !chain::last(&file, found.len())?.1;
-        let is_chained = chain::goes_on(&file, found.len())?;
+        let last = chain::last(&file, found.len())?;
+        let (torn, is_chained) = (!last.is_whole, last.is_chained());
         let day = dated.is_some().then(|| day.to_owned());
         Ok(Self { file, day, torn, is_chained, last: None, patience: PATIENCE })
     }
@@ -119,9 +119,9 @@ impl LogFile {
         let prev = match self.last.take() {
             Some((end, hash)) if end == size => hash,
             _ => {
-                let (hash, is_whole) = chain::last(&self.file, size)?;
-                self.torn = !is_whole;
-                hash
+                let last = chain::last(&self.file, size)?;
+                self.torn = !last.is_whole;
+                last.hash()
             }
         };
         let line = write(prev)?;
@@ -141,7 +141,7 @@ impl LogFile {
 /// Whether a file ends with part of a line that nobody is about to end.
 fn stays_torn(file: &File, patience: Duration) -> io::Result<bool> {
     let begun = Instant::now();
-    while !chain::last(file, file.metadata()?.len())?.1 {
+    while !chain::last(file, file.metadata()?.len())?.is_whole {
         if begun.elapsed() > patience {
             return Ok(true);
         }

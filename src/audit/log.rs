@@ -15,7 +15,7 @@ use nix::{
 };
 
 use super::{error::not_opened, file::LogFile, line::Line, place};
-use crate::{Error, failure, harmless::harmless, policy::Audit};
+use crate::{Error, failure, policy::Audit};
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Log {
     pub(crate) fn unwritten(&self) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, cause) = state.unwritten.as_ref()?;
-        let path = harmless(&self.audit.path.to_string_lossy());
+        let path = failure::shown(&self.audit.path);
         Some(format!("audit log {path}: records that could not be written: {count}: {cause}"))
     }
 

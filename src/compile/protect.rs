@@ -27,7 +27,6 @@ use crate::{
     Enforcement, Error, Profile,
     enforcement::State,
     failure,
-    harmless::harmless,
     policy::Protection,
     watch::{Expected, Watch},
 };
@@ -52,7 +51,7 @@ impl Protected {
     /// With profile `ci-only`, where they are not.
     pub(super) fn report(&self, parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
         if let Some(Gap { path, why }) = self.gaps.first() {
-            let reason = format!("{} {}", harmless(&path.to_string_lossy()), why.reason());
+            let reason = format!("{} {}", failure::shown(path), why.reason());
             if parts.policy.profile == Profile::CiOnly {
                 let remedy = Some(why.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });

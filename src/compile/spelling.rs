@@ -55,7 +55,7 @@ pub(super) fn report(
                 remedy: Some(past.remedy(remedy(&place.node))),
             });
         }
-        let path = harmless(&path.to_string_lossy());
+        let path = failure::shown(path);
         let reason = format!("{path}: {words} the mount ({})", place.what);
         if parts.policy.profile == Profile::CiOnly {
             let remedy = Some(past.remedy("keep it where the case of letters tells names apart"));

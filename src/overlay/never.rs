@@ -64,14 +64,17 @@ impl Never {
 
     /// Whether `path` came with a new repository and is obeyed all the same.
     pub(super) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
-        let is_configuration = path.ends_with("config") || path.ends_with("config.worktree");
-        self.unless == Unless::New && is_new && path == self.path && is_configuration
+        self.unless == Unless::New && is_new && path == self.path && self.is_configuration()
+    }
+
+    fn is_configuration(&self) -> bool {
+        self.path.ends_with("config") || self.path.ends_with("config.worktree")
     }
 
     /// Whether it is what `git init` makes.
     fn is_harmless(&self, below: &Path, becomes: Becomes) -> bool {
         let is_itself = below.as_os_str().is_empty();
-        if self.path.ends_with("config") || self.path.ends_with("config.worktree") {
+        if self.is_configuration() {
             return is_itself && becomes == Becomes::File;
         }
         if self.path.ends_with("branches") || self.path.ends_with("remotes") {

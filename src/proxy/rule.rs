@@ -60,15 +60,16 @@ pub(crate) struct Rules(Vec<Rule>);
 
 impl Rule {
     pub(crate) fn matches(&self, destination: &Destination) -> bool {
-        self.port.is_none_or(|port| port == destination.port) && self.host.covers(&destination.host)
+        self.is_at(destination.port) && self.host.covers(&destination.host)
     }
-}
 
-impl Rule {
     /// RFC 6761, 6.3: a name of loopback wherever it is asked for.
     fn is_for_localhost(&self, port: u16) -> bool {
-        matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost")
-            && self.port.is_none_or(|own| own == port)
+        matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost") && self.is_at(port)
+    }
+
+    fn is_at(&self, port: u16) -> bool {
+        self.port.is_none_or(|own| own == port)
     }
 }
 

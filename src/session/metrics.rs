@@ -56,19 +56,24 @@ mod tests {
 
     use super::*;
 
+    fn has_each_once(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert_eq!(text.lines().filter(|other| other == line).count(), 1, "{line} in {text}");
+        }
+    }
+
     #[test]
     fn every_number_is_there_once_for_each_session() {
         let stats = Stats { ready: 2, running: 1, served: 40, refill: Duration::from_micros(500) };
         let text = metrics([("a", stats), ("b \"quoted\"", stats)]);
-        for line in [
+        let lines = [
             "kennel_workers_ready{session=\"a\"} 2",
             "kennel_commands_running{session=\"a\"} 1",
             "kennel_commands_total{session=\"a\"} 40",
             "kennel_refill_seconds{session=\"a\"} 0.0005",
             "kennel_commands_total{session=\"b \\\"quoted\\\"\"} 40",
-        ] {
-            assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line} in {text}");
-        }
+        ];
+        has_each_once(&text, &lines);
     }
 
     #[test]
@@ -76,13 +81,12 @@ mod tests {
         let slow = Stats { ready: 2, running: 1, served: 40, refill: Duration::from_micros(500) };
         let fast = Stats { ready: 1, running: 0, served: 2, refill: Duration::from_micros(250) };
         let text = metrics([("a", slow), ("a", fast)]);
-        for line in [
+        let lines = [
             "kennel_workers_ready{session=\"a\"} 3",
             "kennel_commands_running{session=\"a\"} 1",
             "kennel_commands_total{session=\"a\"} 42",
             "kennel_refill_seconds{session=\"a\"} 0.0005",
-        ] {
-            assert_eq!(text.lines().filter(|other| *other == line).count(), 1, "{line} in {text}");
-        }
+        ];
+        has_each_once(&text, &lines);
     }
 }

@@ -17,7 +17,7 @@ use nix::{
 use super::{Watch, remove};
 use crate::{
     below::{Identity, own_path},
-    harmless::harmless,
+    failure::shown,
 };
 
 /// A directory: a writable grant, or what was mounted in one before the command began.
@@ -76,7 +76,7 @@ impl Held {
     pub(super) fn moved(&self, base: &Path) -> Option<String> {
         let now = fs::read_link(own_path(&self.directory)).ok()?;
         let was: PathBuf = base.join(&self.way).components().collect();
-        let [from, to] = [&was, &now].map(|path| harmless(&path.to_string_lossy()));
+        let [from, to] = [&was, &now].map(|path| shown(path));
         (now != was).then(|| format!("; {from} was moved to {to} meanwhile"))
     }
 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::harmless::harmless;
+use crate::failure::shown;
 
 /// Parts of a path below a repository, and bytes. Nobody's submodules lie that deep.
 pub(super) const DEEPEST: usize = 32;
@@ -46,7 +46,7 @@ impl Budget {
         let parts = 1 + bytes.iter().filter(|byte| **byte == b'/').count();
         if parts > DEEPEST || bytes.len() > LONGEST {
             let above: PathBuf = path.iter().take(2).collect();
-            return Err(cause(&format!("{} is too deep", harmless(&above.to_string_lossy()))));
+            return Err(cause(&format!("{} is too deep", shown(&above))));
         }
         self.take(parts + (repository.as_os_str().len() + bytes.len()) / BYTES_OF_WAY)
     }

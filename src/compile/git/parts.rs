@@ -18,7 +18,7 @@ use super::{
     obeyed::{LISTS, OBEYED},
     read_followed, read_small, unless_absent,
 };
-use crate::{failure, harmless::harmless};
+use crate::failure::{self, shown};
 
 /// What git obeys in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
@@ -300,10 +300,6 @@ fn is_link(path: &Path) -> io::Error {
 
 fn too_many() -> io::Error {
     cause(&format!("there are more than {MOST_ENTRIES} entries, repositories or names of submodules"))
-}
-
-fn shown(path: &Path) -> String {
-    harmless(&path.to_string_lossy())
 }
 
 /// Whether something lies there that is no directory.
