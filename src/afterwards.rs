@@ -1,7 +1,8 @@
 //! What is done when a process has ended for which nobody waits.
 
 use std::{
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
     thread,
 };
 
@@ -13,6 +14,10 @@ use tokio::{
 
 use crate::sys;
 
+/// How long the last drop waits for a process that was killed or let go, in milliseconds. A reaper outlives that where it has
+/// more to do.
+pub(crate) const LAST_WAIT: u16 = 200;
+
 /// The runtime that something was started in, which has I/O: without that it cannot be waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Home(Option<Id>);
@@ -23,25 +28,53 @@ impl Home {
     }
 }
 
-/// Drops `left` once the process has ended whose pidfd it has: in the background in the runtime that it comes from. Another one
-/// may have no I/O, where to ask for it is a panic: then on a thread. Here where there is no runtime.
-pub(crate) fn drop_at_end<T>(left: T, home: Home)
-where
-    T: AsRawFd + AsRef<OwnedFd> + Send + Sync + 'static,
-{
-    if sys::has_ended(left.as_ref(), PollTimeout::ZERO) {
-        return;
+/// A child of which the end is near, and what comes after that. Dropping this waits for the end, takes the zombie away, and drops
+/// the rest.
+#[derive(Debug)]
+pub(crate) struct Left<T> {
+    pidfd: Arc<OwnedFd>,
+    _after: T,
+}
+
+impl<T: Send + Sync + 'static> Left<T> {
+    pub(crate) fn of(pidfd: Arc<OwnedFd>, after: T) -> Self {
+        Self { pidfd, _after: after }
     }
-    let Ok(runtime) = Handle::try_current() else { return };
-    if home.0 == Some(runtime.id()) {
-        runtime.spawn(async move {
-            if let Ok(left) = sys::watched(left, Interest::READABLE) {
-                let _ = left.readable().await;
-            }
+
+    /// Drops it once the process has ended: in the background in the runtime that it comes from. Another one may have no I/O,
+    /// where to ask for it is a panic: then on a thread. Here where there is no runtime.
+    pub(crate) fn drop_at_end(self, home: Home) {
+        if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        if home.0 == Some(runtime.id()) {
+            runtime.spawn(async move {
+                if let Ok(left) = sys::watched(self, Interest::READABLE) {
+                    let _ = left.readable().await;
+                }
+            });
+            return;
+        }
+        let thread = thread::Builder::new().name("kennel-end".to_owned());
+        // Where there is no room for one it is dropped here.
+        let _ = thread.spawn(move || {
+            sys::has_ended(&self.pidfd, PollTimeout::NONE);
+            drop(self);
         });
-        return;
     }
-    let thread = thread::Builder::new().name("kennel-end".to_owned());
-    // Where there is no room for one it is dropped here.
-    let _ = thread.spawn(move || sys::has_ended(left.as_ref(), PollTimeout::NONE));
+}
+
+impl<T> AsRawFd for Left<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.pidfd.as_raw_fd()
+    }
+}
+
+impl<T> Drop for Left<T> {
+    fn drop(&mut self) {
+        // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
+        sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));
+        sys::reap(&self.pidfd);
+    }
 }

@@ -22,7 +22,7 @@ use tokio::io::Interest;
 pub(crate) use self::arrival::{Arrival, Listening};
 use self::remains::{Remains, undo};
 use crate::{
-    afterwards::{Home, drop_at_end},
+    afterwards::{Home, Left},
     cgroup::Leaf,
     compile::footing::Footing,
     packet,
@@ -33,9 +33,6 @@ use crate::{
 
 /// How long what was killed may take to be gone.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-
-/// How long the last drop waits for init to be gone, in milliseconds; it was killed, so this is ample.
-const LAST_WAIT: u16 = 200;
 
 /// A running sandbox, zygote or worker: its PID 1.
 #[derive(Debug)]
@@ -235,7 +232,7 @@ impl Drop for Inside {
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
-        let remains = Remains { pidfd, watches, footing, since, _hold: hold, _leaf: leaf };
-        drop_at_end(remains, self.home);
+        let remains = Remains { watches, footing, since, _hold: hold, _leaf: leaf };
+        Left::of(pidfd, remains).drop_at_end(self.home);
     }
 }

@@ -134,7 +134,7 @@ pub(crate) fn watched_or_back<T: AsRawFd>(
     inner: T,
     interest: Interest,
 ) -> Result<AsyncFd<T>, AsyncFdRegisterError<T>> {
-    // SAFETY: `Inside`, `Remains`, `Left`, `OwnedFd`, `File`, and `Arc`s of them keep the descriptor that as_raw_fd names open
+    // SAFETY: `Inside`, `Left`, `OwnedFd`, `File`, and `Arc`s of them keep the descriptor that as_raw_fd names open
     // until they are dropped, and none of them ever exchanges it.
     unsafe { AsyncFd::register_with_interest(inner, interest) }
 }

@@ -123,8 +123,7 @@ impl Watch {
     /// Tells what became of `path`, by the name that it had when the command began.
     fn denial(&self, path: &Path, what: &str) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
-        let led =
-            self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
+        let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
         let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
         match self.of_git {
             true => {

@@ -8,8 +8,8 @@ use nix::{
 };
 use tokio::{io::Interest, time::Instant as Deadline};
 
-use super::{Arrival, Inside, LAST_WAIT, PATIENCE};
-use crate::sys;
+use super::{Arrival, Inside, PATIENCE};
+use crate::{afterwards::LAST_WAIT, sys};
 
 impl Inside {
     /// Kills init and waits, a second at most, until it has ended: then every other process has. Takes its zombie away,

@@ -29,6 +29,8 @@ pub(super) struct Grants {
     covers: Bases,
     /// What shows something of the host, without the walls that are yet to be put up.
     binds: View,
+    /// Whether a command reaches all of them. Real root without a user namespace mounts what lies in others' closed homes.
+    are_reached: bool,
 }
 
 impl Grants {
@@ -42,7 +44,9 @@ impl Grants {
         let bases = Bases::new(grants.iter().map(|grant| grant.base.clone()));
         let covers =
             view.iter().filter(|(_, place)| place.node.covers()).map(|(target, _)| target.to_owned());
-        Self { grants, bases, covers: Bases::new(covers), binds: view.binds() }
+        let reach = |Grant { base, .. }: &Grant| fs::symlink_metadata(base.join(".")).map(drop);
+        let are_reached = rights::of_a_command(|| grants.iter().try_for_each(reach)).is_ok();
+        Self { bases, covers: Bases::new(covers), binds: view.binds(), are_reached, grants }
     }
 
     /// The nearest grant around the host's `path`, and the part of the path that lies below it.
@@ -78,13 +82,12 @@ impl Grants {
     /// Does `look` without the rights that root has over what is closed: what sets up the mounts has none of these, and what
     /// only root can look at may be opened by who closed it.
     pub(super) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        let reach = |Grant { base, .. }: &Grant| fs::symlink_metadata(base.join(".")).map(drop);
-        let Some(Grant { base, .. }) = self.grants.first() else { return look() };
-        // Real root without a user namespace mounts what lies in others' closed homes.
-        if rights::of_a_command(|| self.grants.iter().try_for_each(reach)).is_err() {
-            return look();
+        match self.grants.first() {
+            Some(Grant { base, .. }) if self.are_reached => {
+                rights::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(not_held(base, error)))
+            }
+            _ => look(),
         }
-        rights::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(not_held(base, error)))
     }
 
     /// What git obeys in all of them.

@@ -40,7 +40,7 @@ fn a_workspace_that_was_moved_is_undone_where_it_is() {
     }
 }
 
-fn mount(arguments: &[&str], at: &Path) {
+pub(super) fn mount(arguments: &[&str], at: &Path) {
     assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::protected::denials;
+use super::{moved::mount, protected::denials};
 use crate::support::{
     TempDir, has, is_alone, kennel_path, only_as_root, require, run, stderr, until, workspace,
 };
@@ -114,11 +114,7 @@ fn a_full_disk_keeps_nothing_from_being_undone() {
         return;
     }
     let place = workspace();
-    let disk = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=4m,nr_inodes=2000", "none"])
-        .arg(place.path())
-        .status();
-    assert!(disk.unwrap().success());
+    mount(&["-t", "tmpfs", "-o", "size=4m,nr_inodes=2000", "none"], place.path());
     let ws = place.path();
     fs::create_dir(ws.join(".git")).unwrap();
     symlink("../shared", ws.join(".git/config")).unwrap();
