@@ -8,6 +8,7 @@
 mod allowance;
 mod forbid;
 mod held;
+mod links;
 mod moment;
 mod place;
 mod remove;
@@ -31,6 +32,7 @@ use crate::{
 pub(crate) use self::{
     forbid::{Making, forbids},
     held::hold,
+    links::{Known, known},
     moment::Moment,
     remove::Check,
 };
@@ -64,6 +66,8 @@ pub(crate) enum Expected {
     NoEntry,
     /// A symbolic link, leading there.
     Link(PathBuf),
+    /// A repository, or nothing: with no other links in it than these that lie directly in it.
+    NoLinks(Known),
 }
 
 impl Watch {
@@ -93,10 +97,21 @@ impl Watch {
         });
     }
 
-    /// The path on the host whose state it is about: the link, or the first part that is missing.
+    /// That no links are laid in the repository at `path` but those that are `known`.
+    pub(crate) fn of_links(base: &Path, path: &Path, known: Known) -> Self {
+        // Something may be mounted on the repository itself.
+        Self::new(base, path, &path.join("HEAD"), Expected::NoLinks(known)).of_git(true)
+    }
+
+    /// Whether it is about a path that could not be bound, and not about links.
+    pub(crate) fn is_of_path(&self) -> bool {
+        !matches!(self.expected, Expected::NoLinks(_))
+    }
+
+    /// The path on the host whose state it is about: the link, the repository, or the first part that is missing.
     pub(crate) fn stands_on(&self) -> PathBuf {
         match self.expected {
-            Expected::Link(_) => self.on_host(),
+            Expected::Link(_) | Expected::NoLinks(_) => self.on_host(),
             _ => self.base.join(&self.first),
         }
     }
@@ -113,6 +128,7 @@ impl Watch {
             Expected::NoRepository => Never::unless_new(&self.path),
             Expected::NoFile => Never::unless_directory(&self.path),
             Expected::NoEntry => Never::unless_empty(&self.path),
+            Expected::NoLinks(_) => Never::links(&self.path),
         })
     }
 
@@ -126,6 +142,10 @@ impl Watch {
         let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
         let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
         match self.of_git {
+            true if !self.is_of_path() => {
+                let reason = format!("git would have written where this symbolic link leads; {what}");
+                told(&self.base.join(path), reason)
+            }
             true => {
                 told(&self.base.join(path), format!("a protected path, which git obeys, was changed; {what}"))
             }
@@ -174,7 +194,7 @@ fn undo_within(watches: &[Watch], allowance: &Allowance) -> Undone {
     for watch in watches {
         match undone(watch, allowance) {
             Ok(None) => {}
-            Ok(Some((path, what))) => all.denials.push(watch.denial(path, &what)),
+            Ok(Some((path, what))) => all.denials.push(watch.denial(&path, &what)),
             Err(error) => {
                 all.denials.push(
                     watch.denial(&watch.path, &format!("it could not be undone: {}", failure::words(&error))),
@@ -204,14 +224,17 @@ pub(crate) fn log(undone: &Undone) {
 }
 
 /// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone<'w>(watch: &'w Watch, allowance: &Allowance) -> io::Result<Option<(&'w Path, String)>> {
+fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, String)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
+    if let Expected::NoLinks(known) = &watch.expected {
+        return links::take_away(held, &watch.path, known, allowance);
+    }
     if let Expected::Link(to) = &watch.expected {
         let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        return rights::of_a_command(|| place.clear_of(to)).map(|what| Some((&*watch.path, what)));
+        return rights::of_a_command(|| place.clear_of(to)).map(|what| Some((watch.path.clone(), what)));
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
@@ -219,10 +242,10 @@ fn undone<'w>(watch: &'w Watch, allowance: &Allowance) -> io::Result<Option<(&'w
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
-            return judged.map(|what| what.map(|what| (part, what)));
+            return judged.map(|what| what.map(|what| (part.to_owned(), what)));
         }
         if kind(&stat) != FileKind::Directory {
-            return rights::of_a_command(|| place.remove()).map(|what| Some((part, what)));
+            return rights::of_a_command(|| place.remove()).map(|what| Some((part.to_owned(), what)));
         }
     }
     Ok(None)

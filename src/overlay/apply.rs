@@ -287,6 +287,7 @@ fn becomes(found: &Found) -> Becomes {
     match (&found.upper, found.file) {
         (Some(_), FileKind::Directory) => Becomes::Directory,
         (Some(_), FileKind::File) => Becomes::File,
-        _ => Becomes::Other,
+        (Some(_), FileKind::Link) => Becomes::Link,
+        _ => Becomes::Nothing,
     }
 }

@@ -19,6 +19,8 @@ enum Unless {
     Directory,
     /// A directory with nothing in it.
     Empty,
+    /// What is no symbolic link, and in it none.
+    NoLink,
 }
 
 /// What shall be at a path.
@@ -26,8 +28,9 @@ enum Unless {
 pub(super) enum Becomes {
     Directory,
     File,
-    /// A link, or nothing any more.
-    Other,
+    Link,
+    /// Nothing any more.
+    Nothing,
 }
 
 impl Never {
@@ -47,6 +50,10 @@ impl Never {
         Self { path: path.to_owned(), unless: Unless::Empty }
     }
 
+    pub(crate) fn links(path: &Path) -> Self {
+        Self { path: path.to_owned(), unless: Unless::NoLink }
+    }
+
     /// Whether `path` must not become that. `is_new` says whether the repository is.
     pub(super) fn forbids(&self, path: &Path, becomes: Becomes, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
@@ -55,8 +62,12 @@ impl Never {
                 Unless::Nothing => true,
                 Unless::New => !(is_new && self.is_harmless(below, becomes)),
                 Unless::Directory => is_itself && becomes != Becomes::Directory,
+                Unless::NoLink => becomes == Becomes::Link,
                 Unless::Empty => !is_itself || becomes != Becomes::Directory,
             };
+        }
+        if self.unless == Unless::NoLink {
+            return false;
         }
         // What is no directory would lead the way to the path elsewhere.
         self.path.starts_with(path) && becomes != Becomes::Directory
@@ -98,9 +109,9 @@ mod tests {
                 assert!(never.forbids(Path::new(path), Becomes::File, is_new), "{path}");
             }
             assert!(never.forbids(Path::new("a"), Becomes::File, is_new));
-            assert!(never.forbids(Path::new("a"), Becomes::Other, is_new));
+            assert!(never.forbids(Path::new("a"), Becomes::Link, is_new));
             assert!(!never.forbids(Path::new("a"), Becomes::Directory, is_new));
-            assert!(!never.forbids(Path::new("a/bc"), Becomes::Other, is_new));
+            assert!(!never.forbids(Path::new("a/bc"), Becomes::Link, is_new));
         }
     }
 
@@ -111,7 +122,7 @@ mod tests {
         };
         assert!(!forbids(".git/config", ".git/config", Becomes::File, true));
         assert!(forbids(".git/config", ".git/config", Becomes::File, false));
-        assert!(forbids(".git/config", ".git/config", Becomes::Other, true), "a link");
+        assert!(forbids(".git/config", ".git/config", Becomes::Link, true), "a link");
         assert!(forbids(".git/config", ".git", Becomes::File, true), "a pointer elsewhere");
         assert!(!forbids(".git/hooks", ".git/hooks", Becomes::Directory, true));
         assert!(!forbids(".git/hooks", ".git/hooks/pre-push.sample", Becomes::File, true));
@@ -131,7 +142,7 @@ mod tests {
         {
             assert!(!never.forbids(Path::new("a"), Becomes::Directory, false));
             assert!(never.forbids(Path::new("a"), Becomes::File, false));
-            assert!(never.forbids(Path::new("a"), Becomes::Other, false));
+            assert!(never.forbids(Path::new("a"), Becomes::Link, false));
             assert_eq!(never.forbids(Path::new("a/b"), Becomes::File, false), entry);
         }
     }

@@ -53,6 +53,11 @@ impl Allowance {
         self.since.check(times).is_ok()
     }
 
+    /// Whether what has these times was changed since, be it by being moved.
+    pub(super) fn is_changed(&self, times: &Times) -> bool {
+        self.since.is_reached_by(times.changed)
+    }
+
     /// Counts one look.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ impl Moment {
 
     /// Whether that happened at it or later. Times without a fraction may be those of a file system that keeps no more
     /// than seconds.
-    fn is_reached_by(self, (seconds, nanos): (i64, i64)) -> bool {
+    pub(super) fn is_reached_by(self, (seconds, nanos): (i64, i64)) -> bool {
         if nanos == 0 { seconds >= self.seconds } else { (seconds, nanos) >= (self.seconds, self.nanos) }
     }
 

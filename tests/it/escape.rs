@@ -10,6 +10,7 @@
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
 //! | `git` | ways around what git obeys |
+//! | `links` | links where git outside writes |
 //! | `undone` | keeping what is undone afterwards from being undone |
 //! | `moved` | leading what undoes to what is somebody else's |
 //! | `secrets` | what is masked |
@@ -33,6 +34,7 @@ mod git;
 mod grants;
 mod helper;
 mod kernel;
+mod links;
 mod mounts;
 mod moved;
 mod network;

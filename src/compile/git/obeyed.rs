@@ -4,7 +4,7 @@
 //! command can take away for a while is no sign.
 
 use std::{
-    collections::HashSet,
+    collections::BTreeSet,
     ffi::OsStr,
     fs, io,
     os::unix::ffi::OsStrExt,
@@ -39,8 +39,8 @@ pub(in crate::compile) struct Obeyed {
     pub(in crate::compile) listed: Vec<PathBuf>,
     /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
     pub(in crate::compile) unseen: Vec<(PathBuf, String)>,
-    /// Repositories whose parts were taken.
-    taken: HashSet<PathBuf>,
+    /// Repositories in reach of commands, whose parts were taken.
+    pub(in crate::compile) repositories: BTreeSet<PathBuf>,
     budget: Budget,
 }
 
@@ -98,7 +98,9 @@ impl Obeyed {
         self.paths.extend(OBEYED.iter().map(|name| (way.join(name), Aim::Git)));
         self.paths.extend(LISTS.iter().map(|name| (way.join(name), Aim::GitList)));
         let at = unless_closed(fs::canonicalize(way.path()))?;
-        if let Some(at) = at.as_ref().filter(|at| writable.touch(at) && self.taken.insert((*at).clone())) {
+        if let Some(at) =
+            at.as_ref().filter(|at| writable.touch(at) && self.repositories.insert((*at).clone()))
+        {
             self.take_parts(at)?;
         }
         Ok(at)

@@ -1,7 +1,9 @@
 //! The writable grants, in which paths are protected.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -9,7 +11,7 @@ use super::super::{git, lexical, source::Source, view::View, walk::Bases};
 use crate::{
     Error,
     below::{Identity, rights},
-    host::remedy::of_call,
+    host::remedy::{is_shortage, of_call},
     watch::{self, Watch},
 };
 
@@ -90,6 +92,27 @@ impl Grants {
         }
     }
 
+    /// Watches over the links in these repositories, or in those parts of them that are grants, and in those that may be
+    /// made.
+    ///
+    /// # Errors
+    /// A shortage, by which it cannot be known which are there.
+    pub(super) fn links_of_git(&self, repositories: &BTreeSet<PathBuf>) -> Result<Vec<Watch>, Error> {
+        let (here, git) = (Path::new(""), Path::new(".git"));
+        let mut places: BTreeSet<(&Path, &Path)> = BTreeSet::new();
+        for Grant { base, .. } in &self.grants {
+            if repositories.iter().any(|repository| lexical::is_within(base, repository)) {
+                places.insert((base, here));
+            }
+            if fs::symlink_metadata(base.join(git)).is_err() {
+                places.insert((base, git));
+            }
+        }
+        places.extend(repositories.iter().filter_map(|repository| self.split(repository)));
+        let watch = |(base, path)| links_in(base, path).map_err(|error| not_held(base, error));
+        places.into_iter().map(watch).collect()
+    }
+
     /// What git obeys in all of them.
     ///
     /// # Errors
@@ -101,6 +124,22 @@ impl Grants {
         }
         Ok(obeyed)
     }
+}
+
+/// That no links are laid in the repository at `path` in a grant, or where one may be made.
+///
+/// # Errors
+/// A shortage, by which it cannot be known which are there.
+fn links_in(base: &Path, path: &Path) -> io::Result<Watch> {
+    let repository = fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(base.join(path));
+    let known = match repository.and_then(|repository| watch::known(&repository.into())) {
+        Err(error) if error.raw_os_error().is_some_and(is_shortage) => return Err(error),
+        known => known.unwrap_or_default(),
+    };
+    Ok(Watch::of_links(base, path, known))
 }
 
 fn not_held(base: &Path, source: io::Error) -> Error {

@@ -54,6 +54,19 @@ async fn paths_that_were_not_there_are_never_committed() {
 }
 
 #[tokio::test]
+async fn links_where_git_writes_are_never_committed() {
+    require_overlay!();
+    let dir = repository();
+    let session = session(dir.path()).await;
+    shell(&session, "cd .git; mkdir logs; ln -s ../../x logs/HEAD; echo x > logs/file; ln -s ../x ../kept")
+        .await;
+    let refused = refusals(&session).await;
+    assert_eq!(refused, ["A .git/logs/HEAD: it is protected"]);
+    let is_there = |name: &str| fs::symlink_metadata(dir.path().join(name)).is_ok();
+    assert!(is_there(".git/logs/file") && is_there("kept") && !is_there(".git/logs/HEAD"));
+}
+
+#[tokio::test]
 async fn nothing_leads_the_way_to_a_protected_path_elsewhere() {
     require_overlay!();
     let dir = workspace();
