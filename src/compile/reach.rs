@@ -1,22 +1,42 @@
-//! What is opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide then.
+//! What is granted, opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide
+//! then.
 
 use std::{io, path::Path};
 
-use super::{Parts, source::Source, view::View, walk::on_the_way};
+use super::{
+    Parts,
+    lexical::{self, clean},
+    source::Source,
+    view::{Node, View},
+    walk::on_the_way,
+};
 use crate::{
     Error,
-    policy::{Audit, ForeignProxy},
+    failure::shown,
+    policy::{Audit, ForeignProxy, Mount},
 };
 
 const LED: &str = "commands could put another there: it is reached through a writable grant";
 const ELSEWHERE: &str = "name a place outside of what is granted writable";
 
-/// Refuses what the policy has opened outside, in reach of commands.
+/// Refuses what the policy has opened or granted outside, in reach of commands.
 ///
 /// # Errors
 /// There is such a thing.
 pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
+    for mount in &parts.policy.mounts {
+        let (what, given, target) = match mount {
+            Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref()),
+            Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref()),
+            Mount::Device { path } => ("device", path, None),
+            _ => continue,
+        };
+        let path = clean(absolute(given));
+        if !is_shown(view, &target.map_or_else(|| path.clone(), clean), &path) {
+            not_led(view, (what, given), &absolute(given))?;
+        }
+    }
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
     let is_granted_writable =
         |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
@@ -36,6 +56,38 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
         return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
     }
     Ok(())
+}
+
+/// Whether `target` shows what the host has at `path`, and so no link was passed on the way to that.
+fn is_shown(view: &View, target: &Path, path: &Path) -> bool {
+    view.get(target)
+        .is_some_and(|place| matches!(&place.node, Node::Bind { source, .. } if source.path == path))
+}
+
+/// Refuses a grant to which a link leads that a command may have laid, unless it leads to what is granted anyway.
+fn not_led(view: &View, (what, given): (&'static str, &Path), path: &Path) -> Result<(), Error> {
+    let mut places = on_the_way(what, path)?;
+    let end = places.pop().unwrap_or_default();
+    let writable: Vec<&Path> = view.writable_directories().map(|(_, source)| &*source.path).collect();
+    let lies_in_one = |at: &Path| writable.iter().any(|base| at != *base && lexical::is_within(at, base));
+    let refused = |reason: String, remedy: String| {
+        let (path, source) = (given.to_owned(), io::Error::other(reason));
+        Err(Error::Grant { what, path, source, remedy: Some(remedy) })
+    };
+    if !view.iter().any(|(_, place)| matches!(&place.node, Node::Bind { source, .. } if source.path == end)) {
+        let reason = "it was exchanged while the sandbox was prepared".to_owned();
+        return refused(reason, "run again; name the place it leads to".to_owned());
+    }
+    match places.iter().find(|at| lies_in_one(at)) {
+        Some(link) if !lies_in_one(&end) => refused(
+            format!(
+                "commands could have laid the link that leads there: {} lies in a writable grant",
+                shown(link)
+            ),
+            format!("name the place it leads to, {}, if that is what you mean", shown(&end)),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{check, check_outside, command, lines};
-use crate::support::{attempt, is_root, patient, payload_path, workspace};
+use crate::support::{attempt, is_root, patient, payload_path, shell, stderr, stdout, workspace};
 
 #[test]
 fn a_read_only_grant_stays_as_it_is() {
@@ -215,4 +215,49 @@ fn fifos_and_sockets_of_the_workspace_harm_nobody() {
     // Neither looking after protected paths nor the next start waits for somebody to open them.
     assert!(!fs::exists(ws.path().join(".git/hooks")).unwrap());
     assert_eq!(attempt(ws.path(), &["--timeout", "10s"], "call", &["open", "s:/dev/null", "0"]), "ok");
+}
+
+/// The command lays a link to what the user's next sandbox shall grant it.
+#[test]
+fn a_link_of_a_command_is_granted_nothing() {
+    let (ws, other) = (workspace(), workspace());
+    fs::write(other.path().join("secret"), "secret").unwrap();
+    fs::create_dir(ws.path().join("docs")).unwrap();
+    let secret = format!("cat {}/secret", other.path().display());
+    let granted =
+        |flags: &[&str]| shell(ws.path(), flags, &format!("{secret} || cat docs/secret || cat /d/secret"));
+    for flags in [&["--ro", "docs"][..], &["--rw", "docs"], &["--ro", "docs:/d"], &["--ro", "./docs/../docs"]]
+    {
+        assert!(!stdout(&granted(flags)).contains("secret"), "it is a directory of the workspace");
+    }
+    let plant = format!("rmdir docs; ln -s {} docs; ln -s docs again", other.path().display());
+    assert!(shell(ws.path(), &[], &plant).status.success());
+    for flags in [
+        &["--ro", "docs"][..],
+        &["--rw", "docs"],
+        &["--ro", "docs:/d"],
+        &["--ro", "again"],
+        &["--ro", "docs/secret"],
+    ] {
+        let output = granted(flags);
+        assert_eq!(
+            (output.status.code(), stdout(&output)),
+            (Some(125), String::new()),
+            "{flags:?}: {output:?}"
+        );
+        let said = stderr(&output);
+        assert!(said.contains("commands could have laid the link that leads there"), "{flags:?}: {said}");
+        assert!(said.contains(&format!("name the place it leads to, {}", other.path().display())), "{said}");
+    }
+    let by_name = other.path().to_str().unwrap();
+    assert_eq!(stdout(&granted(&["--ro", by_name])), "secret", "whoever means it says so");
+}
+
+#[test]
+fn a_link_to_what_is_granted_anyway_may_be_named() {
+    let ws = workspace();
+    fs::create_dir(ws.path().join("real")).unwrap();
+    symlink("real", ws.path().join("docs")).unwrap();
+    let output = shell(ws.path(), &["--ro", "docs"], "cd docs && ! touch x 2> /dev/null && touch ../y");
+    assert!(output.status.success(), "{output:?}");
 }
