@@ -1,8 +1,9 @@
 //! Names to addresses: the hosts file, then the system's name servers, or those that the policy names. Judges nothing.
 
 use std::{
-    fmt, io,
-    net::{IpAddr, SocketAddr},
+    fmt, fs, io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
     time::Duration,
 };
 
@@ -24,6 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Names that are looked up at the same time; more wait.
 const AT_ONCE: usize = 64;
+
+/// resolv.conf(5): where none is named, the name server is that of the machine itself. It need not have one; the hosts file
+/// is read all the same.
+const OWN_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
 
 /// Looks names up. It reads the system's configuration with the first name.
 pub(super) struct Resolver {
@@ -60,14 +65,28 @@ impl Resolver {
     }
 
     fn build(&self) -> io::Result<TokioResolver> {
-        let builder = if self.name_servers.is_empty() {
+        let named = match &*self.name_servers {
+            [] if names_no_server(Path::new("/etc/resolv.conf")) => &[OWN_SERVER],
+            named => named,
+        };
+        let builder = if named.is_empty() {
             TokioResolver::builder_tokio().map_err(io::Error::other)?
         } else {
-            let servers = self.name_servers.iter().map(name_server).collect();
+            let servers = named.iter().map(name_server).collect();
             let config = ResolverConfig::from_parts(None, Vec::new(), servers);
             TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
         };
         builder.build().map_err(io::Error::other)
+    }
+}
+
+/// Whether a file as resolv.conf(5) names no server, or is not there.
+fn names_no_server(path: &Path) -> bool {
+    match fs::read(path) {
+        Ok(text) => {
+            !text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii().starts_with(b"nameserver"))
+        }
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
@@ -85,4 +104,31 @@ fn explained(error: &NetError) -> io::Error {
         return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
     }
     io::Error::other(format!("looking its name up: {}", failure::words(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_server_is_known() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("resolv.conf");
+        assert!(names_no_server(&path), "it is not there");
+        for (text, expected) in [
+            ("", true),
+            ("# nameserver 192.0.2.1\nsearch example.org\n", true),
+            ("search example.org\n  nameserver 192.0.2.1", false),
+        ] {
+            fs::write(&path, text).expect("a file");
+            assert_eq!(names_no_server(&path), expected, "{text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_hosts_file_is_read_where_no_server_answers() {
+        let resolver = Resolver::new(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9)]);
+        let name = Name::parse("localhost").expect("a name");
+        assert!(resolver.resolve(&name).await.expect("known").iter().all(IpAddr::is_loopback));
+    }
 }
