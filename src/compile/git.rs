@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// So much is read of a link file, or of a config: one with the names of several thousand submodules.
-const LONGEST: u64 = 1 << 20;
+const LONGEST: usize = 1 << 20;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
@@ -122,11 +122,23 @@ fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
     contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
 }
 
-/// What a file begins with.
+/// What a file begins with: a byte more than the longest has, where it is longer.
 fn contents(file: fs::File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes)?;
+    file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The config of a repository, empty where there is none.
+///
+/// # Errors
+/// It cannot be looked at; `FileTooLarge`: what would be cut off may name submodules, and git reads it.
+fn config_of(repository: &Path) -> io::Result<Vec<u8>> {
+    let config = unless_absent(read_followed(&repository.join("config")))?.flatten().unwrap_or_default();
+    if config.len() > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the config is larger than 1 MiB"));
+    }
+    Ok(config)
 }
 
 /// `None` where there is nothing of that kind.

@@ -14,7 +14,7 @@ use std::{
 use super::{
     super::walk::{Aim, Bases, MOST_OF_NAME, Way},
     budget::Budget,
-    is_repository,
+    config_of, is_repository,
     names::is_of_git,
     parts::{PARTS, obeyed_in},
     read_followed, unless_absent,
@@ -153,11 +153,12 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) {
         return Ok(true);
     }
-    let config = match read_followed(&path.join("config")) {
-        Err(error) => unless_shortage(error).map(|_| None)?,
-        Ok(config) => config,
-    };
-    Ok(is_of_git(&config.unwrap_or_default()))
+    match config_of(path) {
+        Ok(config) => Ok(is_of_git(&config)),
+        // Whether git has a section in it is not known.
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(true),
+        Err(error) => unless_shortage(error).map(|_| false),
+    }
 }
 
 /// The words for what stays as it is.

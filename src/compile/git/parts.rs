@@ -13,10 +13,10 @@ use nix::unistd::{AccessFlags, access};
 use super::{
     super::walk::Aim,
     budget::{Budget, cause},
-    is_repository,
+    config_of, is_repository,
     names::names,
     obeyed::{LISTS, OBEYED},
-    read_followed, read_small, unless_absent,
+    read_small, unless_absent,
 };
 use crate::failure::{self, shown};
 
@@ -222,8 +222,10 @@ impl Look<'_> {
         if let Some(names) = self.configs.get(around) {
             return Ok(Rc::clone(names));
         }
-        let config =
-            unless_absent(read_followed(&self.at(&around.join("config"))))?.flatten().unwrap_or_default();
+        let config = config_of(&self.at(around)).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => cause(&format!("{}: {error}", shown(&self.at(around)))),
+            _ => error,
+        })?;
         self.budget.read(&config)?;
         // One more than are looked at.
         let names: Rc<[PathBuf]> = names(&config).take(self.names + 1).collect();

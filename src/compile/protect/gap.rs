@@ -106,7 +106,7 @@ impl Why {
             Self::TooMany => "have fewer links there, and protect what they lead to by its name",
             Self::Far => "remove the links, or the directories, that make the way so long",
             Self::Unseen(_) => {
-                "give yourself access to all that is in it, and remove what does not belong to git"
+                "give yourself access to all that is in it, remove what does not belong to git, and keep git's configs under 1 MiB"
             }
         }
     }

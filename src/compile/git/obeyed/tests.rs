@@ -430,3 +430,27 @@ fn a_config_is_read_once_for_all_worktrees() {
     let found = obeyed(dir.path());
     assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
 }
+
+/// What is not read may name a submodule where none would be looked for.
+#[test]
+fn a_config_that_is_too_long_is_not_cut() {
+    let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
+    let dir = with(&[&around[..], &["modules/tools/logs/HEAD", "modules/tools/logs/config"]].concat());
+    let at = |name: &str| dir.path().join(".git").join(name);
+    fs::write(at("modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
+    let config = |length: usize| {
+        let mut text = vec![b'\n'; length];
+        let name = b"[submodule \"tools/logs\"]\n";
+        text.splice(length - name.len().., *name);
+        fs::write(at("config"), text).expect("a file");
+        obeyed(dir.path())
+    };
+    let found = config(1 << 20);
+    assert!(has(&found.paths, "modules/tools/logs/config") && found.unseen.is_empty(), "{found:?}");
+    let found = config((1 << 20) + 1);
+    assert!(has(&found.paths, "modules") && has(&found.unseen, "modules"), "{found:?}");
+    let bare = dir.path().join("bare");
+    fs::create_dir(&bare).expect("a directory");
+    fs::write(bare.join("config"), vec![b'\n'; (1 << 20) + 1]).expect("a file");
+    assert!(obeyed(&bare).paths.contains(&"hooks".into()), "whether it is git's is not known");
+}
