@@ -32,7 +32,7 @@ const ORDINARY: u32 = 0o777;
 #[derive(Debug)]
 pub(super) struct Temporary {
     parent: OwnedFd,
-    name: OsString,
+    pub(super) name: OsString,
     is_there: bool,
 }
 

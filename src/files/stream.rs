@@ -173,7 +173,9 @@ impl HostWriter {
         let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
-        let (temporary, file) = Temporary::make(parent, mode)?;
+        // Nobody reads it by a wider mode than the one it replaces.
+        let first = if before.is_some() { 0o600 } else { mode };
+        let (temporary, file) = Temporary::make(parent, first)?;
         let mode = before.map(|before| before.mode() & 0o777);
         Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
     }
@@ -189,5 +191,35 @@ impl HostWriter {
             temporary.rename(&file, &name)
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("a file").mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn what_replaces_a_file_is_never_open_wider() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (secret, new) = (dir.path().join("secret"), dir.path().join("new"));
+        fs::write(&secret, "").expect("a file");
+        for closed in [0o600, 0o400, 0o751] {
+            fs::set_permissions(&secret, fs::Permissions::from_mode(closed)).expect("ours");
+            let mut writer = HostWriter::begin(&secret, 0o777).expect("begun");
+            writer.write_all(b"x").await.expect("written");
+            writer.flush().await.expect("written");
+            let temporary = dir.path().join(&writer.temporary.name);
+            assert_eq!(mode(&temporary), 0o600, "nobody else reads it");
+            writer.commit().await.expect("in its place");
+            assert_eq!(mode(&secret), closed);
+        }
+        let by_hand = dir.path().join("by hand");
+        fs::write(&by_hand, "").expect("a file");
+        HostWriter::begin(&new, 0o666).expect("begun").commit().await.expect("in its place");
+        assert_eq!(mode(&new), mode(&by_hand), "as the file mask has it");
     }
 }
