@@ -31,13 +31,13 @@ pub(super) fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Resu
     below::open(root, path, how)
 }
 
-/// Opens a regular file for reading. What else lies there is not opened, or not for long: no FIFO or lease keeps the
+/// Opens a regular file for reading. What else lies there is not opened, whoever exchanges it meanwhile; no lease keeps the
 /// thread.
 pub(super) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    regular(open(root, path, OFlag::O_PATH)?)?;
-    let file = open(root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-    regular(&file)?;
-    Ok(file)
+    let held = open(root, path, OFlag::O_PATH)?;
+    regular(&held)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(&below::own_path(&held), flags, Mode::empty())?)
 }
 
 /// A name in a directory that is held open, so that it stays the same directory whatever becomes of its path.
