@@ -5,6 +5,7 @@ use std::{
     env,
     ffi::{OsStr, OsString},
     fs,
+    os::unix::ffi::OsStrExt,
     path::{Component, Path, PathBuf},
 };
 
@@ -140,12 +141,36 @@ struct Account {
 impl Account {
     /// Looked up in /etc/passwd only: getpwuid(3) would load plugins into the embedding program.
     fn of(uid: u32) -> Option<Self> {
-        let passwd = fs::read_to_string("/etc/passwd").ok()?;
-        passwd.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
+        Self::find(&fs::read("/etc/passwd").ok()?, uid)
+    }
+
+    /// In bytes: names of people are in any encoding.
+    fn find(passwd: &[u8], uid: u32) -> Option<Self> {
+        passwd.split(|byte| *byte == b'\n').find_map(|line| {
+            let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
             let &[name, _, id, _, _, home, ..] = fields.as_slice() else { return None };
-            let usable = id.parse() == Ok(uid) && home.starts_with('/');
-            usable.then(|| Some(Self { name: name.to_owned(), home: spelled_plainly(Path::new(home))? }))?
+            let is_own = str::from_utf8(id).is_ok_and(|id| id.parse() == Ok(uid));
+            let usable = is_own && home.starts_with(b"/");
+            let home = usable.then(|| spelled_plainly(Path::new(OsStr::from_bytes(home))))??;
+            Some(Self { name: String::from_utf8_lossy(name).into_owned(), home })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of people are in many encodings, and the file is one for all.
+    #[test]
+    fn an_account_is_found_whatever_bytes_others_have() {
+        let passwd = b"root:x:0:0:root:/root:/bin/sh\njoerg:x:7:7:J\xf6rg:/home/joerg:/bin/sh\n\
+            short:x:8\n+nis\n\nlinks:x:9:9::/home/l\xfcnk/:/bin/sh\nm\xfcll:x:10:10::/home/m:\n";
+        let account = |uid| Account::find(passwd, uid).expect("an account");
+        assert_eq!((account(0).name.as_str(), account(0).home), ("root", "/root".into()));
+        assert_eq!((account(7).name.as_str(), account(7).home), ("joerg", "/home/joerg".into()));
+        assert_eq!(account(9).home.as_os_str().as_bytes(), b"/home/l\xfcnk");
+        assert_eq!((account(10).name.as_str(), account(10).home), ("m\u{fffd}ll", "/home/m".into()));
+        assert!(Account::find(passwd, 8).is_none() && Account::find(passwd, 11).is_none());
     }
 }
