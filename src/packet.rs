@@ -46,7 +46,13 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
     let rights = [ControlMessage::ScmRights(&numbers)];
     let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
     let socket = socket.as_fd().as_raw_fd();
-    let send = || sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None);
+    let send = || loop {
+        match sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None) {
+            // A signal of the program that embeds us.
+            Err(Errno::EINTR) => {}
+            sent => return sent,
+        }
+    };
     match send() {
         Err(Errno::ETOOMANYREFS) => with_all_descriptors(send)?,
         sent => sent?,

@@ -20,10 +20,15 @@ const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
 
 /// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
 pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    match receive_once(socket, buffer) {
-        // The other end went away with something unread. That is told once, and before what it said last.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive_once(socket, buffer),
-        received => received,
+    let mut was_reset = false;
+    loop {
+        match receive_once(socket, buffer) {
+            // The other end went away with something unread. That is told once, and before what it said last.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => was_reset = true,
+            // A signal of the program that embeds us.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
     }
 }
 
@@ -64,4 +69,45 @@ fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::fd::AsFd,
+        os::unix::{net::UnixDatagram, thread::JoinHandleExt},
+        sync::mpsc,
+        thread,
+        time::Duration,
+    };
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    /// As an embedding program may have one, without SA_RESTART.
+    #[test]
+    fn a_signal_does_not_cut_a_packet_short() {
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing, and no other test uses this signal.
+        unsafe { sigaction(Signal::SIGWINCH, &action) }.expect("a handler");
+        let (ours, theirs) = UnixDatagram::pair().expect("sockets");
+        let (tell, told) = mpsc::channel();
+        let receiver = thread::spawn(move || {
+            let received = receive(theirs.as_fd(), &mut [0; 8]).map(|received| received.count);
+            tell.send(received).expect("somebody waits");
+        });
+        for _ in 0..20 {
+            // SAFETY: the thread was not joined yet.
+            unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGWINCH) };
+            if let Ok(received) = told.recv_timeout(Duration::from_millis(5)) {
+                panic!("nothing was sent, and it answers {received:?}");
+            }
+        }
+        ours.send(b"late").expect("sent");
+        assert_eq!(told.recv().expect("an answer").expect("a packet"), 4);
+        receiver.join().expect("it ended");
+    }
 }
