@@ -26,11 +26,16 @@ impl Inside {
         let killed = self.kill();
         let Some(pidfd) = &self.pidfd else { return true };
         let ended = pidfd.try_clone().and_then(|pidfd| sys::watched(pidfd, Interest::READABLE));
-        let is_gone = match &ended {
-            Ok(ended) => tokio::time::timeout_at(last, ended.readable()).await.is_ok(),
+        let last_wait = match &ended {
+            Ok(ended) => {
+                let _ = tokio::time::timeout_at(last, ended.readable()).await;
+                // The runtime looks later than the process ends: who comes when the time is up is not told by it.
+                PollTimeout::ZERO
+            }
             // There is no room for another descriptor.
-            Err(_) => sys::has_ended(pidfd, PollTimeout::from(LAST_WAIT)),
+            Err(_) => PollTimeout::from(LAST_WAIT),
         };
+        let is_gone = sys::has_ended(pidfd, last_wait);
         match killed {
             _ if is_gone => {}
             Ok(()) => {
@@ -82,5 +87,25 @@ impl Inside {
             leaf.kill();
         }
         killed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{process::Command, time::Duration};
+
+    use super::*;
+
+    /// Whoever waits may have been called away, and come back when the time was up.
+    #[tokio::test]
+    async fn what_has_ended_is_gone_however_late_it_is_asked_for() {
+        let mut child = Command::new("true").spawn().expect("a program");
+        let pidfd = sys::open_process(child.id()).expect("a pidfd");
+        assert!(sys::has_ended(&pidfd, PollTimeout::from(10_000u16)));
+        let control = crate::packet::packet_socket(nix::sys::socket::SockFlag::empty()).expect("a socket");
+        let mut inside = Inside::worker(control);
+        inside.is_born(pidfd);
+        assert!(inside.gone_by(Deadline::now() - Duration::from_secs(1)).await);
+        child.wait().expect("its zombie is ours");
     }
 }
