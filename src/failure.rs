@@ -314,6 +314,12 @@ mod tests {
             Box::new(PathEscape::Escapes { path: path(), root: path() }),
             Box::new(AuditError::Read { path: path(), source: source() }),
             Box::new(PolicyError::Read { path: path(), source: source() }),
+            Box::new(PolicyError::Conflict {
+                target: path(),
+                first: "ro".to_owned(),
+                second: "rw".to_owned(),
+            }),
+            Box::new(SbplError { what: "home", path: path(), reason: "is not UTF-8" }),
         ];
         for error in errors {
             let said = error.to_string();

@@ -70,7 +70,7 @@ const WRITE: &str = "file-read* file-write* file-map-executable process-exec";
 
 /// Why there is no Seatbelt text for capabilities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {}: {reason}", path.display())]
+#[error("{what} {}: {reason}", failure::shown(path))]
 #[non_exhaustive]
 pub struct SbplError {
     /// What the path is: `working directory`, `write path`, `read path`, `home`.

@@ -34,7 +34,7 @@ pub enum PolicyError {
         reason: String,
     },
     /// Two mounts want different things at the same path.
-    #[error("conflict at {}: {first} and {second}; keep one", target.display())]
+    #[error("conflict at {}: {first} and {second}; keep one", failure::shown(target))]
     Conflict {
         /// The path inside the sandbox.
         target: PathBuf,

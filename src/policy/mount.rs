@@ -9,6 +9,7 @@ use super::limits::check_size;
 use super::mount_text::MountKeys;
 use super::validate::{check_source, check_target, check_text};
 use super::{PolicyError, Size};
+use crate::failure::shown;
 
 /// One thing made visible, or hidden, in the file tree of the sandbox.
 ///
@@ -159,8 +160,8 @@ impl Mount {
     /// The kind, with what tells two of a kind apart.
     fn describe(&self) -> String {
         match self {
-            Mount::ReadOnly { source, .. } => format!("ro {}", source.display()),
-            Mount::ReadWrite { source, .. } => format!("rw {}", source.display()),
+            Mount::ReadOnly { source, .. } => format!("ro {}", shown(source)),
+            Mount::ReadWrite { source, .. } => format!("rw {}", shown(source)),
             Mount::Tmpfs { size: Some(size), .. } => format!("tmpfs of {size}"),
             Mount::Tmpfs { size: None, .. } => "tmpfs".to_owned(),
             Mount::Mask { .. } => "mask".to_owned(),
@@ -171,7 +172,7 @@ impl Mount {
                     contents.len()
                 )
             }
-            Mount::Symlink { points_to, .. } => format!("symlink to {}", points_to.display()),
+            Mount::Symlink { points_to, .. } => format!("symlink to {}", shown(points_to)),
             Mount::Device { .. } => "device".to_owned(),
             Mount::Proc { .. } => "proc".to_owned(),
         }
