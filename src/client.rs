@@ -2,6 +2,7 @@
 //! runtime: `kennel exec` is started once for every command.
 
 mod call;
+mod heard;
 
 use std::{
     fs, io,
@@ -26,9 +27,11 @@ use nix::{
 };
 
 pub use self::call::Call;
+use self::heard::{heard, refused};
 use crate::{
     Error, ListenError, Stats,
-    listen::{Welcome, directory::Directory, name::Name},
+    error::STREAMS,
+    listen::{Refused, Welcome, directory::Directory, name::Name},
     packet::{self, address, packet_socket},
     stdio::is_standard,
 };
@@ -110,7 +113,11 @@ impl Client {
             return Err(ListenError::Stranger { name: name.to_string(), user: peer.uid() }.into());
         }
         let ours = Welcome::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
-        if ours.check(socket.as_fd()).is_err() {
+        let checked = ours.check(socket.as_fd());
+        if let Some(source) = checked.err().and_then(Refused::shortage) {
+            return Err(ListenError::io("look who listens on", &path)(source).into());
+        }
+        if checked.is_err() {
             let message =
                 format!("session {name}: the process that listens on its socket is in a sandbox, or gone");
             return Err(ListenError::Refused { message }.into());
@@ -159,6 +166,7 @@ impl Client {
                 served,
                 refill: Duration::from_micros(refill_us),
             }),
+            Some(Answer::Ended { message, .. }) => Err(refused(message)),
             _ => Err(self.gone()),
         }
     }
@@ -173,7 +181,12 @@ impl Client {
         loop {
             match packet::receive(&self.socket, LONGEST_ANSWER) {
                 Ok(packet) if packet.bytes.is_empty() => return Ok(()),
-                Ok(_) => return Err(self.gone()),
+                Ok(packet) => {
+                    return Err(match Answer::take(&mut Cursor::new(&packet.bytes)) {
+                        Some(Answer::Ended { message, .. }) => refused(message),
+                        _ => self.gone(),
+                    });
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.is_unheard() => {}
                 Err(error) => return Err(self.failed(error)),
             }
@@ -193,19 +206,23 @@ impl Client {
     /// A string that cannot be passed to a command; a session that goes away. `EBADF` for a standard stream that is closed,
     /// or something else that is closed on execve(2) with its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
-        stdio.into_iter().try_for_each(is_standard).map_err(Error::io("open a standard descriptor"))?;
+        for (stream, fd) in STREAMS.into_iter().zip(stdio) {
+            is_standard(fd).map_err(|source| Error::Stream { stream, source })?;
+        }
         let bytes = call.encode()?;
         let length =
             u32::try_from(bytes.len()).map_err(|_| self.failed(io::ErrorKind::ArgumentListTooLong))?;
         let mut packet = Vec::with_capacity(bytes.len() + 8);
         Ask::Inline { length }.put(&mut packet);
         packet.extend_from_slice(&bytes);
-        if packet.len() <= LONGEST_ASK {
-            return packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error));
-        }
-        let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
-        let [input, output, error] = stdio;
-        self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
+        let sent = if packet.len() <= LONGEST_ASK {
+            packet::send(&self.socket, &packet, &stdio).map_err(|error| self.failed(error))
+        } else {
+            let memfd = packet::memory_file(&bytes).map_err(|error| self.failed(error))?;
+            let [input, output, error] = stdio;
+            self.ask(&Ask::Memfd { length }, &[input, output, error, memfd.as_fd()])
+        };
+        heard(sent)
     }
 
     /// Whether the session has not read everything that was sent: its program is stopped or busy. A command that was asked
@@ -220,11 +237,7 @@ impl Client {
     /// # Errors
     /// Those of send(2).
     pub fn signal(&self, number: i32) -> Result<(), Error> {
-        match self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]) {
-            // Nobody is left to receive it: what it said last is still to be read.
-            Err(Error::Listen(ListenError::Io { source, .. })) if is_end(&source) => Ok(()),
-            asked => asked,
-        }
+        heard(self.ask(&Ask::Signal { number: number.unsigned_abs() }, &[]))
     }
 
     /// Waits for the session's next report.
@@ -275,11 +288,6 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-/// Whether the other side is gone.
-fn is_end(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {

@@ -14,14 +14,14 @@ mod serve;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use tokio::{io::Interest, sync::watch, task::AbortHandle};
 
 pub(crate) use self::directory::Directory;
 pub use self::error::ListenError;
-pub(crate) use self::peer::Welcome;
+pub(crate) use self::peer::{Refused, Welcome};
 pub(crate) use self::place::sweep;
 use self::{
     accept::{Door, Leaving},
@@ -100,8 +100,10 @@ impl Session {
         let listener = sys::watched(listener, Interest::READABLE).map_err(Error::io("watch the socket"))?;
         let welcome = Welcome::ours().map_err(Error::io("look at our user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
+        let spare = listener.get_ref().try_clone().map_err(Error::io("keep a descriptor in reserve"))?;
         let door = Door {
             listener,
+            spare: Mutex::new(Some(spare)),
             place: Leaving(Arc::clone(&place)),
             session: self.clone(),
             brings,

@@ -62,7 +62,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 
 /// Does what the soft limit of descriptors is in the way of, with the hard one. Whoever starts a program meanwhile gives it
 /// that limit: this is for when nothing could be started else.
-fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
+pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     // Who comes second would take the first one's limit for the usual one.
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,10 +73,15 @@ fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<
     done
 }
 
-/// Receives one packet of at most `longest` bytes. One that was cut, in bytes or descriptors, is an error.
+/// Receives one packet of at most `longest` bytes. One that was cut is an error: `EMFILE` where there was no room for the
+/// descriptors that came with it.
 pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
     let mut bytes = vec![0; longest];
     let received = sys::receive(socket.as_fd(), &mut bytes)?;
+    if received.lacks_room {
+        // The kernel does not say why; the machine's own limit is rarely the reason.
+        return Err(Errno::EMFILE.into());
+    }
     if received.cut {
         return Err(io::ErrorKind::InvalidData.into());
     }

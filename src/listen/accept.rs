@@ -4,11 +4,14 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use nix::sys::socket::{SockFlag, accept4};
+use nix::{
+    errno::Errno,
+    sys::socket::{SockFlag, accept4},
+};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
@@ -18,12 +21,12 @@ use tokio::{
 
 use super::{
     Brings,
-    connection::{Connection, turn_away},
+    connection::{Connection, turn_away, turn_away_for_want},
     peer::Welcome,
     place::Place,
     serve::{LAST, Wish, serve},
 };
-use crate::{Session, sys};
+use crate::{Session, packet, sys};
 
 /// Clients that may be connected and not have said yet what they want.
 const EARLY: usize = 128;
@@ -43,6 +46,8 @@ impl Drop for Leaving {
 /// What the loop needs.
 pub(super) struct Door {
     pub(super) listener: AsyncFd<OwnedFd>,
+    /// Given up for a moment where there is no descriptor left for another client.
+    pub(super) spare: Mutex<Option<OwnedFd>>,
     pub(super) place: Leaving,
     pub(super) session: Session,
     pub(super) brings: Brings,
@@ -89,26 +94,52 @@ impl Door {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::warn!(%error, "no connection could be taken");
+                self.tell_one(&error);
                 tokio::time::sleep(EXHAUSTED).await;
                 return None;
             }
         };
         if let Err(reason) = self.welcome.check(socket.as_fd()) {
             tracing::warn!(%reason, "a client was turned away");
-            turn_away(socket.as_fd(), &reason.to_string());
+            match reason.shortage() {
+                Some(error) => turn_away_for_want(socket.as_fd(), "look at the client", &error),
+                None => turn_away(socket.as_fd(), &reason.to_string()),
+            }
             return None;
         }
         Some((Connection::new(socket)?, permit))
     }
 }
 
+impl Door {
+    /// Lets one client in to hear that there is no descriptor for it: it would wait for good otherwise.
+    fn tell_one(&self, error: &io::Error) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(spare.take());
+        // The soft limit may have been lowered below what is open.
+        let taken = match accept(self.listener.get_ref()) {
+            Err(again) if again.raw_os_error() == Some(libc::EMFILE) => {
+                packet::with_all_descriptors(|| accept_once(self.listener.get_ref())).map_err(io::Error::from)
+            }
+            taken => taken,
+        };
+        if let Ok(socket) = taken {
+            turn_away_for_want(socket.as_fd(), "take a connection", error);
+        }
+        *spare = self.listener.get_ref().try_clone().ok();
+    }
+}
+
 fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     loop {
-        match accept4(listener.as_raw_fd(), flags) {
+        match accept_once(listener) {
             // Gone before it was taken.
-            Err(nix::errno::Errno::ECONNABORTED | nix::errno::Errno::EINTR) => {}
-            number => return Ok(sys::received(number?)),
+            Err(Errno::ECONNABORTED | Errno::EINTR) => {}
+            socket => return Ok(socket?),
         }
     }
+}
+
+fn accept_once(listener: &OwnedFd) -> nix::Result<OwnedFd> {
+    accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map(sys::received)
 }

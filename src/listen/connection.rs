@@ -13,8 +13,9 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
     Error, Outcome, Report,
-    failure::exit,
+    failure::{self, exit},
     harmless::harmless,
+    host::remedy::of_call,
     packet::{self, Packet},
     sys,
 };
@@ -35,7 +36,7 @@ impl Connection {
             Err(error) => {
                 let (socket, error) = error.into_parts();
                 tracing::warn!(%error, "a client could not be watched");
-                turn_away(socket.as_fd(), &format!("the session cannot wait for one more: {error}"));
+                turn_away_for_want(socket.as_fd(), "wait for the client", &error);
                 None
             }
         }
@@ -43,15 +44,22 @@ impl Connection {
 
     /// The next packet; `None` when the client is gone, or sends what cannot be received.
     pub(super) async fn next(&self) -> Option<Packet> {
+        self.first().await.ok().filter(|packet| !packet.bytes.is_empty())
+    }
+
+    /// The same, which is empty when the client is gone.
+    ///
+    /// # Errors
+    /// What cannot be received; `EMFILE` where this process has no room for what comes with it.
+    pub(super) async fn first(&self) -> io::Result<Packet> {
         let receive = |socket: &OwnedFd| packet::receive(socket, LONGEST_ASK);
         // Most often it is there already.
-        let packet = match receive(self.socket.get_ref()) {
+        match receive(self.socket.get_ref()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.socket.async_io(Interest::READABLE, receive).await
             }
             packet => packet,
-        };
-        packet.ok().filter(|packet| !packet.bytes.is_empty())
+        }
     }
 
     /// Answers. A client that does not take what it asked for is as good as gone.
@@ -82,7 +90,12 @@ impl Connection {
 
     /// Tells why nothing is done.
     pub(super) fn refuse(&self, reason: &str) {
-        refuse(self.socket.get_ref().as_fd(), reason);
+        refuse(self.socket.get_ref().as_fd(), reason, None);
+    }
+
+    /// Tells that nothing is done because this process has not enough of something.
+    pub(super) fn want(&self, what: &str, error: &io::Error) {
+        want(self.socket.get_ref().as_fd(), what, error);
     }
 }
 
@@ -90,11 +103,26 @@ impl Connection {
 pub(super) fn turn_away(socket: BorrowedFd<'_>, reason: &str) {
     // What it said and nobody read would make its end forget the answer.
     let _ = packet::receive(socket, LONGEST_ASK);
-    refuse(socket, reason);
+    refuse(socket, reason, None);
 }
 
-fn refuse(socket: BorrowedFd<'_>, reason: &str) {
-    let message = format!("kennel: the session refused the request: {}\n", harmless(reason));
+/// The same to whom there is not enough of something to be served with.
+pub(super) fn turn_away_for_want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+    let _ = packet::receive(socket, LONGEST_ASK);
+    want(socket, what, error);
+}
+
+/// Whose limit it is must be said: whoever reads it has limits of his own.
+fn want(socket: BorrowedFd<'_>, what: &str, error: &io::Error) {
+    let reason = format!("{what}, in the session's process: {}", failure::words(error));
+    refuse(socket, &reason, of_call(error));
+}
+
+fn refuse(socket: BorrowedFd<'_>, reason: &str, remedy: Option<&str>) {
+    let mut message = format!("kennel: the session refused the request: {}\n", harmless(reason));
+    if let Some(remedy) = remedy {
+        message.push_str(&format!("kennel: hint: where the session is started: {remedy}\n"));
+    }
     send(socket, &Answer::Ended { code: exit::FAILED.into(), report: 0, message: message.as_bytes() }, None);
 }
 

@@ -18,7 +18,7 @@ use nix::{
     unistd::geteuid,
 };
 
-use crate::below::Identity;
+use crate::{below::Identity, host::remedy::is_shortage};
 
 /// A user namespace, and root's pid namespace.
 type Namespaces = [Option<Identity>; 2];
@@ -36,6 +36,25 @@ pub(crate) enum Refused {
     User,
     Namespace,
     Unknown,
+    /// There is not enough of something to find out.
+    Shortage(Errno),
+}
+
+impl Refused {
+    /// Where it is no fault of the one who asks.
+    pub(crate) fn shortage(self) -> Option<io::Error> {
+        match self {
+            Self::Shortage(errno) => Some(errno.into()),
+            _ => None,
+        }
+    }
+
+    fn unless_shortage(self, error: impl Into<io::Error>) -> Self {
+        match error.into().raw_os_error() {
+            Some(errno) if is_shortage(errno) => Self::Shortage(Errno::from_raw(errno)),
+            _ => self,
+        }
+    }
 }
 
 impl fmt::Display for Refused {
@@ -44,6 +63,7 @@ impl fmt::Display for Refused {
             Self::User => "it serves its own user only",
             Self::Namespace => "it serves no process in a sandbox or another user namespace",
             Self::Unknown => "the asking process cannot be identified",
+            Self::Shortage(_) => "there is no room to look who asks",
         })
     }
 }
@@ -63,8 +83,9 @@ impl Welcome {
         }
         // A process of a foreign pid namespace has no number here.
         let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(Refused::Unknown)?;
-        let process = process(&connection, pid).map_err(|_| Refused::Unknown)?;
-        let there = namespaces(&pid.to_string(), self.user).map_err(|_| Refused::Namespace)?;
+        let process = process(&connection, pid).map_err(|errno| Refused::Unknown.unless_shortage(errno))?;
+        let there = namespaces(&pid.to_string(), self.user)
+            .map_err(|error| Refused::Namespace.unless_shortage(error))?;
         // Only while it lives is the number its own, and what was read with it about it.
         if !is_alive(&process) {
             return Err(Refused::Unknown);

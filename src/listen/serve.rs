@@ -20,7 +20,9 @@ use super::{
     call::{Call, First},
     connection::Connection,
 };
-use crate::{Child, Command, Error, Outcome, Outlets, Session, Stdio, packet::Packet};
+use crate::{
+    Child, Command, Error, Outcome, Outlets, Session, Stdio, host::remedy::is_shortage, packet::Packet,
+};
 
 /// How long a client may take for its first word.
 const FIRST: Duration = Duration::from_secs(5);
@@ -48,7 +50,16 @@ pub(super) async fn serve(
     brings: Brings,
     permit: OwnedSemaphorePermit,
 ) -> Wish {
-    let Ok(Some(packet)) = timeout(FIRST, connection.next()).await else { return Wish::Nothing };
+    let packet = match timeout(FIRST, connection.first()).await {
+        Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
+        Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
+            drop(permit);
+            connection.want("receive what the client sends", &error);
+            let _ = timeout(LAST, connection.gone()).await;
+            return Wish::Nothing;
+        }
+        _ => return Wish::Nothing,
+    };
     drop(permit);
     let wish = match First::read(packet) {
         Some(First::Call(call)) => run(&connection, &session, brings, *call).await,

@@ -13,6 +13,8 @@ pub(crate) struct Received {
     pub(crate) descriptors: Vec<OwnedFd>,
     /// Bytes or descriptors were lost on the way.
     pub(crate) cut: bool,
+    /// Descriptors were: this process had no room for them.
+    pub(crate) lacks_room: bool,
 }
 
 /// Words of control data: a header and as many descriptors as a message can carry (`SCM_MAX_FD`, 253).
@@ -46,7 +48,9 @@ fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Receive
     let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     let descriptors = descriptors(&message).into_iter().map(received).collect();
-    Ok(Received { count, descriptors, cut: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 })
+    let lost = |what: i32| message.msg_flags & what != 0;
+    let cut = lost(libc::MSG_TRUNC | libc::MSG_CTRUNC);
+    Ok(Received { count, descriptors, cut, lacks_room: lost(libc::MSG_CTRUNC) })
 }
 
 /// The numbers of the descriptors in the control data of a received message.

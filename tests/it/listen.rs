@@ -5,6 +5,7 @@ mod hostile;
 mod peers;
 mod place;
 mod secrets;
+mod shortage;
 mod signals;
 mod status;
 

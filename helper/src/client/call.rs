@@ -6,13 +6,11 @@ use crate::{
     client_wire::{Ask, LONGEST_ASK, Manner},
     sys::{self, Errno, Fd, Strings},
     wire::{Field, Sink},
-    words::Trouble,
+    words::{ETOOMANYREFS, Trouble},
 };
 
 /// Longest path that getcwd(2) answers.
 const LONGEST_PATH: usize = 4096;
-
-const ETOOMANYREFS: i32 = 109;
 
 /// Bytes of an encoded [`Ask`] with one number.
 const HEAD: usize = 8;
@@ -35,7 +33,7 @@ pub(crate) fn send(
     manner.put(&mut length);
     let Count(length) = length;
     let length = length.saturating_add(arguments.encoded()).saturating_add(environment.encoded());
-    let (buffer, _) = sys::map(None, length.saturating_add(HEAD), 0).map_err(Trouble::Own)?;
+    let (buffer, _) = sys::map(None, length.saturating_add(HEAD), 0).map_err(|errno| Trouble::Own(b"make room for the call", errno))?;
     let mut packet = Room(buffer);
     let number = u32::try_from(length).map_err(|_| Trouble::TooLong)?;
     let is_long = length.saturating_add(HEAD) > LONGEST_ASK;

@@ -32,7 +32,7 @@ use inside::{
     sys::{self, Arguments, Errno, Fd, Strings},
 };
 use wire::{Cursor, Field};
-use words::Trouble;
+use words::{EMFILE, ENFILE, ENOMEM, Trouble};
 
 /// The exit status where no command could be run, or its end is unknown.
 const FAILED: i32 = 125;
@@ -80,6 +80,13 @@ extern "C" fn run(stack: *const usize) -> ! {
     sys::exit(code)
 }
 
+/// What a look at the listener's process is for.
+const LOOK: &[u8] = b"look who listens";
+
+fn own(what: &'static [u8]) -> impl FnOnce(Errno) -> Trouble {
+    move |errno| Trouble::Own(what, errno)
+}
+
 /// Has the command run and answers its exit status.
 fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     let path = arguments.get(1).ok_or(Trouble::Usage)?;
@@ -92,12 +99,12 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     arguments.get(first).ok_or(Trouble::Usage)?;
     // What we were started to ignore, by nohup(1) or a shell's `&`, would not have reached the command without us either.
     let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
-    standard_descriptors().map_err(Trouble::Own)?;
+    standard_descriptors().map_err(own(b"open the null device for a closed standard stream"))?;
     // Where nobody accepts, connect(2) waits: then there is no command yet, and signals are ours.
     let socket = connect(path)?;
     // From now on every other signal is the command's. That nobody reads what we say, or a file may not grow, must not end us
     // before the status is told.
-    sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(Trouble::Own)?;
+    sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
     match call::send(&socket, directory, command, environment) {
         Ok(()) => follow(&socket, passed_on),
@@ -123,17 +130,17 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
         *to = from;
     }
     let used = address.get(..path.len().saturating_add(2)).ok_or(Trouble::TooLong)?;
-    let socket = sys::packets().map_err(Trouble::Own)?;
+    let socket = sys::packets().map_err(own(b"make a socket"))?;
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
     // Whoever listens is about to get this process's descriptors and environment.
-    let (process, user) = sys::peer(&socket).map_err(Trouble::Own)?;
+    let (process, user) = sys::peer(&socket).map_err(own(LOOK))?;
     let held = match sys::peer_process(&socket) {
         Err(Errno(EINVAL)) => return Err(Trouble::Stranger),
-        held => held.map_err(Trouble::Own)?,
+        held => held.map_err(own(LOOK))?,
     };
     let is_ours = |kind| is_in_our_namespace(process, kind);
     // Root's sandboxes may have no user namespace of their own, but none is without a pid namespace.
-    if user != sys::effective_user() || !is_ours(c"/ns/user") || (user == 0 && !is_ours(c"/ns/pid")) {
+    if user != sys::effective_user() || !is_ours(c"/ns/user")? || (user == 0 && !is_ours(c"/ns/pid")?) {
         return Err(Trouble::Stranger);
     }
     // Only while it lives is the number its own, and what was read with it about it.
@@ -144,8 +151,8 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
 }
 
 /// Whoever is in a sandbox is in another one. `kind` is `/ns/user` or `/ns/pid`.
-fn is_in_our_namespace(process: u32, kind: &CStr) -> bool {
-    let ours = namespace(b"self", kind);
+fn is_in_our_namespace(process: u32, kind: &CStr) -> Result<bool, Trouble> {
+    let ours = namespace(b"self", kind)?;
     let mut digits = [0u8; 10];
     let mut rest = process;
     let mut used = 0usize;
@@ -158,28 +165,35 @@ fn is_in_our_namespace(process: u32, kind: &CStr) -> bool {
         }
     }
     let number = digits.get(digits.len().wrapping_sub(used)..).unwrap_or_default();
-    matches!((ours, namespace(number, kind)), (Some(ours), Some(theirs)) if ours == theirs)
+    Ok(matches!((ours, namespace(number, kind)?), (Some(ours), Some(theirs)) if ours == theirs))
 }
 
-/// Device and inode of a namespace; `process` is its number, or `self`.
-fn namespace(process: &[u8], kind: &CStr) -> Option<(u64, u64)> {
+/// Device and inode of a namespace; `process` is its number, or `self`. `None` where this process may not look.
+///
+/// # Errors
+/// What says nothing about the other one: there is no room to look.
+fn namespace(process: &[u8], kind: &CStr) -> Result<Option<(u64, u64)>, Trouble> {
     let mut path = [0u8; 32];
     let text = b"/proc/".iter().chain(process).chain(kind.to_bytes());
     for (to, &from) in path.iter_mut().zip(text) {
         *to = from;
     }
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    sys::open_for_reading(path).and_then(|opened| sys::identity(&opened)).ok()
+    let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
+    match sys::open_for_reading(path).and_then(|opened| sys::identity(&opened)) {
+        Ok(identity) => Ok(Some(identity)),
+        Err(errno @ Errno(ENOMEM | ENFILE | EMFILE)) => Err(Trouble::Own(LOOK, errno)),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Passes signals on until the command has ended.
 fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
-    let signals = sys::signal_fd(passed_on).map_err(Trouble::Own)?;
-    let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(Trouble::Own)?;
+    let signals = sys::signal_fd(passed_on).map_err(own(b"listen for signals"))?;
+    let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(own(b"make room for the answer"))?;
     // Whether what was asked for was read, since when signals are the command's.
     let mut is_heard = false;
     loop {
-        let [signalled, spoken] = wait(&signals, socket).map_err(Trouble::Own)?;
+        let [signalled, spoken] = wait(&signals, socket).map_err(own(b"wait for the command"))?;
         if spoken {
             let (count, _) = match sys::receive(socket, buffer) {
                 // It went away with signals unread. That is told once, and before what it said last.
@@ -197,7 +211,7 @@ fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
             }
         }
         if signalled {
-            let number = sys::next_signal(&signals).map_err(Trouble::Own)?;
+            let number = sys::next_signal(&signals).map_err(own(b"read a signal"))?;
             // There is no command that it could be passed on to: whoever is to start it has not looked yet.
             is_heard |= !sys::is_unheard(socket);
             if ENDING & bit(number) != 0 && !is_heard {

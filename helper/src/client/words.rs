@@ -8,6 +8,10 @@ use crate::{
 };
 
 const ECONNREFUSED: i32 = 111;
+pub(crate) const ETOOMANYREFS: i32 = 109;
+pub(crate) const ENOMEM: i32 = 12;
+pub(crate) const ENFILE: i32 = 23;
+pub(crate) const EMFILE: i32 = 24;
 
 /// Why there is no command, or no end of it to tell.
 pub(crate) enum Trouble {
@@ -25,8 +29,8 @@ pub(crate) enum Trouble {
     Send(Errno),
     /// The session went away without telling the command's end.
     Lost,
-    /// A call that is about this process only.
-    Own(Errno),
+    /// A call that is about this process only, and what it was for.
+    Own(&'static [u8], Errno),
 }
 
 const START: &[u8] = b"hint: start a session there: kennel session start --name NAME\n";
@@ -65,8 +69,25 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
             line(socket, b"the session ended before it reported the command's status")?;
             write(&[START])
         }
-        Trouble::Own(errno) => numbered(socket, b"out of resources", *errno),
+        Trouble::Own(what, errno) => numbered(socket, what, *errno),
     }
+}
+
+/// What this process has not enough of, and what can be done.
+fn shortage(errno: i32) -> Option<(&'static [u8], &'static [u8])> {
+    Some(match errno {
+        EMFILE => (b"too many open files", b"raise the limit of open files: ulimit -n"),
+        ENFILE => {
+            (b"too many open files on this machine", b"raise their limit on the whole machine: fs.file-max")
+        }
+        ENOMEM => {
+            (b"not enough memory", b"free some, or raise its limits: ulimit -v, and memory.max of the cgroup")
+        }
+        ETOOMANYREFS => {
+            (b"too many descriptors on their way in messages", b"raise the limit of open files: ulimit -n")
+        }
+        _ => return None,
+    })
 }
 
 fn line(subject: &[u8], reason: &[u8]) -> Result<(), Errno> {
@@ -74,12 +95,18 @@ fn line(subject: &[u8], reason: &[u8]) -> Result<(), Errno> {
     write_on(&[b": ", reason, b"\n"])
 }
 
-fn numbered(subject: &[u8], reason: &[u8], Errno(errno): Errno) -> Result<(), Errno> {
+/// Ends a line with an errno: in words what this process has not enough of, else in three digits.
+fn numbered(subject: &[u8], what: &[u8], Errno(errno): Errno) -> Result<(), Errno> {
+    about(subject)?;
+    write_on(&[b": ", what])?;
+    if let Some((reason, remedy)) = shortage(errno) {
+        write_on(&[b": ", reason, b"\n"])?;
+        return write(&[b"hint: ", remedy, b"\n"]);
+    }
     let errno = errno.unsigned_abs();
     let digits = [100, 10, 1].map(|place: u32| errno.checked_div(place).unwrap_or(0) % 10);
     let digits = digits.map(|digit| b'0'.wrapping_add(digit.to_le_bytes()[0]));
-    about(subject)?;
-    write_on(&[b": ", reason, b": errno ", &digits, b"\n"])
+    write_on(&[b": errno ", &digits, b"\n"])
 }
 
 /// Begins a line. What a terminal could take for a command is not said: of bytes, not of characters, so that letters beyond ASCII
