@@ -25,7 +25,7 @@ use nix::{
 use super::chain;
 use crate::{policy::DATE, sys::without_sigxfsz};
 
-/// How long another writer of a chain may take for a line.
+/// How long another writer may take for a line.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// And while one holds it for longer than that: whoever may read the log can, and nobody shall wait for each line.
@@ -41,12 +41,20 @@ pub(super) struct LogFile {
     pub(super) day: Option<String>,
     /// Whether it ends with part of a line.
     torn: bool,
-    /// Whether its last line was one of a chain: a line without a hash would look as if somebody had cut it off.
-    pub(super) is_chained: bool,
-    /// The hash of its last line, and its size then.
-    last: Option<(u64, String)>,
+    /// Its last line, where that is ours.
+    last: Option<Written>,
     /// How long it waits for others.
     patience: Duration,
+}
+
+/// A line that was appended.
+#[derive(Debug)]
+struct Written {
+    /// The size of the file then.
+    end: u64,
+    /// Whether it is one of a chain: a line without a hash behind it would look as if somebody had cut that off.
+    is_chained: bool,
+    hash: String,
 }
 
 /// The name of a day's file, where names have days.
@@ -74,9 +82,8 @@ impl LogFile {
         }
         // Whoever wrote to it before may have been cut off.
         let last = chain::last(&file, found.len())?;
-        let (torn, is_chained) = (!last.is_whole, last.is_chained());
         let day = dated.is_some().then(|| day.to_owned());
-        Ok(Self { file, day, torn, is_chained, last: None, patience: PATIENCE })
+        Ok(Self { file, day, torn: !last.is_whole, last: None, patience: PATIENCE })
     }
 
     /// Whether it has a name still, and is that of the day.
@@ -106,25 +113,35 @@ impl LogFile {
         Ok(())
     }
 
-    /// Appends the line that `write` makes of the hash of the one before, while nobody else appends.
-    pub(super) fn append_chained(
+    /// Appends the line that `write` makes, while nobody else appends: of the hash of the line before, where that is one of a
+    /// chain or `chain` begins one. Where nobody asks for a chain, a lock that is not to be had is no reason to lose a line.
+    pub(super) fn append_in_turn(
         &mut self,
-        write: impl FnOnce(String) -> io::Result<Vec<u8>>,
+        chain: bool,
+        write: impl FnOnce(Option<String>) -> io::Result<Vec<u8>>,
     ) -> io::Result<()> {
         // A lock is the open file's, so it is let go with this name for it.
         let locked = lock(self.file.try_clone()?, self.patience);
         self.patience = if locked.is_ok() { PATIENCE } else { NO_PATIENCE };
-        let _lock = locked?;
         let size = self.file.metadata()?.len();
-        let prev = match self.last.take() {
-            Some((end, hash)) if end == size => hash,
+        let (is_chained, prev) = match self.last.take() {
+            Some(Written { end, is_chained, hash }) if end == size => (is_chained, hash),
+            // Another has written since, and may have begun a chain.
             _ => {
                 let last = chain::last(&self.file, size)?;
                 self.torn = !last.is_whole;
-                last.hash()
+                (last.is_chained(), last.hash())
             }
         };
-        let line = write(prev)?;
+        let is_chained = chain || is_chained;
+        if !is_chained {
+            let line = write(None)?;
+            let hash = chain::hash(&line);
+            self.append(line)?;
+            return self.remember(is_chained, hash);
+        }
+        let _lock = locked?;
+        let line = write(Some(prev))?;
         let hash = chain::hash(&line);
         if let Err(error) = self.append(line) {
             // Nobody else can have written behind it. Where it may not be taken away, it stays as a line of its own.
@@ -133,7 +150,12 @@ impl LogFile {
             }
             return Err(error);
         }
-        self.last = Some((self.file.metadata()?.len(), hash));
+        self.remember(is_chained, hash)
+    }
+
+    /// What needs not be read again as long as nobody else writes.
+    fn remember(&mut self, is_chained: bool, hash: String) -> io::Result<()> {
+        self.last = Some(Written { end: self.file.metadata()?.len(), is_chained, hash });
         Ok(())
     }
 }
@@ -176,12 +198,29 @@ mod tests {
         let held = lock(File::open(place.path().join("log")).expect("read"), PATIENCE).expect("free");
         let begun = Instant::now();
         for _ in 0..50 {
-            log.append_chained(|_| Ok(b"{}".to_vec())).expect_err("held");
+            log.append_in_turn(true, |_| Ok(b"{}".to_vec())).expect_err("held");
         }
         assert!(begun.elapsed() < 3 * PATIENCE, "{:?}", begun.elapsed());
         drop(held);
-        log.append_chained(|_| Ok(b"{}".to_vec())).expect("free again");
+        log.append_in_turn(true, |_| Ok(b"{}".to_vec())).expect("free again");
         assert_eq!(log.patience, PATIENCE);
+    }
+
+    #[test]
+    fn a_plain_line_is_not_lost_for_want_of_a_lock() {
+        let place = tempfile::tempdir().expect("a directory");
+        let directory = nix::fcntl::open(place.path(), OFlag::O_PATH, Mode::empty()).expect("open");
+        let mut log = LogFile::open(&directory, OsStr::new("log"), "2026-01-31").expect("open");
+        let held = lock(File::open(place.path().join("log")).expect("read"), PATIENCE).expect("free");
+        log.append_in_turn(false, |_| Ok(b"{}".to_vec())).expect("written");
+        drop(held);
+        log.append_in_turn(true, |prev| {
+            Ok(format!("{{\"prev\":\"{}\"}}", prev.expect("a hash")).into_bytes())
+        })
+        .expect("written");
+        // From then on nothing is written behind it that could not be told from a cut.
+        let _held = lock(File::open(place.path().join("log")).expect("read"), PATIENCE).expect("free");
+        log.append_in_turn(false, |_| Ok(b"{}".to_vec())).expect_err("held");
     }
 
     #[test]

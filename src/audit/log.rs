@@ -96,13 +96,10 @@ impl Log {
             Some(file) => state.file.insert(file),
             None => state.file.insert(LogFile::open(&self.directory, &self.name, today)?),
         };
-        if self.audit.chain || file.is_chained {
-            return file.append_chained(|prev| {
-                line.prev = Some(prev);
-                Ok(line.into_bytes()?)
-            });
-        }
-        file.append(line.into_bytes()?)
+        file.append_in_turn(self.audit.chain, |prev| {
+            line.prev = prev;
+            Ok(line.into_bytes()?)
+        })
     }
 }
 
@@ -143,6 +140,27 @@ mod tests {
             let found = verify_audit(&path, None).expect("whole");
             assert_eq!(found.chained, chained, "after {chain}");
         }
+    }
+
+    /// Who began without a chain sees that another has begun one meanwhile.
+    #[test]
+    fn writers_side_by_side_take_turns() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("log");
+        let open = |chain| Log::open(&Audit { chain, ..Audit::new(&path) }).expect("open");
+        let logs = [open(false), open(true), open(false), open(true)];
+        std::thread::scope(|scope| {
+            for log in &logs {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        log.write(Line::new("1", "s", None, Record::SessionEnd {})).expect("written");
+                    }
+                });
+            }
+        });
+        let found = verify_audit(&path, None).expect("whole");
+        assert_eq!(found.records, 200);
+        assert!(found.chained >= 50, "{found:?}");
     }
 
     #[test]

@@ -157,3 +157,103 @@ impl Record<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A record of each kind, with everything that it can have.
+    fn all() -> Vec<Record<'static>> {
+        let usage = Some(Usage::default());
+        vec![
+            Record::Session {
+                profile: Profile::RepoWrite,
+                workspace: "/w".to_owned(),
+                network: NetworkMode::None,
+                enforcement: Level::Full,
+            },
+            Record::SessionEnd {},
+            Record::Exec {
+                program: "p".to_owned(),
+                arguments: 1,
+                argv: Some(vec!["a".to_owned()]),
+                directory: "/w".to_owned(),
+            },
+            Record::Exit {
+                ended: End::Ended(Ended::Exited),
+                exit_code: Some(0),
+                signal: None,
+                limit: None,
+                duration_ms: 1,
+                usage,
+                class: None,
+            },
+            Record::Denial { protection: Protection::Root, subject: "s", reason: "r" },
+            Record::Limit { limit: Limit::Memory, configured: Some("1M"), used: Some("2M") },
+            Record::Egress(Egress {
+                host: "h".to_owned(),
+                port: None,
+                address: None,
+                decision: "allowed",
+                reason: "allowed",
+                class: None,
+                bytes_up: 0,
+                bytes_down: 0,
+                duration_ms: 0,
+            }),
+            Record::Spawn(Spawn {
+                decision: "allowed",
+                program: "p",
+                operation: None,
+                shape: Shape::Lengths(Vec::new()),
+                variables: Vec::new(),
+                credentials: Vec::new(),
+                directory: None,
+                class: None,
+                reason: None,
+            }),
+        ]
+    }
+
+    /// The words in backticks.
+    fn words(text: &str) -> BTreeSet<&str> {
+        text.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn readme_names_every_key_and_no_other() {
+        let readme = include_str!("../../README.md");
+        let (_, table) = readme.split_once("| event | when | further fields |\n").expect("the table");
+        let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).skip(1).collect();
+        assert_eq!(rows.len(), all().len(), "an event each");
+        for record in all() {
+            let Ok(Value::Object(mut fields)) = serde_json::to_value(&record) else { panic!("no record") };
+            let event = fields.remove("event").expect("an event");
+            let event = event.as_str().expect("a word");
+            let row = rows.iter().find(|row| row.starts_with(&format!("| `{event}` |")));
+            let row = row.unwrap_or_else(|| panic!("README has no `{event}`"));
+            let named = words(row.split('|').nth(3).unwrap_or_default());
+            for key in fields.keys() {
+                assert!(named.contains(&**key), "{event}: README lacks `{key}`");
+            }
+            // What else stands in backticks is a value, or a flag.
+            let values =
+                ["full", "partial", "none", "failed", "dropped", "pattern", "lengths", "--audit-arguments"];
+            for word in named {
+                assert!(
+                    fields.contains_key(word) || values.contains(&word),
+                    "{event}: no `{word}` is written"
+                );
+            }
+        }
+        let (_, section) = readme.split_once("### The audit log\n").expect("the section");
+        let section = words(section.split("\n### ").next().unwrap_or_default());
+        for key in ["time", "event", "id", "session", "exec", "lost", "cut", "prev"] {
+            assert!(section.contains(key), "README lacks `{key}`");
+        }
+    }
+}
