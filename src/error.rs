@@ -94,6 +94,14 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A standard stream cannot be given to a command.
+    #[error("{stream} of the command")]
+    Stream {
+        /// `stdin`, `stdout` or `stderr`.
+        stream: &'static str,
+        /// The cause: `EISDIR` for a directory, `EBADF` for one that is closed or was opened as a path only.
+        source: io::Error,
+    },
     /// A call of the embedding program's side failed.
     #[error("{what}")]
     Io {
@@ -146,6 +154,12 @@ impl From<SpawnError> for Error {
     }
 }
 
+/// What [`Error::Command`] calls where a command starts.
+pub(crate) const WORKING_DIRECTORY: &str = "working directory";
+
+/// The standard streams, by their numbers.
+pub(crate) const STREAMS: [&str; 3] = ["stdin", "stdout", "stderr"];
+
 /// Whether the sandbox does not allow it, whatever is there.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
@@ -174,12 +188,36 @@ impl Error {
             Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),
             Self::Overlay(error) => error.remedy(),
-            Self::NotFound { .. } => {
-                Some("only granted paths exist inside: grant the directory with --ro, or look at PATH")
-            }
+            Self::NotFound { .. } => Some(
+                "only granted paths exist inside: grant the directory with --ro, or look at PATH; of a script, the \
+                     interpreter that its first line names must be there too",
+            ),
             Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
             Self::Busy => Some("let the command wait, or keep more workers ready"),
             Self::SessionEnded => Some("prepare a new session"),
+            Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
+                Some(libc::EACCES) => {
+                    "name a file, have it executable (chmod +x), and on a file system that is not mounted noexec; the same \
+                     for the interpreter that a script's first line names"
+                }
+                Some(libc::ENOEXEC) => {
+                    "begin a script with a line such as #!/bin/sh, or run it by its interpreter; a program must be for this \
+                     machine"
+                }
+                _ => of_call(source)?,
+            }),
+            Self::Command { what: WORKING_DIRECTORY, .. } => Some(
+                "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
+            ),
+            Self::Stream { source, .. } => match source.raw_os_error() {
+                Some(libc::EISDIR) => Some(
+                    "give it a file, a pipe or a terminal: from a directory a command could leave the sandbox",
+                ),
+                Some(libc::EBADF) => {
+                    Some("open it, for reading or writing and not as a path only; /dev/null will do")
+                }
+                _ => of_call(source),
+            },
             Self::Io { source, .. } => of_call(source),
             _ => None,
         }
@@ -228,7 +266,7 @@ impl Error {
             Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
-            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+            Self::Io { .. } | Self::Stream { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
         };

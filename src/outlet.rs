@@ -25,7 +25,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{Child, ChildOutput, Command, Ended, Error, Outcome, Stdio};
+use crate::{Child, ChildOutput, Command, Ended, Error, Outcome, Stdio, error::STREAMS, stdio::checked};
 
 /// Bytes that are read at once: what a pipe holds.
 const PIECE: usize = 64 << 10;
@@ -69,12 +69,17 @@ impl Outlets {
     /// as it is.
     ///
     /// # Errors
-    /// No thread can be started.
+    /// A directory, or a descriptor that was opened as a path only: nothing could be written there. No thread can be started.
     pub fn new(
         command: &mut Command,
         stdout: Option<OwnedFd>,
         stderr: Option<OwnedFd>,
     ) -> Result<Self, Error> {
+        let [_, output, error] = STREAMS;
+        let usable = |stream, to: Option<OwnedFd>| {
+            to.map(checked).transpose().map_err(|source| Error::Stream { stream, source })
+        };
+        let (stdout, stderr) = (usable(output, stdout)?, usable(error, stderr)?);
         if stdout.is_some() {
             command.stdout(Stdio::piped());
         }

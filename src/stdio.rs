@@ -104,7 +104,7 @@ pub(crate) fn is_standard(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Refuses a descriptor that leads to other files: a directory, or one that was opened as a path only. The command
 /// could walk from it past every mount.
-fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
+pub(crate) fn checked(fd: OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
     if flags.contains(OFlag::O_PATH) {
         return Err(Errno::EBADF.into());

@@ -15,6 +15,7 @@ use crate::{
         limits, narrow,
         request::{RequestBuf, Wanted},
     },
+    error::STREAMS,
     exec,
     explain::Judge,
     prepared::{OneShots, Prepared},
@@ -74,8 +75,7 @@ impl Command {
         if asked.limits.output_ends {
             self.check_counted(out)?;
         }
-        let [input, output, error] =
-            self.connect(stdin, out).map_err(Error::io("open a standard descriptor"))?;
+        let [input, output, error] = self.connect(stdin, out)?;
         let theirs = [input.theirs.as_fd(), output.theirs.as_fd(), error.theirs.as_fd()];
         // Not entered across an await; what is told of the command names it as its parent.
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
@@ -212,11 +212,12 @@ impl Command {
         })
     }
 
-    fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> io::Result<[Connected; 3]> {
+    fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<[Connected; 3], Error> {
+        let [input, output, error] = STREAMS.map(|stream| move |source| Error::Stream { stream, source });
         Ok([
-            stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true)?,
-            stdio::connect(self.stdout.take().unwrap_or_else(out), io::stdout(), false)?,
-            stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false)?,
+            stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true).map_err(input)?,
+            stdio::connect(self.stdout.take().unwrap_or_else(out), io::stdout(), false).map_err(output)?,
+            stdio::connect(self.stderr.take().unwrap_or_else(out), io::stderr(), false).map_err(error)?,
         ])
     }
 }

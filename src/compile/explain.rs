@@ -37,8 +37,8 @@ pub(crate) struct Terms {
     /// What the private places hold together.
     pub(crate) private: Room,
     pub(crate) network: NetworkMode,
-    /// Whether the profile goes together with a proxy.
-    pub(crate) may_have_proxy: bool,
+    /// The flags before the host that would give it a proxy, where the profile goes together with one.
+    pub(crate) proxy_flags: Option<&'static str>,
     /// The only ports that TCP connects to on the host's network, where Landlock narrows it.
     pub(crate) ports: Option<Vec<u16>>,
 }
@@ -58,7 +58,7 @@ impl Terms {
             read_only_workspace: parts.policy.profile == Profile::ReadOnly,
             private: Room::of_policy(parts, None),
             network: parts.policy.effective_network(),
-            may_have_proxy: parts.policy.profile != Profile::NoNetwork,
+            proxy_flags: proxy_flags(parts),
             ports: network::ports_of_host(parts),
         }
     }
@@ -198,6 +198,15 @@ impl Terms {
             }
             _ => None,
         }
+    }
+}
+
+/// A rule makes the proxy the way out by itself, unless the policy says that there is none.
+fn proxy_flags(parts: &Parts<'_>) -> Option<&'static str> {
+    match (parts.policy.profile, parts.policy.network.mode) {
+        (Profile::ReadOnly | Profile::NoNetwork, _) => None,
+        (Profile::RepoWrite | Profile::CiOnly, None) => Some("--allow"),
+        _ => Some("--net proxy --allow"),
     }
 }
 

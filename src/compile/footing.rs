@@ -50,8 +50,8 @@ struct Seen {
 /// What stands on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A writable grant, and everything in it.
-    Grant,
+    /// A writable grant, and everything in it: what the policy calls it.
+    Grant(&'static str),
     /// A mount that shows what commands write. No command can move its mount point.
     Mount,
     /// A mount that keeps commands from writing, likewise.
@@ -89,13 +89,16 @@ impl What {
 pub(crate) enum Change {
     None,
     Some,
-    /// A grant is not what it was.
-    Grant(PathBuf),
+    /// A grant is not what it was; what the policy calls it.
+    Grant(&'static str, PathBuf),
 }
 
 impl Footing {
     pub(super) fn of(view: &View, mounts: &[OnHost], protected: &Protected, secrets: Vec<PathBuf>) -> Self {
-        let grants = view.writable_directories().map(|(_, source)| (source.path.clone(), What::Grant));
+        let called = |target: &Path| view.get(target).map_or("writable grant", |place| place.what);
+        let grants = view
+            .writable_directories()
+            .map(|(target, source)| (source.path.clone(), What::Grant(called(target))));
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::of(view, mount)));
         let watches = protected.watches.iter().map(|watch| (watch.stands_on(), What::Watch));
         let listed = protected.listed.iter().map(|path| (path.clone(), What::Listed));
@@ -155,10 +158,11 @@ impl Footing {
         let mut changed =
             self.seen.iter().filter(counts).filter(|seen| pass.look(&seen.path, seen.what) != seen.thing);
         let Some(first) = changed.next() else { return Change::None };
-        match [first].into_iter().chain(changed).find(|seen| seen.what == What::Grant) {
-            Some(grant) => Change::Grant(grant.path.clone()),
-            None => Change::Some,
-        }
+        let grant = |seen: &Seen| match seen.what {
+            What::Grant(called) => Some(Change::Grant(called, seen.path.clone())),
+            _ => None,
+        };
+        [first].into_iter().chain(changed).find_map(grant).unwrap_or(Change::Some)
     }
 
     /// Takes what lies at mount points now for what was there.
@@ -170,14 +174,18 @@ impl Footing {
     }
 }
 
-/// The error for a writable grant that is not the directory that was granted.
-pub(crate) fn replaced(path: PathBuf, remedy: &str) -> Error {
-    Error::Grant {
-        what: "writable grant",
-        path,
-        source: io::Error::from_raw_os_error(libc::ESTALE),
-        remedy: Some(format!("another directory is in its place: {remedy}")),
-    }
+/// The error for a writable grant that is not the directory that was granted, or is not there any more.
+pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error {
+    let (source, remedy) = match fs::symlink_metadata(&path) {
+        Ok(_) => {
+            let remedy = format!("another directory is in its place: {remedy}");
+            (io::Error::from_raw_os_error(libc::ESTALE), remedy)
+        }
+        Err(error) => {
+            (error, format!("it was there when this was prepared: have it there again, and {remedy}"))
+        }
+    };
+    Error::Grant { what, path, source, remedy: Some(remedy) }
 }
 
 /// One look at each of many paths.
@@ -211,7 +219,7 @@ fn thing(metadata: &fs::Metadata, what: What) -> Thing {
     let is_told = match what {
         What::Wall => !metadata.is_dir(),
         What::Listed => metadata.is_dir(),
-        What::Grant | What::Mount | What::Watch => false,
+        What::Grant(_) | What::Mount | What::Watch => false,
     };
     let changed = is_told.then(|| (metadata.ctime(), metadata.ctime_nsec()));
     Thing { identity: Identity::of_metadata(metadata), born: metadata.created().ok(), changed }

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     Enforcement, Error,
     enforcement::State,
+    host::remedy::go_without,
     policy::{Protection, Requirement},
 };
 
@@ -104,10 +105,10 @@ pub(super) fn without_filter(parts: &Parts<'_>, enforcement: &mut Enforcement) -
         return Err(Error::Unavailable {
             protection: Protection::LandlockNetwork,
             reason: WITHOUT_FILTER.to_owned(),
-            remedy: Some(
-                "use a kernel with CONFIG_SECCOMP_FILTER=y, or set [require] landlock_network = \"if_available\""
-                    .to_owned(),
-            ),
+            remedy: Some(format!(
+                "use a kernel with CONFIG_SECCOMP_FILTER=y, {}",
+                go_without(Protection::LandlockNetwork)
+            )),
         });
     }
     enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);

@@ -15,7 +15,7 @@ use crate::{
     Enforcement, Error,
     cgroup::Controller,
     enforcement::State,
-    policy::{Protection, Requirement, Span},
+    policy::{Cgroup, Profile, Protection, Requirement, Span},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -225,15 +225,34 @@ impl Limiter<'_> {
         Ok(())
     }
 
+    /// What can be done where no cgroup is to blame.
+    fn instead(&self, protection: Protection) -> String {
+        let policy = self.parts.policy;
+        let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
+        let could_be_held = !matches!(
+            protection,
+            Protection::CpuTime | Protection::CoreDumps | Protection::FileSize | Protection::OpenFiles
+        );
+        let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
+        match (protection, policy.profile) {
+            // Its sentence says what else helps.
+            (Protection::CoreDumps, Profile::CiOnly) => {
+                "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
+            }
+            (_, Profile::CiOnly) => format!(
+                "{by_cgroup}do without the limit, or choose another profile: ci-only keeps all of a policy in full"
+            ),
+            _ => format!("{by_cgroup}set [require] {protection} = \"if_available\", or do without the limit"),
+        }
+    }
+
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
         let required = self.parts.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
             return Err(Error::Unavailable {
                 protection,
                 reason: format!("cannot be kept in full: {detail}"),
-                remedy: Some(format!(
-                    "set [require] {protection} = \"if_available\", or do without the limit"
-                )),
+                remedy: Some(self.instead(protection)),
             });
         }
         self.enforcement.set(protection, state, detail);

@@ -123,11 +123,18 @@ impl View {
             && old.origin >= Origin::Policy
             && old.node != node
         {
+            let remedy = match old.what {
+                // It is there by every policy, and the profile says how.
+                "workspace" => {
+                    "leave the other out: the profile says whether the workspace is writable (--profile)"
+                }
+                _ => "keep one of the two",
+            };
             return Err(Error::View {
                 what,
                 path: target,
                 reason: format!("the policy puts a {} there as well", old.what),
-                remedy: Some("keep one of the two".to_owned()),
+                remedy: Some(remedy.to_owned()),
             });
         }
         let place = Place { node, origin: Origin::Policy, what, protection: Protection::Root };

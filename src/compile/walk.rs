@@ -145,7 +145,9 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
     let mut places = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
         match met {
-            Met::Link { at, .. } | Met::Up { at } => places.push(at),
+            Met::Link { at, .. } => places.push(at),
+            // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
+            Met::Up { at } => places.extend(at.ancestors().nth(2).map(Path::to_owned)),
             Met::Thing { at, .. } | Met::Far { at, .. } | Met::Nothing { first: at, .. } => {
                 places.push(at);
                 break;

@@ -16,8 +16,8 @@ pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-ru
                                    service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
 
 /// How to get controllers back from cgroup v1.
-pub(crate) const UNIFIED: &str =
-    "boot with systemd.unified_cgroup_hierarchy=1, so that cgroup v2 has all controllers";
+pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
+     cgroup v2 has all controllers; or do without the limit";
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
@@ -32,7 +32,12 @@ pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<Stri
 
 /// What root can do besides.
 const GO_WITHOUT: &str = "or let root's commands go without one: --on-unavailable degrade, or [require] \
-                          user_namespace = \"if_available\"";
+                          user_namespace = \"if_available\" (not with profile ci-only)";
+
+/// What anybody can do besides who has no profile that requires everything.
+pub(crate) fn go_without(protection: Protection) -> String {
+    format!("or set [require] {protection} = \"if_available\" (not with profile ci-only)")
+}
 
 /// What the sentence depends on besides the errno.
 struct Surroundings<'s> {
@@ -70,8 +75,8 @@ impl Surroundings<'_> {
             (_, libc::ENOSPC) if sysctl_of(protection).is_some() => self.raise(sysctl_of(protection)?),
             (_, libc::EPERM | libc::EACCES) if sysctl_of(protection).is_some() => self.user_namespaces(errno),
             (_, libc::ENOSYS | libc::EINVAL) if sysctl_of(protection).is_some() => format!(
-                "use a kernel with namespaces of this kind (CONFIG_NAMESPACES=y), or set [require] {protection} \
-                 = \"if_available\""
+                "use a kernel with namespaces of this kind (CONFIG_NAMESPACES=y), {}",
+                go_without(protection)
             ),
             (Root, libc::EPERM) => self.mounts(),
             (ProtectedPaths, libc::EACCES) => {
@@ -97,25 +102,24 @@ impl Surroundings<'_> {
                 self.raise_to("fs.mount-max", 1_000_000)
             ),
             (Landlock, _) => format!(
-                "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, or set \
-                 [require] landlock = \"if_available\"",
+                "boot with landlock in the lsm= list (CONFIG_SECURITY_LANDLOCK=y, Linux 5.13 or later){}, {}",
                 self.filter_too("landlock_create_ruleset"),
+                go_without(protection)
             ),
-            (LandlockScope, _) => "use Linux 6.12 or later with landlock in the lsm= list, or set [require] \
-                                   landlock_scope = \"if_available\""
-                .to_owned(),
+            (LandlockScope, _) => {
+                format!("use Linux 6.12 or later with landlock in the lsm= list, {}", go_without(protection))
+            }
             (LandlockNetwork, _) => {
-                "use Linux 6.7 or later with landlock in the lsm= list, or set [require] \
-                                     landlock_network = \"if_available\""
-                    .to_owned()
+                format!("use Linux 6.7 or later with landlock in the lsm= list, {}", go_without(protection))
             }
             (Seccomp, _) => format!(
-                "use a kernel with CONFIG_SECCOMP_FILTER=y{}, or set [require] seccomp = \"if_available\"",
+                "use a kernel with CONFIG_SECCOMP_FILTER=y{}, {}",
                 self.filter_too("seccomp"),
+                go_without(protection)
             ),
-            (Keyring, libc::ENOSYS) => "use a kernel with CONFIG_KEYS=y, or set [require] keyring = \
-                                        \"if_available\""
-                .to_owned(),
+            (Keyring, libc::ENOSYS) => {
+                format!("use a kernel with CONFIG_KEYS=y, {}", go_without(protection))
+            }
             (Keyring, libc::EDQUOT) => self.raise("kernel.keys.maxkeys"),
             (OpenFiles | FileSize | Memory | Pids | CpuTime, libc::EPERM) => {
                 "ask for no more than the caller's own hard limit (ulimit -H -a)".to_owned()

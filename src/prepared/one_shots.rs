@@ -57,7 +57,7 @@ impl OneShots {
             let change = now.compiled.ground.as_ref().map_or(Change::Some, |ground| ground.change(true));
             match change {
                 Change::None => {}
-                Change::Grant(path) => return Err(replaced(path, "make a new sandbox")),
+                Change::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
                 Change::Some => {
                     *now = Arc::new(now.anew(compile::compile(policy, host, caller, Shape::OneShot)?));
                 }

@@ -9,6 +9,7 @@ use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
     ending::{Facts, Full, ending},
+    error::WORKING_DIRECTORY,
     explain, failure,
     proxy::Witness,
     watch::Undone,
@@ -29,7 +30,7 @@ impl Running {
             (section::REQUEST, request::EXEC, libc::ENOENT) => Error::NotFound { program: program() },
             (section::REQUEST, request::EXEC, _) => Error::NotExecutable { program: program(), source },
             (section::REQUEST, request::CWD, _) => Error::Command {
-                what: "working directory",
+                what: WORKING_DIRECTORY,
                 value: self.asked.directory.display().to_string(),
                 reason: format!("cannot be entered in the sandbox: {}", failure::words(&source)),
             },

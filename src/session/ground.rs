@@ -135,7 +135,10 @@ impl Ground {
         let is_idle = self.holds.load(SeqCst) == 0;
         match now.footing.change(is_idle) {
             Change::None => {}
-            Change::Grant(path) => return Err(replaced(path, "prepare a new session")),
+            Change::Grant(what, path) => {
+                let remedy = "prepare a new session (kennel session stop, then start)";
+                return Err(replaced(what, path, remedy));
+            }
             Change::Some => {
                 tracing::info!("something that walls stand on was replaced outside: workers are made anew");
                 let generation = now.generation + 1;

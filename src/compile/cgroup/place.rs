@@ -90,6 +90,13 @@ pub(super) fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) ->
     if is_root && top.is_root && top.writable && lack.is_none() {
         return offering(facts, top, Place::of(top, &wanted(&top.gives), false), asked);
     }
+    // To delegate this one would give nothing of what is asked for.
+    let is_elsewhere = |asked: &Controller| {
+        facts.of_v1.contains(asked) && !own.offers.contains(asked) && !top.offers.contains(asked)
+    };
+    if !asked.is_empty() && asked.iter().all(is_elsewhere) {
+        return Err(empty(facts, own));
+    }
     Err(lack.unwrap_or_else(|| {
         Lack::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
     }))

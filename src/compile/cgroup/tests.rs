@@ -125,6 +125,13 @@ fn hosts_without_it_say_what_they_have() {
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
     assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
+    // Nor would it help an ordinary user to have that one delegated.
+    let bare = Spot { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
+    let bare = Spot { is_root: true, offers: Vec::new(), ..bare };
+    let facts = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
+    let lack = delegated(&facts, false, &[Memory]).expect_err("nothing to limit with");
+    assert!(lack.reason.starts_with("cgroup v1 has memory, pids here"), "{lack:?}");
+    assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
 }
 
 #[test]

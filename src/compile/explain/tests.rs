@@ -27,7 +27,7 @@ fn terms(host: &Path) -> Terms {
         read_only_workspace: false,
         private: Room::of_size(2 << 20),
         network: NetworkMode::None,
-        may_have_proxy: true,
+        proxy_flags: Some("--allow"),
         ports: None,
     }
 }

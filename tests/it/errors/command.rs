@@ -1,7 +1,8 @@
 //! Commands that cannot be run as asked.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
+use crate::listen::Hosted;
 use crate::support::{kennel, refused, run, shell, stderr, stdout, succeeds, workspace};
 
 #[test]
@@ -53,6 +54,56 @@ fn no_line_has_the_number_of_an_errno() {
         let said = stderr(&run(dir.path(), flags, &[command]));
         assert!(!said.is_empty() && !said.contains("(os error"), "{flags:?} {command}: {said}");
     }
+}
+
+#[test]
+fn what_cannot_be_executed_comes_with_a_hint() {
+    let dir = workspace();
+    let program = |name: &str, text: &str, mode| {
+        fs::write(dir.path().join(name), text).unwrap();
+        fs::set_permissions(dir.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    program("plain", "#!/bin/sh\n", 0o644);
+    program("text", "echo hi\n", 0o755);
+    program("script", "#!/absent/interpreter\n", 0o755);
+    fs::create_dir(dir.path().join("directory")).unwrap();
+    for (name, status, hint) in [
+        ("./plain", 126, "executable (chmod +x)"),
+        ("./directory", 126, "name a file"),
+        ("./text", 126, "begin a script with a line such as #!/bin/sh"),
+        ("./script", 127, "the interpreter that its first line names must be there too"),
+        ("./absent", 127, "grant the directory with --ro"),
+    ] {
+        let output = run(dir.path(), &[], &[name]);
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let said = stderr(&output);
+        assert!(said.starts_with(&format!("kennel: {name}: ")) && said.contains(hint), "{output:?}");
+    }
+    let said = refused(dir.path(), &["--cwd", "/absent"]);
+    assert!(said.contains("hint: name a directory that is visible inside"), "{said}");
+}
+
+#[test]
+fn a_workspace_that_is_gone_is_named() {
+    let session = Hosted::start(&[]);
+    let place = session.workspace.path();
+    let real = fs::canonicalize(place).unwrap();
+    fs::rename(place, place.with_extension("away")).unwrap();
+    let exec = || session.kennel(&["exec", "s", "--", "true"]).current_dir("/").output().unwrap();
+    let starts = |cause: &str| format!("kennel: workspace {}: {cause}\nkennel: hint: ", real.display());
+    let output = exec();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).starts_with(&starts("No such file or directory")), "{output:?}");
+    fs::create_dir(place).unwrap();
+    let output = exec();
+    assert!(stderr(&output).starts_with(&starts("Stale file handle")), "{output:?}");
+    assert!(
+        stderr(&output).contains("another directory is in its place: prepare a new session"),
+        "{output:?}"
+    );
+    fs::remove_dir(place).unwrap();
+    fs::rename(place.with_extension("away"), place).unwrap();
+    assert_eq!(exec().status.code(), Some(0), "{:?}", exec());
 }
 
 #[test]

@@ -120,9 +120,17 @@ fn a_network_that_is_not_there() {
     require!(crate::support::has("python3"), "python3");
     let ws = workspace();
     let script = "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 80))'";
-    let (_, told) = explained(ws.path(), &[], script);
-    let flag = "--net proxy --allow HOST:PORT";
-    assert_eq!(told, [entry("network_namespace", "network", "derived", Some(flag))]);
+    for (flags, flag) in [
+        (&[][..], Some("--allow HOST:PORT")),
+        (&["--profile", "ci-only"], Some("--allow HOST:PORT")),
+        (&["--net", "none"], Some("--net proxy --allow HOST:PORT")),
+        // These profiles go together with no network.
+        (&["--profile", "read-only"], None),
+        (&["--profile", "no-network"], None),
+    ] {
+        let (_, told) = explained(ws.path(), flags, script);
+        assert_eq!(told, [entry("network_namespace", "network", "derived", flag)], "{flags:?}");
+    }
 }
 
 #[test]
