@@ -71,6 +71,7 @@ pub struct Policy {
     /// The directory the commands work on, visible at its own path. Default: `.`.
     pub workspace: PathBuf,
     /// What is visible beyond the profile. The order does not matter.
+    #[serde(deserialize_with = "mount_text::numbered")]
     pub mounts: Vec<Mount>,
     /// What can be reached.
     pub network: Network,

@@ -99,10 +99,25 @@ pub(crate) fn seccomp_available() -> bool {
     answer == 0
 }
 
-/// Takes ownership of a descriptor that came with a message.
+/// Takes ownership of a descriptor that came with a message, or that a call has made.
 pub(crate) fn received(number: RawFd) -> OwnedFd {
-    // SAFETY: recvmsg(2) has just made it for this process, and every caller takes each number once.
+    // SAFETY: the kernel has just made it for this process, and every caller takes each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// fcntl(F_DUPFD_CLOEXEC) of a descriptor that this process was started with: every other one is closed on execve(2).
+///
+/// # Errors
+/// `EBADF` where there is none of that number.
+pub(crate) fn copy_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: a number that is no descriptor is an error; nothing else is read.
+    let flags = Errno::result(unsafe { libc::fcntl(number, libc::F_GETFD) })?;
+    if flags & libc::FD_CLOEXEC != 0 {
+        return Err(Errno::EBADF.into());
+    }
+    // SAFETY: as above; the copy is a new descriptor.
+    let copy = Errno::result(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
+    Ok(received(copy))
 }
 
 /// ioctl(SIOCOUTQ) of unix(7): whether the peer has not read all that was sent to it.

@@ -29,7 +29,7 @@ pub(super) fn denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
 }
 
 fn no_network(terms: &Terms, subject: String, host: &str) -> Denial {
-    let flag = terms.may_have_proxy.then(|| format!("--net proxy --allow {host}:PORT"));
+    let flag = terms.proxy_flags.map(|flags| format!("{flags} {host}:PORT"));
     Denial {
         protection: Protection::NetworkNamespace,
         subject,

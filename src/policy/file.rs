@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{Mount, Policy, PolicyError, text};
+use crate::inherited::inherited_descriptor;
 
 /// What is said of an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
@@ -49,10 +50,11 @@ impl Policy {
         parse_json("policy", text)
     }
 
-    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB.
+    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::inherited_descriptor)
+    /// has is JSON if it begins with `{`, else TOML.
     ///
     /// Relative paths in it are joined to the directory of the file: workspace, working directory, sources of
-    /// mounts and masks; a missing workspace is that directory. `~/` at the start of any path is the home
+    /// mounts and masks; a missing workspace is that directory. With a descriptor it is the current directory. `~/` at the start of any path is the home
     /// directory that `HOME` names. Targets are left as they are: they must be absolute.
     ///
     /// Only the text is judged here; [`Policy::validate`] judges what it says.
@@ -68,13 +70,20 @@ impl Policy {
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub fn load(path: &Path) -> Result<Policy, PolicyError> {
+        let is_descriptor = inherited_descriptor(path).is_some();
         let parse = match path.extension().and_then(|extension| extension.to_str()) {
-            Some("toml") => parse_toml,
-            Some("json") => parse_json,
+            Some("toml") => Some(parse_toml as fn(&str, &str) -> _),
+            Some("json") => Some(parse_json as fn(&str, &str) -> _),
+            _ if is_descriptor => None,
             _ => return Err(PolicyError::path("policy file", path, "the name must end in .toml or .json")),
         };
-        let mut policy = parse(&path.display().to_string(), &text::read("policy file", path)?)?;
-        let absolute = std::path::absolute(path);
+        let text = text::read("policy file", path)?;
+        // No text of TOML begins so.
+        let by_text = || if text.trim_start().starts_with('{') { parse_json } else { parse_toml };
+        let parse = parse.unwrap_or_else(by_text);
+        let mut policy = parse(&path.display().to_string(), &text)?;
+        let from = if is_descriptor { Path::new("policy") } else { path };
+        let absolute = std::path::absolute(from);
         let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };

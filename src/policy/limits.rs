@@ -46,7 +46,8 @@ pub struct Limits {
     /// Whether a command that writes more than [`output`](Self::output) is killed, instead of discarding the rest.
     /// Default: false.
     pub output_ends: bool,
-    /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB.
+    /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB. With
+    /// [`TmpLife::Session`](crate::TmpLife::Session) `/dev/shm` is one of its own, of this size too.
     pub tmp_size: Option<Size>,
     /// Files and directories in the private places together, and in each tmpfs of the policy; links count as well.
     /// Default: one for each 4 KiB of their size.

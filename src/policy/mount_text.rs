@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 
 use super::{Mount, PolicyError, Size};
 
@@ -71,7 +71,7 @@ impl Mount {
 #[serde(deny_unknown_fields)]
 pub(super) struct MountKeys {
     #[serde(rename = "type")]
-    kind: Kind,
+    kind: Option<Kind>,
     source: Option<PathBuf>,
     target: Option<PathBuf>,
     path: Option<PathBuf>,
@@ -99,7 +99,11 @@ impl TryFrom<MountKeys> for Mount {
     type Error = String;
 
     fn try_from(mut keys: MountKeys) -> Result<Self, Self::Error> {
-        let mount = match keys.kind {
+        let Some(kind) = keys.kind else {
+            return Err("missing field `type`: ro, rw, tmpfs, mask, file, symlink, device or proc".to_owned());
+        };
+        let need = |key, value: &mut Option<PathBuf>| value.take().ok_or_else(|| kind.lacks(key));
+        let mount = match kind {
             Kind::Ro => {
                 Mount::ReadOnly { source: need("source", &mut keys.source)?, target: keys.target.take() }
             }
@@ -110,7 +114,7 @@ impl TryFrom<MountKeys> for Mount {
             Kind::Mask => Mount::Mask { path: need("path", &mut keys.path)? },
             Kind::File => Mount::File {
                 target: need("target", &mut keys.target)?,
-                contents: need("contents", &mut keys.contents)?,
+                contents: keys.contents.take().ok_or_else(|| kind.lacks("contents"))?,
                 executable: keys.executable.take().unwrap_or(false),
             },
             Kind::Symlink => Mount::Symlink {
@@ -121,9 +125,29 @@ impl TryFrom<MountKeys> for Mount {
             Kind::Proc => Mount::Proc { target: need("target", &mut keys.target)? },
         };
         match keys.left() {
-            Some(key) => Err(format!("field `{key}` does not belong to this type of mount")),
+            Some(key) => Err(format!("field `{key}` does not belong to it: {}", kind.takes())),
             None => Ok(mount),
         }
+    }
+}
+
+impl Kind {
+    /// The keys that it has, as people are told.
+    fn takes(self) -> &'static str {
+        match self {
+            Self::Ro => "type ro has source, and target if it is to be shown elsewhere",
+            Self::Rw => "type rw has source, and target if it is to be shown elsewhere",
+            Self::Tmpfs => "type tmpfs has target, and size if it is to have one of its own",
+            Self::Mask => "type mask has path",
+            Self::File => "type file has target, contents, and executable if it is to be that",
+            Self::Symlink => "type symlink has target and points_to",
+            Self::Device => "type device has path",
+            Self::Proc => "type proc has target",
+        }
+    }
+
+    fn lacks(self, key: &str) -> String {
+        format!("missing field `{key}`: {}", self.takes())
     }
 }
 
@@ -143,8 +167,25 @@ impl MountKeys {
     }
 }
 
-fn need<T>(key: &str, value: &mut Option<T>) -> Result<T, String> {
-    value.take().ok_or_else(|| format!("missing field `{key}`"))
+/// Reads the mounts of a policy; what is wrong with one is told with its number.
+pub(super) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mount>, D::Error> {
+    let all = Vec::<MountKeys>::deserialize(deserializer)?.into_iter().enumerate();
+    let mount = |(index, keys)| {
+        Mount::try_from(keys).map_err(|message| de::Error::custom(format!("mounts[{index}]: {message}")))
+    };
+    all.map(mount).collect()
+}
+
+/// Where the mount that a message begins with lies in a TOML text, in bytes from its start: the parser itself knows only where
+/// all of them begin.
+pub(super) fn offset(text: &str, message: &str) -> Option<usize> {
+    #[derive(Deserialize)]
+    struct Places {
+        mounts: Vec<toml::Spanned<de::IgnoredAny>>,
+    }
+    let (index, _) = message.strip_prefix("mounts[")?.split_once("]: ")?;
+    let places: Places = toml::from_str(text).ok()?;
+    Some(places.mounts.get(index.parse::<usize>().ok()?)?.span().start)
 }
 
 #[cfg(test)]
@@ -189,13 +230,20 @@ mod tests {
     #[test]
     fn missing_and_foreign_keys_are_named() {
         for (toml, message) in [
-            ("source='/a'", "missing field `type`"),
-            ("type='ro'", "missing field `source`"),
-            ("type='file'\ntarget='/f'", "missing field `contents`"),
-            ("type='ro'\nsource='/a'\nsize=1", "field `size` does not belong to this type of mount"),
-            ("type='mask'\npath='/a'\ntarget='/b'", "field `target` does not belong to this type of mount"),
+            ("source='/a'", "missing field `type`: ro, rw, tmpfs"),
+            ("type='ro'", "missing field `source`: type ro has source, and target"),
+            (
+                "type='file'\ntarget='/f'",
+                "missing field `contents`: type file has target, contents, and exec",
+            ),
+            ("type='ro'\nsource='/a'\nsize=1", "field `size` does not belong to it: type ro has source"),
+            (
+                "type='mask'\npath='/a'\ntarget='/b'",
+                "field `target` does not belong to it: type mask has path",
+            ),
         ] {
-            assert_eq!(read(toml).expect_err(toml), message);
+            let said = read(toml).expect_err(toml);
+            assert!(said.starts_with(message), "{said}");
         }
     }
 

@@ -1,13 +1,19 @@
 //! Files of settings as text: read with a bound, parsed strictly, with the place of what is wrong.
 
 use std::{
-    collections::BTreeMap, fmt, fs::OpenOptions, io::Read, marker::PhantomData, os::unix::fs::OpenOptionsExt,
+    collections::BTreeMap,
+    fmt,
+    fs::{File, OpenOptions},
+    io::Read,
+    marker::PhantomData,
+    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
 use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 
-use super::PolicyError;
+use super::{PolicyError, mount_text};
+use crate::inherited::inherited_descriptor;
 
 /// Largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -18,8 +24,9 @@ const FILE_MAX: u64 = 1 << 20;
 /// Line, column, and what is wrong there.
 pub(crate) fn parse_toml<T: DeserializeOwned>(file: &str, text: &str, empty: &str) -> Result<T, PolicyError> {
     refuse_empty(file, text, empty)?;
-    toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
+    toml::from_str(text).map_err(|error: toml::de::Error| {
+        let begins = || error.span().map_or(0, |span| span.start);
+        let offset = mount_text::offset(text, error.message()).unwrap_or_else(begins);
         PolicyError::syntax(file, text.as_bytes(), offset, error.message())
     })
 }
@@ -52,17 +59,24 @@ pub(crate) fn refuse_empty(file: &str, text: &str, said: &str) -> Result<(), Pol
     Ok(())
 }
 
-/// Reads a file of at most 1 MiB.
+/// Reads a file of at most 1 MiB, or what this process was given by a descriptor, which may be a pipe.
 ///
 /// # Errors
 /// It cannot be read, is no regular file, too large, or no UTF-8.
 pub(crate) fn read(what: &str, path: &Path) -> Result<String, PolicyError> {
     let unreadable = |source| PolicyError::Read { path: path.to_owned(), source };
-    // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(PolicyError::path(what, path, "is not a regular file"));
-    }
+    let file = match inherited_descriptor(path) {
+        Some(given) => File::from(given.map_err(unreadable)?),
+        None => {
+            // Opening a FIFO waits for a writer; with O_NONBLOCK it does not, and for a regular file nothing changes.
+            let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+            let file = file.map_err(unreadable)?;
+            if !file.metadata().map_err(unreadable)?.is_file() {
+                return Err(PolicyError::path(what, path, "is not a regular file"));
+            }
+            file
+        }
+    };
     let mut bytes = Vec::new();
     let size = file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if u64::try_from(size).is_ok_and(|size| size > FILE_MAX) {

@@ -3,7 +3,9 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Profile, Protection, Requirement};
+use super::{
+    EnvBase, Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Profile, Protection, Requirement,
+};
 
 impl Policy {
     /// The network mode that counts: the one that was set, otherwise by profile. `read-only` and `no-network`
@@ -66,10 +68,26 @@ impl Policy {
         self.env.check()?;
         self.limits.check()?;
         self.require.check()?;
-        if self.profile == Profile::CiOnly && self.on_unavailable == OnUnavailable::Degrade {
+        if self.profile == Profile::CiOnly { self.check_ci_only() } else { Ok(()) }
+    }
+
+    /// What the profile would not heed is refused: somebody would rely on it.
+    fn check_ci_only(&self) -> Result<(), PolicyError> {
+        if self.on_unavailable == OnUnavailable::Degrade {
             let reason =
                 "profile ci-only runs only when everything is enforced; say refuse or choose another profile";
             return Err(PolicyError::value("on_unavailable", self.on_unavailable, reason));
+        }
+        if let Some((protection, requirement)) =
+            self.require.iter().find(|(_, requirement)| *requirement == Requirement::IfAvailable)
+        {
+            let reason = "profile ci-only requires everything; remove it or choose another profile";
+            return Err(PolicyError::value(format!("require.{protection}"), requirement, reason));
+        }
+        if self.env.base == EnvBase::Inherit {
+            let reason = "profile ci-only has a fixed environment; name each variable in env.pass (--pass-env), or choose \
+                          another profile";
+            return Err(PolicyError::value("env.base", self.env.base, reason));
         }
         Ok(())
     }
@@ -268,7 +286,13 @@ mod tests {
     fn ci_only_does_not_degrade() {
         let ci = Policy::profile(Profile::CiOnly, "/w");
         ci.validate().expect("refuse is the default");
-        refused(&ci.on_unavailable(OnUnavailable::Degrade), "on_unavailable `degrade`", "ci-only");
+        refused(&ci.clone().on_unavailable(OnUnavailable::Degrade), "on_unavailable `degrade`", "ci-only");
+        let softer = ci.clone().require(Protection::Keyring, Requirement::IfAvailable);
+        refused(&softer, "require.keyring `if_available`", "ci-only requires everything");
+        ci.clone().require(Protection::Keyring, Requirement::Required).validate().expect("it is");
+        let mut inherits = ci.pass_env("A");
+        inherits.env.base = EnvBase::Inherit;
+        refused(&inherits, "env.base `inherit`", "env.pass");
     }
 
     #[test]

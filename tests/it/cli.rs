@@ -3,6 +3,7 @@
 mod keys;
 mod manual;
 mod output;
+mod plain;
 mod report;
 mod session;
 mod shortage;

@@ -101,6 +101,9 @@ A credential that the manifest lists comes from the variable of that name, or fr
 descriptor). It reaches the environment of the program and nothing else. The program gets no stdin;
 its output is shown when it has ended.
 
+Largest files: a manifest 1 MiB, a credential 128 KiB, a program with a hash 512 MiB. Of stdout and stderr
+at most 64 MiB each are kept (max_stdout_bytes, max_stderr_bytes).
+
 Exit status: the program's own; 128+N when signal N ended it; 124 on timeout; 125 when the manifest does not
 allow it, Kennel failed or could not pass on its output; 126 and 127 when it cannot be executed or is not found.";
 

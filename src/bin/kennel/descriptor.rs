@@ -2,14 +2,18 @@
 //! takes nothing now is an error there, and means to wait.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, IsTerminal},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
-    path::Path,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::{MetadataExt, OpenOptionsExt},
+    },
+    path::{Path, PathBuf},
     thread::sleep,
     time::{Duration, Instant},
 };
 
+use kennel::inherited_descriptor;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -22,6 +26,26 @@ const BREATH: Duration = Duration::from_millis(1);
 
 /// Bytes that a pipe takes at once when poll(2) says that it takes any: PIPE_BUF.
 const PIECE: usize = 4096;
+
+/// The file that a path leads to, where the path names a descriptor that we were started with: what is appended to later, and
+/// kept from commands, is a file with a name. Any other path is answered as it is.
+///
+/// # Errors
+/// There is no such descriptor, or it has no file with a name.
+pub(crate) fn file_of(path: &Path) -> io::Result<PathBuf> {
+    let Some(given) = inherited_descriptor(path).transpose()? else { return Ok(path.to_owned()) };
+    let given = File::from(given);
+    let named = fs::read_link(format!("/proc/self/fd/{}", given.as_raw_fd()))?;
+    let (behind, there) = (given.metadata()?, fs::symlink_metadata(&named));
+    let is_it = there.is_ok_and(|there| (there.dev(), there.ino()) == (behind.dev(), behind.ino()));
+    if behind.is_file() && is_it {
+        return Ok(named);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "the descriptor is not that of a regular file with a name",
+    ))
+}
 
 /// Writes all of it.
 ///
@@ -92,7 +116,11 @@ fn write_some(to: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
 
 /// Waits until there is room in a descriptor, or something to read, for no longer than `left`; whether there is.
 pub(crate) fn wait(on: impl AsFd, what: PollFlags, left: Option<Duration>) -> bool {
-    poll(&mut [PollFd::new(on.as_fd(), what)], until(left)).is_ok_and(|count| count > 0)
+    match poll(&mut [PollFd::new(on.as_fd(), what)], until(left)) {
+        // The limit of open files is 0, and nothing can be waited for.
+        Err(Errno::EINVAL) => true,
+        polled => polled.is_ok_and(|count| count > 0),
+    }
 }
 
 /// A time to wait, if there is an end to it, as poll(2) has it.

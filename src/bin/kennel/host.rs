@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use kennel::{Error, Listening, PolicyError, Session};
+use kennel::{Error, Listening, PolicyError, Session, inherited_descriptor};
 use nix::unistd::{close, dup2_stderr, dup2_stdout, setsid};
 
 use crate::{args::Start, policy, report, run, signals::interrupted};
@@ -14,14 +14,16 @@ use crate::{args::Start, policy, report, run, signals::interrupted};
 /// Hosts a session for whoever started this process with pipes as stdout and stderr, and lets go of them once the session
 /// takes commands.
 pub(crate) fn background(start: &Start) -> Result<ExitCode, Error> {
-    close_others();
     // The session outlives the terminal it was started from. It fails for a group leader only, which has no parent
     // that waits for it.
     let _ = setsid();
     host(start, || {
         let null = File::options().write(true).open("/dev/null")?;
         dup2_stdout(&null)?;
-        Ok(dup2_stderr(&null)?)
+        dup2_stderr(&null)?;
+        // Not before: the policy may have come by one of them.
+        close_others();
+        Ok(())
     })
 }
 
@@ -66,13 +68,14 @@ fn announce(listening: &Listening) -> io::Result<()> {
 }
 
 /// Closes what was inherited besides the standard descriptors: whoever waits for the end of a pipe would wait for the
-/// session.
+/// session. What we opened ourselves is closed on execve(2), and stays.
 fn close_others() {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let names = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    // All of them before the first is closed: one is the directory's own, which is closed twice then.
     let numbers: Vec<i32> = names.filter(|&number| number > 2).collect();
     for number in numbers {
-        let _ = close(number);
+        if inherited_descriptor(format!("/dev/fd/{number}")).is_some_and(|given| given.is_ok()) {
+            let _ = close(number);
+        }
     }
 }

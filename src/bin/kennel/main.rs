@@ -17,6 +17,7 @@ mod probe;
 mod report;
 mod run;
 mod session;
+mod shown;
 mod signals;
 mod terminal;
 mod typed;
@@ -42,6 +43,8 @@ fn main() -> ExitCode {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             report::answered(error.print()).map(|()| ExitCode::SUCCESS)
         }
+        // What the parser says of it does not say where.
+        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => Err(typed::not_text(&typed)),
         Err(error) => {
             // Nothing can be said where nothing can be written.
             let _ = error.print();

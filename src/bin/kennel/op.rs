@@ -14,7 +14,8 @@ use std::{
 };
 
 use kennel::{
-    CredentialResolver, Envelope, Error, Manifest, Output, Report, Resolving, Secret, SpawnError, SpawnPolicy,
+    CredentialResolver, Envelope, Error, Manifest, Output, Report, Resolving, Secret, SpawnError,
+    SpawnPolicy, inherited_descriptor,
 };
 use nix::sys::{
     prctl,
@@ -22,7 +23,9 @@ use nix::sys::{
 };
 use tokio::sync::oneshot;
 
-use crate::{args::Op, descriptor::write_all, report, run, signals::interrupted, terminal::no_thread};
+use crate::{
+    args::Op, descriptor::write_all, policy, report, run, signals::interrupted, terminal::no_thread,
+};
 
 /// Longest credential, in bytes: a variable of an environment cannot be longer.
 const LONGEST: u64 = 128 << 10;
@@ -79,7 +82,7 @@ async fn spawn(
 ) -> Result<Output, SpawnError> {
     let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
     if let Some(log) = &op.audit {
-        policy = policy.audit(log.clone())?;
+        policy = policy.audit(policy::log(log)?)?;
     }
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;
@@ -137,7 +140,10 @@ fn credentials(
 fn read(path: &Path) -> io::Result<Secret> {
     // Room for all of it, so that no half of it stays where it was before it grew.
     let mut value = Vec::with_capacity(usize::try_from(LONGEST).unwrap_or_default() + 2);
-    let file = File::options().read(true).custom_flags(libc::O_CLOEXEC).open(path)?;
+    let file = match inherited_descriptor(path) {
+        Some(given) => given?.into(),
+        None => File::options().read(true).custom_flags(libc::O_CLOEXEC).open(path)?,
+    };
     file.take(LONGEST + 1).read_to_end(&mut value)?;
     if value.len() as u64 > LONGEST {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 128 KiB"));

@@ -1,12 +1,17 @@
 //! Flags to policy; `kennel policy show` and `check`.
 
-use std::{path::Path, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use kennel::{Audit, Error, ForeignProxy, Mount, Network, Overlay, Policy, PolicyError, Sandbox};
 
 use crate::{
     args::{PolicyAction, PolicyFlags},
+    descriptor::file_of,
     report, run,
+    shown::shown,
 };
 
 /// Runs `kennel policy`.
@@ -16,11 +21,7 @@ pub(crate) fn policy(action: &PolicyAction) -> Result<ExitCode, Error> {
             let policy = from_flags(flags)?;
             policy.validate()?;
             // Whoever keeps what is printed may use it elsewhere.
-            let here = std::env::current_dir();
-            let here = here.map_err(|source| Error::Io { what: "find the current directory", source })?;
-            let mut policy = policy.based_in(&here)?;
-            policy.network = policy.network.shown();
-            report::answer(format!("{}\n", report::json(&policy)).as_bytes())?;
+            report::answer(format!("{}\n", report::json(&shown(policy)?)?).as_bytes())?;
         }
         PolicyAction::Check(flags) => {
             let policy = from_flags(flags)?;
@@ -75,8 +76,19 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     Ok(policy)
 }
 
+/// The log that was named, also by a descriptor.
+///
+/// # Errors
+/// A descriptor that no log can be.
+pub(crate) fn log(path: &Path) -> Result<PathBuf, Error> {
+    file_of(path).map_err(|source| {
+        let remedy = "open a file for it, as in 3>>kennel.log, or name the file itself".to_owned();
+        Error::Grant { what: "audit log", path: path.to_owned(), source, remedy: Some(remedy) }
+    })
+}
+
 fn audit(flags: &PolicyFlags, of_file: Option<Audit>) -> Result<Option<Audit>, Error> {
-    let audit = flags.audit.clone().map(Audit::new).or(of_file);
+    let audit = flags.audit.as_deref().map(log).transpose()?.map(Audit::new).or(of_file);
     let chosen = [flags.audit_chain, flags.audit_closed, flags.audit_arguments];
     match audit {
         Some(audit) => Ok(Some(Audit {
@@ -164,5 +176,68 @@ fn limits(policy: &mut Policy, flags: &PolicyFlags) {
 fn set<T>(slot: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *slot = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use clap::CommandFactory;
+    use kennel::{Audit, ForeignProxy, Overlay, Policy};
+    use serde_json::Value;
+
+    /// The words in backticks of one column of the README's table of keys and flags.
+    fn column(number: usize) -> BTreeSet<String> {
+        let readme = include_str!("../../../README.md");
+        let (_, table) = readme.split_once("| key | flag |\n").expect("the table");
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(number));
+        cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
+    }
+
+    /// The keys of a policy, those of its tables with the table's name before.
+    fn keys() -> BTreeSet<String> {
+        let mut policy = Policy::default().overlay(Overlay::default());
+        policy.audit = Some(Audit { chain: true, ..Audit::new("log") });
+        policy.network.proxy = Some(ForeignProxy { unix: "s".into() });
+        let Ok(Value::Object(policy)) = serde_json::to_value(policy) else { panic!("no table") };
+        let mut found = BTreeSet::new();
+        for (key, value) in policy {
+            match value {
+                Value::Object(inner) if key != "require" => {
+                    let (proxy, inner): (Vec<_>, Vec<_>) =
+                        inner.into_iter().map(|(name, _)| name).partition(|name| name == "proxy");
+                    found.extend(proxy.iter().map(|name| format!("{key}.{name}.unix")));
+                    found.extend(inner.iter().map(|name| format!("{key}.{name}")));
+                    // It may stand alone.
+                    if key == "overlay" {
+                        found.insert(key);
+                    }
+                }
+                _ => {
+                    found.insert(key);
+                }
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn readme_has_every_key_and_every_flag() {
+        let types = ["ro", "rw", "tmpfs", "mask"].map(str::to_owned);
+        let named: BTreeSet<String> = column(1)
+            .into_iter()
+            .map(|key| key.split(" = ").next().unwrap_or_default().to_owned())
+            .filter(|key| !types.contains(key))
+            .collect();
+        assert_eq!(named, keys());
+        let mut whole = crate::args::Arguments::command();
+        whole.build();
+        let run = whole.find_subcommand("run").expect("a command");
+        let flags = run.get_arguments().filter_map(|argument| argument.get_long());
+        let flags: BTreeSet<String> =
+            flags.filter(|flag| *flag != "help").map(|flag| format!("--{flag}")).collect();
+        assert_eq!(column(2), flags);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
         Err(status) => return Ok(status.into()),
     };
     let text =
-        if arguments.json { report::json(&probe) } else { Table(&probe, arguments.profile).to_string() };
+        if arguments.json { report::json(&probe)? } else { Table(&probe, arguments.profile).to_string() };
     report::answer(format!("{text}\n").as_bytes())?;
     Ok(match probe.verdict {
         Verdict::FullyEnforced => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use kennel::{Enforcement, Entry, Error, Outcome, Report, State};
+use kennel::{Enforcement, Entry, Error, Outcome, Report, State, inherited_descriptor};
 use serde::Serialize;
 
 use crate::{
@@ -128,9 +128,12 @@ pub(crate) fn enforcement_table(enforcement: &Enforcement) -> String {
 }
 
 /// Pretty JSON of plain data.
-pub(crate) fn json(value: &impl Serialize) -> String {
-    // Only a path that is not UTF-8 cannot be written as JSON.
-    serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+///
+/// # Errors
+/// A path in it that is not UTF-8: JSON has no way to write that.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value);
+    text.map_err(|error| Error::Io { what: "write as JSON", source: error.into() })
 }
 
 /// Creates the file of `--json`. In the workspace an earlier command may have left a link in its place, which must not
@@ -144,7 +147,10 @@ pub(crate) fn create(path: &Path) -> Result<File, Error> {
     let opened = match path.to_str() {
         Some("/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1") => copy(io::stdout().as_fd()),
         Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => copy(io::stderr().as_fd()),
-        Some(text) if names_descriptor(text) => anew(path),
+        // One of our own is nobody's report.
+        Some(text) if names_descriptor(text) => {
+            inherited_descriptor(path).transpose().and_then(|given| anew(path).inspect(|_| drop(given)))
+        }
         _ => create_file(path),
     };
     opened.map_err(|error| unwritten(path, error))

@@ -105,7 +105,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         }
     }
     let text = if json {
-        report::json(&lines)
+        report::json(&lines)?
     } else {
         let header =
             format!("{:<20} {:>8} {:>6} {:>8} {:>8}  SOCKET", "NAME", "PID", "READY", "RUNNING", "SERVED");

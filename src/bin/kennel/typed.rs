@@ -4,7 +4,12 @@ use std::ffi::OsString;
 
 use clap::{Args, Command, Parser};
 
+use kennel::Error;
+
 use crate::args::{Arguments, Exec, Run, Verb};
+
+const NOT_TEXT: &str =
+    "is not UTF-8, which is not understood here; grant a path with such a name by a directory around it";
 
 /// What was typed, `kennel` itself first.
 ///
@@ -24,6 +29,14 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
         // Whatever has to be said about it is said by the whole.
         None => Arguments::try_parse_from(typed),
     }
+}
+
+/// The error for an argument that would have to be text and is not: the first of those that are ours.
+pub(crate) fn not_text(typed: &[OsString]) -> Error {
+    let own = typed.iter().take_while(|argument| *argument != "--");
+    let value = own.into_iter().find(|argument| argument.to_str().is_none());
+    let value = value.map_or_else(String::new, |value| value.to_string_lossy().into_owned());
+    Error::Command { what: "argument", value, reason: NOT_TEXT.to_owned() }
 }
 
 /// The arguments of one command, its name first, if they are understood.

@@ -18,7 +18,7 @@ pub(crate) struct PolicyFlags {
     /// Directory to work on, visible at its own path [default: the current directory].
     #[arg(long, value_name = "DIR")]
     pub(crate) workspace: Option<PathBuf>,
-    /// Read a policy from a TOML or JSON file.
+    /// Read a policy from a TOML or JSON file, or from a descriptor, such as <(…) of a shell.
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
     /// Show P read-only, at T if given.
@@ -48,8 +48,8 @@ pub(crate) struct PolicyFlags {
     /// Show toolchains outside the system directories [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
-    /// Whether /tmp, HOME and other private directories are new for each exec or shared by the session
-    /// [default: exec].
+    /// Whether /tmp, HOME and other private directories, but for /dev/shm, are new for each exec or shared by the
+    /// session [default: exec].
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
@@ -79,7 +79,8 @@ pub(crate) struct PolicyFlags {
     /// Turn off the DNS server and the listeners that serve programs without proxy support.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day.
+    /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day. FILE must
+    /// lie outside of what is granted writable; /dev/fd/N is the file that was opened there.
     #[arg(long, value_name = "FILE", help_heading = "Audit")]
     pub(crate) audit: Option<PathBuf>,
     /// Give each line the hash of the one before, for `kennel audit verify`.
@@ -136,7 +137,7 @@ pub(crate) struct PolicyFlags {
     /// Kill the command when it exceeds --max-output instead of discarding the rest.
     #[arg(long, help_heading = "Limits")]
     pub(crate) output_ends: bool,
-    /// Size of all private places together: /tmp, /dev/shm, HOME [default: 2G].
+    /// Size of all private places together: /tmp, /dev/shm, HOME [default: 2G]. With --tmp session /dev/shm has as much besides.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
     /// Files and directories in all private places together, and in each --tmpfs [default: one for each 4K of size].

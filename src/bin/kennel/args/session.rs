@@ -92,7 +92,7 @@ pub(crate) struct Exec {
     /// Start in DIR (relative to your directory) instead of the session's directory.
     #[arg(long, value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
-    /// Set variable K to V.
+    /// Set variable K to V. With profile ci-only only one that the session passes (--pass-env); others are left out.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
     /// Kill the command after TIME (exit status 124); at most the session's own timeout.
