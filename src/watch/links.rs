@@ -129,9 +129,9 @@ impl Repository<'_> {
         if !place.stat()?.is_some_and(|stat| kind(&stat) == FileKind::Link) || self.is_known(way, &place) {
             return Ok(None);
         }
-        let is_new = place.is_new()?;
-        // What could not be removed was given such a name, in a directory that has changed since.
-        if is_new || self.was_moved(&path)? && !place.is_aside() {
+        // What was there before was given such a name, in a directory that has changed since. A branch can have one of them.
+        let is_aside = place.is_aside() && (!has_names_of_branches(way) || is_hidden(way));
+        if place.is_new()? || self.was_moved(&path)? && !is_aside {
             return rights::of_a_command(|| place.remove()).map(Some);
         }
         Ok(None)
@@ -188,7 +188,12 @@ fn is_of_objects(way: &Path) -> bool {
 
 /// Whether it lies where names are those of branches, which are anybody's choice.
 fn has_names_of_branches(way: &Path) -> bool {
-    way.iter().any(|part| part == "logs" || part == "refs")
+    way.iter().any(|part| part == "refs")
+}
+
+/// Whether its name begins with a dot, as that of no branch does: git-check-ref-format(1).
+fn is_hidden(way: &Path) -> bool {
+    way.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."))
 }
 
 /// What an entry is. Not every file system tells it with the name.

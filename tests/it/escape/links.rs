@@ -75,6 +75,19 @@ fn a_prepared_directory_with_a_link_is_no_way_in() {
 }
 
 #[test]
+fn a_branch_with_the_name_of_what_was_renamed_is_none() {
+    require!(has("git"), "git");
+    let (_dir, ws) = repository("");
+    let name = "x.refused-by-kennel.0";
+    let objects = format!("cd .git/objects; mkdir -p ab; ln -s ../../../../../../profile ab/{name}");
+    assert!(told(&ws, &[], &objects).is_empty());
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let told = told(&ws, &[], "cd .git; mv objects/ab logs/refs/heads/b");
+    assert!(told.len() == 1 && told[0].0.ends_with(name), "{told:?}");
+    assert!(!ws.join(".git/logs/refs/heads/b").join(name).is_symlink());
+}
+
+#[test]
 fn links_that_were_there_stay() {
     require!(has("git"), "git");
     // As git-new-workdir lays them.
