@@ -89,6 +89,12 @@ fn why<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
     (entry["cause"].as_str().unwrap(), entry["remedy"].as_str().unwrap())
 }
 
+/// Whether a report says that input and output are not held because there is no disk, or no controller.
+fn says_no_disk(report: &Value) -> bool {
+    let (cause, _) = why(report, "io");
+    cause.contains("block device") || cause.contains("controller")
+}
+
 /// A cgroup of a test's own, so that what is in it is known. Whatever is left in it fails the test.
 struct Ground(PathBuf);
 

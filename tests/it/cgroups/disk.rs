@@ -12,7 +12,7 @@ use std::{
 use kennel::{IoLimits, Limits, Session, Size};
 use serde_json::{Value, json};
 
-use super::{attempt, policy, protection, require_groups};
+use super::{attempt, policy, protection, require_groups, says_no_disk};
 use crate::support::{report, stderr, workspace, workspace_on_disk};
 
 /// Bytes that each of the commands below moves, and the limit a second.
@@ -34,7 +34,7 @@ fn limited(workspace: &Path, io: &str, script: &str) -> Option<Value> {
     let (state, detail) = protection(&said, "io");
     if state != "enforced" {
         assert!(env::var_os("KENNEL_DISK").is_none(), "there is a disk here: {detail}");
-        assert!(detail.contains("block device") || detail.contains("controller"), "{detail}");
+        assert!(says_no_disk(&said), "{said}");
         return None;
     }
     assert_eq!(detail, format!("io.max {io}, with all that the command starts"));
@@ -119,7 +119,8 @@ fn one_direction_leaves_the_other_alone() {
     let script = "dd if=/dev/zero of=written bs=64k count=64 oflag=direct";
     let Some(said) = limited(dir.path(), "read=64K", script) else { return };
     assert!(moved(&said, "io_write_bytes") >= BYTES, "{said}");
-    assert!(took(&said) < LEAST, "{said}");
+    // A minute with the limit, whatever machine it is.
+    assert!(took(&said) < Duration::from_secs(BYTES >> 17), "{said}");
 }
 
 /// Not by a sync: the overlay is mounted volatile, where a sync writes nothing, and what is written later goes out at
