@@ -26,7 +26,7 @@ use std::{
     io,
     os::fd::AsFd,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -44,7 +44,7 @@ use self::{
     reaper::Reaper,
     usage::Refused,
 };
-use crate::{Error, Protection, compile::cgroup::GroupPlan, start::Images};
+use crate::{Error, Protection, compile::cgroup::GroupPlan, locked::locked, start::Images};
 
 /// The leaf of a zygote.
 const ZYGOTE: &str = "zygote";
@@ -149,7 +149,7 @@ impl Groups {
     }
 
     fn left(&self) -> MutexGuard<'_, Vec<String>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.left)
     }
 
     /// What the limits of all commands together have refused so far.
@@ -187,7 +187,7 @@ impl Groups {
     }
 
     fn take_reaper(&self) -> Option<Reaper> {
-        self.reaper.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.reaper).take()
     }
 
     /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.

@@ -72,6 +72,7 @@ mod image;
 mod inherited;
 mod inside;
 mod listen;
+mod locked;
 mod macos;
 mod outcome;
 mod outlet;

@@ -9,7 +9,7 @@ use std::{
         unix::fs::FileExt,
     },
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use nix::{
@@ -21,7 +21,7 @@ use nix::{
     },
 };
 
-use crate::sys;
+use crate::{locked::locked, sys};
 
 /// One packet as it came. Not to be printed: it may have secrets.
 pub(crate) struct Packet {
@@ -65,7 +65,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
     static ONE: Mutex<()> = Mutex::new(());
     // Who comes second would take the first one's limit for the usual one.
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = locked(&ONE);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let done = act();

@@ -6,10 +6,10 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
 };
 
-use crate::{Error, Policy, Session};
+use crate::{Error, Policy, Session, locked::locked};
 
 /// A stock of ready sessions, for many short-lived agents under the same policy.
 ///
@@ -92,7 +92,7 @@ impl Pool {
 
 impl Stock {
     fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.shelf)
     }
 
     /// The oldest one that a command can be run in.

@@ -7,7 +7,7 @@ use std::{
     fs::File,
     io::{self, Write},
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use kennel_helper::{
@@ -28,6 +28,7 @@ use crate::{
     failure,
     host::remedy::{of_call, remedy},
     inside::Inside,
+    locked::locked,
     proxy::{Ask, Gate},
     start::Images,
     sys::without_sigxfsz,
@@ -100,7 +101,7 @@ impl Prepared {
     /// The cgroups of one-shots, where there shall be some. Made for the first.
     pub(crate) fn groups(&self) -> Result<Option<Arc<Groups>>, Error> {
         let Some(plan) = &self.compiled.groups.plan else { return Ok(None) };
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = locked(&self.groups);
         if groups.is_none() {
             *groups = Some(Groups::make(plan, &self.images)?);
         }
@@ -109,7 +110,7 @@ impl Prepared {
 
     /// Kills what is in the cgroups of one-shots, and waits until these are removed.
     pub(crate) async fn gone(&self) {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let groups = locked(&self.groups).take();
         if let Some(groups) = groups {
             groups.gone().await;
         }
@@ -117,12 +118,12 @@ impl Prepared {
 
     /// Whether something was started ahead that nobody has had.
     pub(crate) fn has_begun(&self) -> bool {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        locked(&self.begun).is_some()
     }
 
     /// What was started ahead, if nobody has had it.
     pub(crate) fn take_begun(&self) -> Option<Inside> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.begun).take()
     }
 
     /// The plan in a memfd. Written at the first start, while the inside boots.

@@ -60,7 +60,7 @@ use self::{
     names::Names,
     refusal::Refusal,
 };
-use crate::{Denial, Enforcement, Error, audit::Trail, bridge::Bridge, inside::Listening};
+use crate::{Denial, Enforcement, Error, audit::Trail, bridge::Bridge, inside::Listening, locked::locked};
 
 /// How long what was sent last may take to arrive.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
@@ -240,7 +240,7 @@ impl Serving {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Served>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.served)
     }
 }
 

@@ -1,13 +1,6 @@
 //! A log that is open: which file it is in, and what has been lost.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::fd::OwnedFd,
-    path::Path,
-    sync::{Mutex, PoisonError},
-    time::SystemTime,
-};
+use std::{ffi::OsString, io, os::fd::OwnedFd, path::Path, sync::Mutex, time::SystemTime};
 
 use nix::{
     fcntl::{OFlag, open},
@@ -15,7 +8,7 @@ use nix::{
 };
 
 use super::{error::not_opened, file::LogFile, line::Line, place};
-use crate::{Error, failure, policy::Audit};
+use crate::{Error, failure, locked::locked, policy::Audit};
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -65,7 +58,7 @@ impl Log {
     /// # Errors
     /// It is not written. What is lost is counted, and told once here and in the next line that is written.
     pub(super) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = locked(&self.state);
         line.lost = state.lost;
         let written = self.append(&mut state, line, &place::day(SystemTime::now()));
         match &written {
@@ -85,7 +78,7 @@ impl Log {
 
     /// That records could not be written, if so, in words.
     pub(crate) fn unwritten(&self) -> Option<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = locked(&self.state);
         let (count, cause) = state.unwritten.as_ref()?;
         let path = failure::shown(&self.audit.path);
         Some(format!("audit log {path}: records that could not be written: {count}: {cause}"))

@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use super::{
     log::Log,
     record::{End, Record},
 };
-use crate::{Denial, Error, Outcome};
+use crate::{Denial, Error, Outcome, locked::locked};
 
 /// Sessions and one-shots of this process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -119,7 +119,7 @@ impl Trail {
     }
 
     fn lock(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
-        self.execs.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.execs)
     }
 }
 

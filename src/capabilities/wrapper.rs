@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     path::{Path, PathBuf},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     Error, ListenError, Output, Session, compile,
     listen::{Brings, Directory, sweep},
+    locked::locked,
 };
 
 /// The directory below the one of named sessions: these are nobody's to name.
@@ -253,7 +254,7 @@ impl Wrapper {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.kept)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     io::{self, Read, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread,
     time::Duration,
 };
@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{Controller, Setting, cpus};
-use crate::sys;
+use crate::{locked::locked, sys};
 
 /// What every group of ours is called, before 16 hexadecimal digits.
 const PREFIX: &str = "kennel-";
@@ -178,7 +178,7 @@ impl AsFd for Parent {
 impl Locked {
     /// From here on it is the reaper's, or whose that sweeps up.
     pub(super) fn let_go(&self) {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+        locked(&self.lock).take();
     }
 
     pub(super) fn give(&self, controllers: &[Controller]) -> io::Result<()> {

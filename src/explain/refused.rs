@@ -10,7 +10,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     thread,
 };
 
@@ -24,6 +24,7 @@ use super::{calls, clean};
 use crate::{
     Basis, Denial, Protection,
     compile::seccomp::judge::{Asked, Refused, judge},
+    locked::locked,
     sys,
 };
 
@@ -116,7 +117,7 @@ impl Log {
 }
 
 fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(log)
 }
 
 /// Answers until no process has the filter any more.

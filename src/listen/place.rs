@@ -5,7 +5,7 @@ use std::{
     fs,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use nix::{
@@ -21,6 +21,7 @@ use nix::{
 use super::{directory::Directory, error::ListenError, name::Name};
 use crate::{
     below::{self, Identity},
+    locked::locked,
     packet::{address, packet_socket},
 };
 
@@ -87,7 +88,7 @@ impl Place {
 
     /// Gives the name back. Calling it again has no effect.
     pub(super) fn leave(&self) {
-        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = locked(&self.lock);
         if let Some(lock) = lock.take() {
             for file in [self.name.socket(), self.name.lock()] {
                 if let Err(error) = self.unlink(&file) {

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use nix::{fcntl::OFlag, sys::stat::FileStat};
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     below::{FileKind, Identity, kind, open_without_links},
     compile::overlay::Merged,
+    locked::locked,
 };
 
 /// What an overlay was mounted with.
@@ -94,7 +95,7 @@ impl Ledger {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.state)
     }
 
     /// Where commands' changes are.

@@ -3,7 +3,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use super::Prepared;
@@ -14,6 +14,7 @@ use crate::{
         self, Shape,
         footing::{Change, replaced},
     },
+    locked::locked,
 };
 
 /// What compile needs to do its work again.
@@ -44,7 +45,7 @@ impl OneShots {
 
     /// As the last one was started, or the first will be.
     pub(crate) fn prepared(&self) -> Arc<Prepared> {
-        Arc::clone(&self.now.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&locked(&self.now))
     }
 
     /// As one is to be started now.
@@ -52,7 +53,7 @@ impl OneShots {
     /// # Errors
     /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
     pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = locked(&self.now);
         if let Some((policy, host, caller)) = self.question.as_ref().filter(|_| !now.has_begun()) {
             let change = now.compiled.ground.as_ref().map_or(Change::Some, |ground| ground.change(true));
             match change {

@@ -6,7 +6,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::Poll,
     time::Duration,
 };
@@ -14,6 +14,7 @@ use std::{
 use tokio::{sync::watch, time::timeout};
 
 use super::destination::{Destination, Host};
+use crate::locked::locked;
 
 /// More questions than that are neither asked nor remembered; whoever makes up names cannot fill the memory.
 const MOST: usize = 4096;
@@ -162,7 +163,7 @@ impl Ask {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Question>> {
-        self.questions.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.questions)
     }
 }
 

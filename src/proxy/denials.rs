@@ -2,14 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::refusal::Refusal;
-use crate::{Basis, Denial, Protection};
+use crate::{Basis, Denial, Protection, locked::locked};
 
 /// How many different ones are remembered.
 const MOST: usize = 100;
@@ -91,7 +91,7 @@ impl Denials {
     }
 
     fn lock(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.log)
     }
 }
 

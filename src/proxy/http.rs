@@ -3,7 +3,7 @@
 
 use std::{
     os::fd::AsRawFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use bytes::Bytes;
@@ -31,6 +31,7 @@ use super::{
     stream::Stream,
     watched::{Watched, is_left},
 };
+use crate::locked::locked;
 
 /// What is answered: a text of ours, or what an origin sends.
 pub(super) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
@@ -66,7 +67,7 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         tracing::debug!(%error, "connection to the proxy");
     }
     drop(kept);
-    let taken = tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let taken = locked(&tunnel).take();
     if let Some((upgrade, dialled)) = taken {
         begin(&proxy, upgrade, dialled).await;
     }
@@ -96,7 +97,7 @@ async fn answer(
     match connect(proxy, &request).await {
         Ok(dialled) => {
             let upgrade = hyper::upgrade::on(&mut request);
-            *tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some((upgrade, dialled));
+            *locked(tunnel) = Some((upgrade, dialled));
             let mut response = Response::new(text(String::new()));
             response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection established"));
             response

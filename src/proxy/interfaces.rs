@@ -2,13 +2,13 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use nix::ifaddrs::getifaddrs;
 
-use crate::host::remedy::is_shortage;
+use crate::{host::remedy::is_shortage, locked::locked};
 
 /// How long they are taken for what they were.
 const FRESH: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ impl Interfaces {
     }
 
     fn list(&self, address: IpAddr) -> bool {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = locked(&self.0);
         let is_fresh = seen.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
         if !is_fresh {
             let Ok(interfaces) = getifaddrs() else { return true };

@@ -2,12 +2,13 @@
 
 use std::{
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
+use crate::locked::locked;
 use tokio::time::Instant;
 
 /// What all connections of a sandbox may pass together.
@@ -57,7 +58,7 @@ impl Meter {
 impl Rate {
     fn delay(&self, bytes: u64) -> Option<Instant> {
         let now = Instant::now();
-        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut due = locked(&self.due);
         let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.per_second);
         *due = (*due).max(now) + takes;
         (*due > now + SLACK).then_some(*due)

@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ipnet::Ipv4Net;
 
 use super::destination::Name;
+use crate::locked::locked;
 
 /// Where the addresses are from. Not where 127.0.0.1 and 127.0.0.53 are, which mean something to programs.
 pub(crate) const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 1, 0, 0), 16);
@@ -61,7 +62,7 @@ impl Names {
 
     /// A panic elsewhere leaves both tables as they were: nothing that panics comes between their changes.
     fn given(&self) -> MutexGuard<'_, Given> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
 };
@@ -17,6 +17,7 @@ use crate::{
         footing::{Change, Footing, replaced},
     },
     enforcement::State,
+    locked::locked,
     prepared::Bytes,
     watch::{Moment, Watch},
 };
@@ -56,7 +57,7 @@ pub(crate) struct Settling(Arc<Mutex<Now>>);
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_settling = false;
+        locked(&self.0).is_settling = false;
     }
 }
 
@@ -213,7 +214,7 @@ impl Ground {
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.now)
     }
 }
 

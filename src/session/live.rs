@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
     fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -25,6 +25,7 @@ use crate::{
     audit::{Record, Trail},
     cgroup::Groups,
     inside::{Arrival, Inside},
+    locked::locked,
     overlay,
     prepared::Prepared,
     proxy::{Serving, Witness},
@@ -81,11 +82,11 @@ impl Live {
     /// # Errors
     /// Where they are not kept apart, or any more.
     pub(crate) fn ledger(&self) -> Result<overlay::Shared, OverlayError> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(OverlayError::None)
+        locked(&self.ledger).clone().ok_or(OverlayError::None)
     }
 
     pub(crate) fn forget_changes(&self) {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner).take();
+        locked(&self.ledger).take();
     }
 
     /// Keeps commands away. One that has just been killed may take a moment to be gone.
@@ -246,15 +247,15 @@ impl Live {
     }
 
     pub(super) fn tree(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.tree)
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Worker>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.waiting)
     }
 
     fn background(&self) -> MutexGuard<'_, Vec<Inside>> {
-        self.background.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.background)
     }
 
     /// Lets go of what has ended in the background. Until then all that appears is taken for its doing.
