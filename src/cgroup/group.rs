@@ -341,6 +341,7 @@ mod tests {
         let host = dir.path().join(HOST);
         // No cgroup, so it has no file to write to.
         assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
+        // Only root can give it away, where there is such a user.
         if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
             let error = parent.make_room().expect_err("somebody else's");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));

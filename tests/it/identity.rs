@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::support::{
-    fails, has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, stdout, succeeds,
+    fails, has, is_without_user_namespace, kennel, kennel_path, only_as_root, quiet, skip, stdout, succeeds,
     workspace,
 };
 
@@ -180,7 +180,7 @@ fn namespaces_are_the_sandbox_s_own() {
         assert_eq!(outside.to_str().unwrap() == inside, shared, "{name}");
     }
     if is_without_user_namespace() {
-        return;
+        return skip(module_path!(), "root has no user namespace here");
     }
     let maps = succeeds(dir.path(), &[], "cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups");
     let words: Vec<&str> = maps.split_whitespace().collect();
@@ -191,7 +191,7 @@ fn namespaces_are_the_sandbox_s_own() {
 #[test]
 fn nested_kennel_is_refused_clearly() {
     if is_without_user_namespace() {
-        return;
+        return skip(module_path!(), "root has no user namespace here");
     }
     let dir = workspace();
     let grant = format!("{}:/kennel", kennel_path().display());

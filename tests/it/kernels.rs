@@ -10,7 +10,10 @@ use std::{
 use kennel::{Error, Host, Policy, Profile, Sandbox, Session};
 use serde_json::Value;
 
-use crate::support::{attempt, kennel, kennel_path, refused, report, stderr, stdout, workspace};
+use crate::support::{attempt, kennel, kennel_path, refused, report, skip, stderr, stdout, workspace};
+
+/// Why a test of this kernel's Landlock has nothing to do.
+const TOO_OLD: &str = "everything is refused by a kernel as old as this one";
 
 /// The ABI that this kernel has; of machines that `scripts/kernels` started, the one that it must have.
 fn abi() -> u32 {
@@ -43,7 +46,7 @@ fn landlock_is_what_the_table_of_kernels_says() {
 #[test]
 fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
     if is_too_old() {
-        return;
+        return skip(module_path!(), TOO_OLD);
     }
     let dir = workspace();
     let abi = abi();
@@ -73,7 +76,7 @@ fn a_plain_run_has_what_the_abi_gives_and_says_the_rest() {
 #[test]
 fn ci_only_runs_where_scopes_are_and_nowhere_else() {
     if is_too_old() {
-        return;
+        return skip(module_path!(), TOO_OLD);
     }
     let dir = workspace();
     let flags = ["--profile", "ci-only"];
@@ -88,7 +91,7 @@ fn ci_only_runs_where_scopes_are_and_nowhere_else() {
 #[test]
 fn abstract_sockets_of_the_host_are_as_the_report_says() {
     if is_too_old() {
-        return;
+        return skip(module_path!(), TOO_OLD);
     }
     let dir = workspace();
     let name = format!("kennel-test-{}", std::process::id());
@@ -110,7 +113,7 @@ fn abstract_sockets_of_the_host_are_as_the_report_says() {
 #[test]
 fn sockets_in_read_only_grants_are_out_of_reach_where_landlock_knows_them() {
     if is_too_old() || abi() == 0 {
-        return;
+        return skip(module_path!(), "this kernel has no Landlock");
     }
     let (dir, other) = (workspace(), workspace());
     let path = other.path().join("socket");
@@ -128,7 +131,7 @@ fn sockets_in_read_only_grants_are_out_of_reach_where_landlock_knows_them() {
 #[test]
 fn ports_of_the_host_are_narrowed_where_there_are_rules_and_refused_elsewhere() {
     if is_too_old() {
-        return;
+        return skip(module_path!(), TOO_OLD);
     }
     let dir = workspace();
     let listeners = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
@@ -173,7 +176,7 @@ fn the_probe_comes_to_what_the_abi_gives() {
 #[test]
 fn without_landlock_nothing_runs_but_where_the_policy_may_degrade() {
     if is_too_old() || abi() > 0 {
-        return;
+        return skip(module_path!(), "this kernel has Landlock, or is too old for anything");
     }
     let dir = workspace();
     let says = "kennel: landlock: this kernel has no Landlock\nkennel: hint: boot with landlock in the lsm= list \
@@ -210,7 +213,7 @@ fn without_landlock_nothing_runs_but_where_the_policy_may_degrade() {
 #[tokio::test]
 async fn a_kernel_that_is_too_old_is_refused_clearly() {
     if !is_too_old() {
-        return;
+        return skip(module_path!(), "this kernel is new enough");
     }
     let dir = workspace();
     let version = Host::detect().kernel;

@@ -25,7 +25,7 @@ use tracing::{
 };
 
 use super::{Home, keys, said, tool, tool_with_token};
-use crate::support::{has as has_program, is_root, kennel_path, require, until};
+use crate::support::{has as has_program, is_root, kennel_path, only_as_root, require, until};
 
 /// Made up for each test, so that what another test does is not taken for a leak of this one.
 fn secret(name: &str) -> String {
@@ -289,9 +289,7 @@ fn no_core_handler_is_started_for_the_program_either() {
 #[test]
 fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
     // Only root can look there; a second pass cannot.
-    if !is_root() {
-        return;
-    }
+    only_as_root!();
     require!(has_program("setpriv"), "setpriv of util-linux");
     let home = Home::new("echo > \"$1\"; read -r _ < \"$2\"");
     let (said, fifo) = (home.at("out/said"), home.at("out/fifo"));

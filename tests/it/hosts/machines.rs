@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{Before, DEGRADE, kennel, report, run, state};
-use crate::support::{TempDir, stderr, stdout};
+use crate::support::{TempDir, skip, stderr, stdout};
+
+/// Why a test about a setting has nothing to do.
+const NO_SETTING: &str = "this kernel has no such setting";
 
 mod apparmor;
 
@@ -80,7 +83,9 @@ fn runs(before: &Before, dir: &TempDir, flags: &[&str]) {
 #[test]
 #[ignore = "changes a setting of the whole machine"]
 fn unprivileged_user_namespaces_that_a_sysctl_refuses() {
-    let Some(_setting) = Setting::set("kernel.unprivileged_userns_clone", "0") else { return };
+    let Some(_setting) = Setting::set("kernel.unprivileged_userns_clone", "0") else {
+        return skip(module_path!(), NO_SETTING);
+    };
     let (before, dir) = user();
     let remedy = "allow unprivileged user namespaces: sysctl -w kernel.unprivileged_userns_clone=1";
     is_refused(&before, &dir, "new user and pid namespace: Operation not permitted", remedy);
@@ -118,7 +123,9 @@ fn namespaces_of_one_kind_that_a_machine_has_not() {
 #[test]
 #[ignore = "changes a setting of the whole machine"]
 fn memory_that_is_executed_nowhere() {
-    let Some(_setting) = Setting::set("vm.memfd_noexec", "2") else { return };
+    let Some(_setting) = Setting::set("vm.memfd_noexec", "2") else {
+        return skip(module_path!(), NO_SETTING);
+    };
     let (before, dir) = user();
     runs(&before, &dir, &["-q"]);
     runs(&Vec::new(), &crate::support::workspace(), &["-q"]);

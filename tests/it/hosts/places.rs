@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Degraded, Row, kennel, place, run, script};
-use crate::support::{TempDir, is_root, kennel_path, only_as_root, require, stderr, stdout};
+use crate::support::{TempDir, kennel_path, only_as_root, require, stderr, stdout};
 
 /// Namespaces of a rootless container, with a /proc of its own.
 const CONTAINER: [&str; 3] = ["unshare", "-Urmpf", "--mount-proc"];
@@ -99,9 +99,7 @@ fn a_home_that_is_no_home() {
 
 #[test]
 fn no_account() {
-    if !is_root() {
-        return;
-    }
+    only_as_root!();
     let dir = place();
     std::os::unix::fs::chown(dir.path(), Some(4242), Some(4242)).unwrap();
     let someone = ["setpriv", "--reuid=4242", "--regid=4242", "--clear-groups", "env", "-u", "HOME"];
