@@ -33,7 +33,8 @@ pub(crate) fn send(
     manner.put(&mut length);
     let Count(length) = length;
     let length = length.saturating_add(arguments.encoded()).saturating_add(environment.encoded());
-    let (buffer, _) = sys::map(None, length.saturating_add(HEAD), 0).map_err(|errno| Trouble::Own(b"make room for the call", errno))?;
+    let (buffer, _) = sys::map(None, length.saturating_add(HEAD), 0)
+        .map_err(|errno| Trouble::Own(b"make room for the call", errno))?;
     let mut packet = Room(buffer);
     let number = u32::try_from(length).map_err(|_| Trouble::TooLong)?;
     let is_long = length.saturating_add(HEAD) > LONGEST_ASK;
