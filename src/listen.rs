@@ -128,7 +128,7 @@ impl Listening {
     }
 
     /// The client: `kennel-exec SOCKET [-C DIR] [--] CMD [ARG…]` runs a command in the session, with its own standard
-    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 11 KB, started in
+    /// descriptors, directory and environment, passes signals on, and ends with the command's status. 14 KB, started in
     /// about 0.1 ms. `DIR`, a path in the sandbox, replaces its own directory.
     ///
     /// It lies beside the socket, and cannot be executed if that file system is mounted `noexec`.
