@@ -207,7 +207,7 @@ impl Client {
     /// or something else that is closed on execve(2) with its number.
     pub fn start(&self, call: &Call, stdio: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
         for (stream, fd) in STREAMS.into_iter().zip(stdio) {
-            is_standard(fd).map_err(|source| Error::Stream { stream, source })?;
+            is_standard(fd).map_err(Error::io(stream))?;
         }
         let bytes = call.encode()?;
         let length =

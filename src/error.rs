@@ -94,14 +94,6 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// A standard stream cannot be given to a command.
-    #[error("{stream} of the command")]
-    Stream {
-        /// `stdin`, `stdout` or `stderr`.
-        stream: &'static str,
-        /// The cause: `EISDIR` for a directory, `EBADF` for one that is closed or was opened as a path only.
-        source: io::Error,
-    },
     /// A call of the embedding program's side failed.
     #[error("{what}")]
     Io {
@@ -157,8 +149,22 @@ impl From<SpawnError> for Error {
 /// What [`Error::Command`] calls where a command starts.
 pub(crate) const WORKING_DIRECTORY: &str = "working directory";
 
-/// The standard streams, by their numbers.
-pub(crate) const STREAMS: [&str; 3] = ["stdin", "stdout", "stderr"];
+/// The standard streams, by their numbers, as [`Error::Io`] names one that cannot be given to a command.
+pub(crate) const STREAMS: [&str; 3] =
+    ["stdin of the command", "stdout of the command", "stderr of the command"];
+
+/// What can be done about such a stream.
+fn of_stream(source: &io::Error) -> Option<&'static str> {
+    match source.raw_os_error() {
+        Some(libc::EISDIR) => {
+            Some("give it a file, a pipe or a terminal: from a directory a command could leave the sandbox")
+        }
+        Some(libc::EBADF) => {
+            Some("open it, for reading or writing and not as a path only; /dev/null will do")
+        }
+        _ => of_call(source),
+    }
+}
 
 /// Whether the sandbox does not allow it, whatever is there.
 fn is_refusal(error: &io::Error) -> bool {
@@ -209,15 +215,7 @@ impl Error {
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
                 "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
             ),
-            Self::Stream { source, .. } => match source.raw_os_error() {
-                Some(libc::EISDIR) => Some(
-                    "give it a file, a pipe or a terminal: from a directory a command could leave the sandbox",
-                ),
-                Some(libc::EBADF) => {
-                    Some("open it, for reading or writing and not as a path only; /dev/null will do")
-                }
-                _ => of_call(source),
-            },
+            Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
             Self::Io { source, .. } => of_call(source),
             _ => None,
         }
@@ -266,7 +264,7 @@ impl Error {
             Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
             Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
             Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
-            Self::Io { .. } | Self::Stream { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
                 (Class::RuntimeError, Boundary::Runtime)
             }
         };

@@ -76,9 +76,7 @@ impl Outlets {
         stderr: Option<OwnedFd>,
     ) -> Result<Self, Error> {
         let [_, output, error] = STREAMS;
-        let usable = |stream, to: Option<OwnedFd>| {
-            to.map(checked).transpose().map_err(|source| Error::Stream { stream, source })
-        };
+        let usable = |stream, to: Option<OwnedFd>| to.map(checked).transpose().map_err(Error::io(stream));
         let (stdout, stderr) = (usable(output, stdout)?, usable(error, stderr)?);
         if stdout.is_some() {
             command.stdout(Stdio::piped());

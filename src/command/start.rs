@@ -213,7 +213,7 @@ impl Command {
     }
 
     fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<[Connected; 3], Error> {
-        let [input, output, error] = STREAMS.map(|stream| move |source| Error::Stream { stream, source });
+        let [input, output, error] = STREAMS.map(Error::io);
         Ok([
             stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true).map_err(input)?,
             stdio::connect(self.stdout.take().unwrap_or_else(out), io::stdout(), false).map_err(output)?,

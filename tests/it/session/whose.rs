@@ -199,7 +199,7 @@ async fn a_writable_grant_that_was_replaced_is_an_error() {
     fs::rename(&workspace, dir.path().join("old")).unwrap();
     fs::create_dir(&workspace).unwrap();
     let error = in_time(session.command("true").output()).await.unwrap_err();
-    assert!(matches!(&error, Error::Grant { what: "writable grant", .. }), "{error:?}");
+    assert!(matches!(&error, Error::Grant { what: "workspace", .. }), "{error:?}");
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("prepare a new session")));
 }
 
