@@ -50,7 +50,7 @@ struct Seen {
 /// What stands on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A writable grant, and everything in it: what the policy calls it.
+    /// The workspace or a writable grant, and everything in it: what the policy calls it.
     Grant(&'static str),
     /// A mount that shows what commands write. No command can move its mount point.
     Mount,
@@ -99,11 +99,18 @@ impl Footing {
         let grants = view
             .writable_directories()
             .map(|(target, source)| (source.path.clone(), What::Grant(called(target))));
+        // Commands would find an empty directory, or one that nobody else sees.
+        let read_only = view.iter().filter_map(|(_, place)| match &place.node {
+            Node::Bind { source, access: Access::Read } if place.what == "workspace" => {
+                Some((source.path.clone(), What::Grant(place.what)))
+            }
+            _ => None,
+        });
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::of(view, mount)));
         let watches = protected.watches.iter().map(|watch| (watch.stands_on(), What::Watch));
         let listed = protected.listed.iter().map(|path| (path.clone(), What::Listed));
         let secrets = secrets.into_iter().map(|path| (path, What::Watch));
-        let of_view = grants.chain(mounts);
+        let of_view = grants.chain(read_only).chain(mounts);
         let mut paths: Vec<(PathBuf, What)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();

@@ -51,7 +51,7 @@ impl OneShots {
     /// As one is to be started now.
     ///
     /// # Errors
-    /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
+    /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
     pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut now = locked(&self.now);
         if let Some((policy, host, caller)) = self.question.as_ref().filter(|_| !now.has_begun()) {

@@ -127,7 +127,7 @@ impl Ground {
     /// have done is adopted only when none can: with the lock, and no hold, none runs, is about to, or is being undone.
     ///
     /// # Errors
-    /// A writable grant that was replaced; those of compile, where what is there now cannot be protected.
+    /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
     pub(super) fn enter(&self) -> Result<Entered, Error> {
         let mut now = self.lock();
         if now.is_settling {

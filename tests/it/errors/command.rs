@@ -85,7 +85,12 @@ fn what_cannot_be_executed_comes_with_a_hint() {
 
 #[test]
 fn a_workspace_that_is_gone_is_named() {
-    let session = Hosted::start(&[]);
+    for profile in ["repo-write", "read-only"] {
+        workspace_is_named(&Hosted::start(&["--profile", profile]));
+    }
+}
+
+fn workspace_is_named(session: &Hosted) {
     let place = session.workspace.path();
     let real = fs::canonicalize(place).unwrap();
     fs::rename(place, place.with_extension("away")).unwrap();
