@@ -42,7 +42,7 @@ use std::{path::PathBuf, sync::Arc};
 
 pub(crate) use self::{
     compiled::{Compiled, Variables},
-    environment::{ClientVariables, SYSTEM_PATH, TEMPORARY},
+    environment::{SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
     parts::{OwnProgram, Shape, Subject, spawn_options},
     reach::sockets_out_of_reach,

@@ -24,7 +24,7 @@ impl fmt::Debug for Variables {
 }
 
 /// A policy that was checked against a host and turned into steps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Compiled {
     /// The first steps of PID 1, which need not wait for the others.
     pub(crate) namespaces: Section,

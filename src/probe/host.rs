@@ -18,14 +18,12 @@ use nix::{
 
 use super::trials::Answer;
 use crate::{
-    Enforcement, Error, Limits, Policy, Profile, Protection, Size,
+    Error, Limits, Policy, Profile, Protection, Size,
     caller::Caller,
     cgroup::{Cgroups, Controller, Groups},
     compile::{
-        ClientVariables, Compiled, Section, Shape, Variables,
+        Compiled, Section, Shape,
         cgroup::{self, GroupPlan},
-        footing::Footing,
-        narrow::Grants,
         request::{RequestBuf, Wanted},
     },
     exec,
@@ -123,34 +121,7 @@ fn overlay_plan() -> (Compiled, u32) {
     // Read-only: a work directory would ask for CAP_DAC_OVERRIDE, which the inside never has.
     let options = c"lowerdir=upper:lower";
     push(Step::Mount { kind: c"overlay", target: c"merged", within: Within::Root, flags: 0, options });
-    let compiled = Compiled {
-        namespaces: Section::default(),
-        setup,
-        modes: Section::default(),
-        worker: Section::default(),
-        walls: Section::default(),
-        payload: Section::default(),
-        ground: None,
-        footing: Footing::default(),
-        again: Section::default(),
-        files: Section::default(),
-        grants: Grants::default(),
-        overlay: None,
-        enforcement: Enforcement::default(),
-        environment: Variables::default(),
-        client_variables: ClientVariables::default(),
-        directory: PathBuf::from("/"),
-        watches: Arc::default(),
-        rooms: Vec::new(),
-        limits: Limits::default(),
-        descriptors: [0; 2],
-        groups: Default::default(),
-        audit: None,
-        network: None,
-        bridge: None,
-        view: Default::default(),
-        terms: None,
-    };
+    let compiled = Compiled { setup, directory: PathBuf::from("/"), ..Compiled::default() };
     (compiled, count - 1)
 }
 
