@@ -167,8 +167,7 @@ fn by_signal(facts: &Facts<'_>) -> Option<Hit> {
 /// hundred milliseconds more than the time that it tells of afterwards.
 fn hard_limit(span: Span) -> Duration {
     const TICKS: Duration = Duration::from_millis(500);
-    let whole = span.duration().as_secs() + u64::from(span.duration().subsec_nanos() > 0);
-    Duration::from_secs(whole + 1).saturating_sub(TICKS)
+    Duration::from_secs(span.whole_seconds() + 1).saturating_sub(TICKS)
 }
 
 #[cfg(test)]

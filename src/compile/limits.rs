@@ -15,7 +15,7 @@ use crate::{
     Enforcement, Error,
     cgroup::Controller,
     enforcement::State,
-    policy::{Cgroup, Profile, Protection, Requirement, Span},
+    policy::{Cgroup, Profile, Protection, Requirement},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -89,16 +89,6 @@ pub(super) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'st
     // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
     let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
     Step::Limit { resource, soft, hard }
-}
-
-/// Whole seconds, as RLIMIT_CPU counts.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a span is positive and below a year"
-)]
-fn seconds(span: Span) -> u64 {
-    span.duration().as_secs_f64().ceil() as u64
 }
 
 struct Limiter<'l> {
@@ -176,7 +166,7 @@ impl Limiter<'_> {
     fn of_each_process(&mut self) -> Result<(), Error> {
         let wanted = &self.parts.policy.limits;
         if let Some(span) = wanted.cpu_time {
-            self.set(Protection::CpuTime, libc::RLIMIT_CPU, seconds(span));
+            self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
             let detail = "RLIMIT_CPU: of each process, in whole seconds";
             self.say(Protection::CpuTime, State::Degraded, detail)?;
         }

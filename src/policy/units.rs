@@ -130,6 +130,11 @@ impl Span {
         self.0
     }
 
+    /// In seconds, as limits of the kernel's are: what is begun counts.
+    pub(crate) fn whole_seconds(self) -> u64 {
+        self.0.as_secs() + u64::from(self.0.subsec_nanos() > 0)
+    }
+
     fn parse(text: &str) -> Option<Span> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
@@ -235,6 +240,13 @@ impl Visitor<'_> for SpanVisitor {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_second_that_is_begun_is_a_whole_one() {
+        for (text, seconds) in [("1ms", 1), ("1s", 1), ("1.001s", 2), ("2m", 120)] {
+            assert_eq!(text.parse::<Span>().expect(text).whole_seconds(), seconds, "{text}");
+        }
+    }
 
     #[test]
     fn sizes_as_people_write_them() {

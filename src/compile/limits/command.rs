@@ -2,12 +2,12 @@
 
 use kennel_helper::plan::Step;
 
-use super::{rlimit, seconds};
+use super::rlimit;
 use crate::{
     Error,
     cgroup::{Controller, Setting},
     compile::{cgroup::Groups, section::Section},
-    policy::{Cgroup, Limits, Protection, Size},
+    policy::{Cgroup, Limits, Protection, Size, Span},
 };
 
 /// Limits of one command, at most those of its policy.
@@ -73,7 +73,7 @@ pub(crate) fn tightened(
     limit(Protection::Memory, libc::RLIMIT_DATA, of_process.map(Size::bytes));
     limit(Protection::FileSize, libc::RLIMIT_FSIZE, wanted.file_size.map(Size::bytes));
     limit(Protection::OpenFiles, libc::RLIMIT_NOFILE, limits.open_files);
-    limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(seconds));
+    limit(Protection::CpuTime, libc::RLIMIT_CPU, wanted.cpu_time.map(Span::whole_seconds));
     Ok(Tightened { steps: steps.bytes, limits, settings: groups.of_command(session, wanted) })
 }
 
