@@ -8,14 +8,14 @@ use crate::{Basis, Denial, Limit, Limits, Protection};
 /// The limit that answers `errno`, where the command has it. Others give the same: the host's own, or one that the
 /// command has set itself.
 pub(super) fn of_error(limits: &Limits, errno: Errno) -> Option<Denial> {
-    let (protection, value, flag) = match errno {
-        Errno::EFBIG => (Protection::FileSize, limits.file_size?.to_string(), None),
-        Errno::EMFILE => (Protection::OpenFiles, limits.open_files?.to_string(), None),
-        Errno::ENOMEM => (Protection::Memory, limits.memory?.to_string(), Some("--memory SIZE")),
-        Errno::EAGAIN => (Protection::Pids, limits.pids?.to_string(), Some("--pids N")),
+    let limit = match errno {
+        Errno::EFBIG => Limit::FileSize,
+        Errno::EMFILE => Limit::OpenFiles,
+        Errno::ENOMEM => Limit::Memory,
+        Errno::EAGAIN => Limit::Pids,
         _ => return None,
     };
-    Some(denial(protection, &value, flag))
+    of_end(limits, limit)
 }
 
 /// The limit that a command seems to have ended for: it ended by the limit's signal, which it may also have sent itself.
