@@ -29,7 +29,7 @@ const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 
 const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
-const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
+pub(super) const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
 
 /// The sandbox's own empty directory, which covers are made from; the second where the policy puts something of
 /// its own at /run.

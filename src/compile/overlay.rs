@@ -122,8 +122,7 @@ pub(super) fn mount(
     let at = |name: &str| stage.join(name);
     let make_dir = |path: &Path, mode| (relative(path), mode);
     let tmpfs = overlaid.room.options(0o700);
-    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    let target = &relative(stage);
+    let (target, flags) = (&relative(stage), emit::TMPFS_FLAGS);
     push(&Step::Mount { kind: c"tmpfs", target, within: Within::Root, flags, options: &tmpfs });
     let changes = match &overlaid.upper {
         Some(upper) => {

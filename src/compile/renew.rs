@@ -101,7 +101,7 @@ impl Renewal<'_> {
 
     fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: Room) {
         let (target, options) = (&relative(at), &room.options(mode));
-        let (within, flags) = (Within::Root, libc::MS_NOSUID | libc::MS_NODEV);
+        let (within, flags) = (Within::Root, emit::TMPFS_FLAGS);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
 
