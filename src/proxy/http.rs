@@ -147,12 +147,12 @@ pub(super) fn explain(proxy: &Proxy, refusal: &Refusal) -> Response<Body> {
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));
     }
     let mut response = Response::new(text(words));
-    *response.status_mut() = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::FORBIDDEN);
+    *response.status_mut() = refusal.status();
     let headers = response.headers_mut();
     let name = if refusal.is_denial() { "x-kennel-deny" } else { "x-kennel-error" };
     headers.insert(name, HeaderValue::from_static(refusal.word()));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-    if refusal.status() == 405 {
+    if refusal.status() == StatusCode::METHOD_NOT_ALLOWED {
         headers.insert(
             header::ALLOW,
             HeaderValue::from_static("CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),

@@ -2,6 +2,8 @@
 
 use std::{fmt, net::IpAddr};
 
+use hyper::StatusCode;
+
 use super::destination::{Destination, Host, Malformed};
 use crate::Class;
 
@@ -72,15 +74,17 @@ impl Refusal {
     }
 
     /// The status of HTTP for it.
-    pub(super) fn status(&self) -> u16 {
+    pub(super) fn status(&self) -> StatusCode {
         match self.reason {
-            Reason::Malformed(_) => 400,
-            Reason::NotAllowed | Reason::NotServed | Reason::Denied(_) | Reason::AddressBlocked(..) => 403,
-            Reason::Method(_) => 405,
-            Reason::Limit => 429,
-            Reason::Unrecorded => 503,
-            Reason::Unreachable(_) => 502,
-            Reason::Timeout(_) => 504,
+            Reason::Malformed(_) => StatusCode::BAD_REQUEST,
+            Reason::NotAllowed | Reason::NotServed | Reason::Denied(_) | Reason::AddressBlocked(..) => {
+                StatusCode::FORBIDDEN
+            }
+            Reason::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Reason::Limit => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Unrecorded => StatusCode::SERVICE_UNAVAILABLE,
+            Reason::Unreachable(_) => StatusCode::BAD_GATEWAY,
+            Reason::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
         }
     }
 
