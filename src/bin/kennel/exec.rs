@@ -10,6 +10,7 @@ use std::{
 
 use kennel::{Call, Client, Error, Event, ListenError, Report, Terminal};
 use nix::{
+    errno::Errno,
     poll::{PollFd, PollFlags, poll},
     sys::{
         signal::{SigSet, Signal, raise},
@@ -204,7 +205,11 @@ fn wait(client: &Client, signals: &SignalFd, window: Option<&mut Window>) -> io:
         fds.extend(window.watched(&stdin));
     }
     let patience = descriptor::until(window.as_ref().and_then(|window| window.patience()));
-    retry(|| poll(&mut fds, patience))?;
+    match poll(&mut fds, patience) {
+        // Nothing has happened yet: whoever calls looks again.
+        Err(Errno::EINTR) => {}
+        polled => drop(polled?),
+    }
     let happened = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
     let happened: Vec<bool> = fds.iter().map(happened).collect();
     drop(fds);
@@ -213,13 +218,6 @@ fn wait(client: &Client, signals: &SignalFd, window: Option<&mut Window>) -> io:
         window.carry(rest);
     }
     Ok(*own)
-}
-
-fn retry(mut call: impl FnMut() -> nix::Result<i32>) -> io::Result<()> {
-    match call() {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
 }
 
 /// Passes on what has come; answers the signal that is to end us, where the session has not even heard of the command.

@@ -6,7 +6,7 @@ use std::{
     fs::File,
     io::{self, Read, Seek as _},
     mem,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::Path,
     process::ExitCode,
     sync::{Mutex, PoisonError, mpsc},
@@ -142,7 +142,7 @@ fn read(path: &Path) -> io::Result<Secret> {
     let mut value = Vec::with_capacity(usize::try_from(LONGEST).unwrap_or_default() + 2);
     let file = match inherited_descriptor(path) {
         Some(given) => given?.into(),
-        None => File::options().read(true).custom_flags(libc::O_CLOEXEC).open(path)?,
+        None => File::open(path)?,
     };
     file.take(LONGEST + 1).read_to_end(&mut value)?;
     if value.len() as u64 > LONGEST {
