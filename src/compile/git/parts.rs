@@ -160,7 +160,7 @@ impl Look<'_> {
 
     fn directory(&mut self, directory: &Directory) -> io::Result<()> {
         let at = self.look(&directory.path)?;
-        let listing = unless_absent(fs::read_dir(at)).map_err(|error| self.closed(&directory.path, error))?;
+        let listing = unless_absent(fs::read_dir(at)).map_err(|error| closed(&directory.path, error))?;
         for entry in listing.into_iter().flatten() {
             let entry = entry?;
             match directory.is_repository {
@@ -237,17 +237,9 @@ impl Look<'_> {
     /// It is a link: where it leads is followed by git, and by nobody here.
     fn is_directory(&mut self, path: &Path) -> io::Result<bool> {
         let at = self.look(path)?;
-        match unless_absent(fs::symlink_metadata(at)).map_err(|error| self.closed(path, error))? {
+        match unless_absent(fs::symlink_metadata(at)).map_err(|error| closed(path, error))? {
             Some(there) if there.is_symlink() => Err(is_link(path)),
             there => Ok(there.is_some_and(|there| there.is_dir())),
-        }
-    }
-
-    /// An error that says where it was met, unless it is a shortage.
-    fn closed(&self, path: &Path, error: io::Error) -> io::Error {
-        match error.kind() {
-            io::ErrorKind::PermissionDenied => cause(&format!("{}: {}", shown(path), failure::words(&error))),
-            _ => error,
         }
     }
 
@@ -277,7 +269,7 @@ impl Look<'_> {
     fn submodule(&mut self, path: PathBuf, within: usize) -> io::Result<()> {
         let at = self.look(&path)?;
         let is_one =
-            is_repository(&at) || is_file(&at.join("config")).map_err(|error| self.closed(&path, error))?;
+            is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(&path, error))?;
         if is_one && self.repositories.insert(path.clone()) {
             if self.repositories.len() > MOST_ENTRIES {
                 return Err(too_many());
@@ -292,6 +284,14 @@ impl Look<'_> {
         let within = if is_repository { 0 } else { within + 1 };
         self.directories.push(Directory { path, holds: Holds::Submodules, within, is_repository });
         Ok(())
+    }
+}
+
+/// An error that says where it was met, unless it is a shortage.
+fn closed(path: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => cause(&format!("{}: {}", shown(path), failure::words(&error))),
+        _ => error,
     }
 }
 
