@@ -28,7 +28,7 @@ use nix::{
 use crate::{
     Enforcement, Error, Protection,
     compile::bridge::BridgePlan,
-    inside::{Arrival, Inside},
+    inside::{Arrival, Inside, unless_gone},
     prepared::{Bytes, step_failed, step_skipped},
     start::{self, Images},
 };
@@ -74,7 +74,7 @@ impl Bridge {
         fcntl(&listener, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(|errno| failed()(errno.into()))?;
         let mut message = Vec::new();
         BridgeOrder::Serve { connections: self.plan.connections }.put(&mut message);
-        start::unless_gone(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
+        unless_gone(self.inside.send(&message, [listener.as_fd()])).map_err(failed())?;
         // From here on connections end with the bridge.
         drop(listener);
         loop {
@@ -101,7 +101,7 @@ impl Bridge {
         let mut message = Vec::new();
         BridgeOrder::Finish {}.put(&mut message);
         // That nobody is left to receive it is no error: the end is on its way.
-        if let Err(error) = start::unless_gone(self.inside.send(&message, [])) {
+        if let Err(error) = unless_gone(self.inside.send(&message, [])) {
             tracing::debug!(%error, "order the bridge to finish");
         }
     }

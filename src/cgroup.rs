@@ -44,13 +44,12 @@ use self::{
     reaper::Reaper,
     usage::Refused,
 };
-use crate::{Error, Protection, compile::cgroup::GroupPlan, locked::locked, start::Images};
+use crate::{Error, Protection, compile::cgroup::GroupPlan, inside::PATIENCE, locked::locked, start::Images};
 
 /// The leaf of a zygote.
 const ZYGOTE: &str = "zygote";
 
-/// How long what was killed may take to be gone, and how often to look.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How often to look whether what was killed is gone.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.

@@ -91,7 +91,7 @@ impl Inside {
     }
 
     /// It is followed in this runtime from now on; it may have been started before there was one.
-    pub(crate) fn is_here(&mut self) {
+    pub(crate) fn set_home(&mut self) {
         self.home = Home::here();
     }
 
@@ -125,12 +125,12 @@ impl Inside {
     }
 
     /// Takes in who a worker is.
-    pub(crate) fn is_born(&mut self, pidfd: OwnedFd) {
+    pub(crate) fn set_pidfd(&mut self, pidfd: OwnedFd) {
         self.pidfd = Some(Arc::new(pidfd));
     }
 
     /// Everything inside has ended, it said so, and watched paths were looked at.
-    pub(crate) fn is_over(&mut self) {
+    pub(crate) fn set_over(&mut self) {
         self.over = true;
         self.watches = Arc::default();
         self.footing = Footing::default();
@@ -200,10 +200,15 @@ impl Inside {
     pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
         let mut bytes = Vec::new();
         order.put(&mut bytes);
-        match self.send(&bytes, []) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            sent => sent,
-        }
+        unless_gone(self.send(&bytes, []))
+    }
+}
+
+/// Who is gone before a message came has told why. It is read like everything that it tells.
+pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
+    match sent {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        sent => sent,
     }
 }
 

@@ -102,7 +102,7 @@ impl Running {
             Some(guard) => guard.enforcement(),
             None => prepared.compiled.enforcement.clone(),
         };
-        inside.is_here();
+        inside.set_home();
         let inside =
             sys::watched(inside, Interest::READABLE).map_err(Error::io("watch the control socket"))?;
         let flood = asked.limits.output_ends.then(Arc::default);
@@ -276,7 +276,7 @@ impl Running {
             // gone, and keeps its hold until then: without that, the next command would take what appears for the user's.
             _ if self.is_stuck => {}
             Some(guard) if self.asked.background => guard.keep(inside),
-            _ => inside.is_over(),
+            _ => inside.set_over(),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     compile::{Section, Shape},
     host::remedy,
     image::Image,
-    inside::Inside,
+    inside::{Inside, unless_gone},
     prepared::{Bytes, Prepared},
     sys::{self, BirthError, Born, Placement, SpawnOptions, Users},
 };
@@ -174,14 +174,6 @@ pub(crate) fn hand_over_plan(inside: &Inside, plan: &Bytes, narrow: Option<&Byte
     Handover::Plan { plan: plan.length, narrow: narrow.map_or(0, |narrow| narrow.length) }.put(&mut message);
     unless_gone(inside.send(&message, std::iter::once(plan).chain(narrow).map(AsFd::as_fd)))
         .map_err(Error::io("hand over the plan"))
-}
-
-/// Who is gone before a message came has told why. It is read like everything that it tells.
-pub(crate) fn unless_gone(sent: io::Result<()>) -> io::Result<()> {
-    match sent {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        sent => sent,
-    }
 }
 
 /// Starts a one-shot, which then waits for its request.

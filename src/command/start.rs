@@ -18,10 +18,10 @@ use crate::{
     error::STREAMS,
     exec,
     explain::Judge,
+    inside::unless_gone,
     prepared::{OneShots, Prepared},
     running::{Asked, Running},
     session::{Guard, Live, Taken},
-    start,
     stdio::{self, Connected, Kind},
 };
 
@@ -170,7 +170,7 @@ impl Command {
                 let taken = Taken::one_shot(prepared, trail, asked.narrow.clone()).await?;
                 tighten(&taken, asked)?;
                 let born = Instant::now();
-                start::unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
+                unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
                 Ok((taken, None, born))
             }
             Source::Session(live) => loop {

@@ -104,7 +104,7 @@ mod tests {
         assert!(sys::has_ended(&pidfd, PollTimeout::from(10_000u16)));
         let control = crate::packet::packet_socket(nix::sys::socket::SockFlag::empty()).expect("a socket");
         let mut inside = Inside::worker(control);
-        inside.is_born(pidfd);
+        inside.set_pidfd(pidfd);
         assert!(inside.gone_by(Deadline::now() - Duration::from_secs(1)).await);
         child.wait().expect("its zombie is ours");
     }

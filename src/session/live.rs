@@ -24,7 +24,7 @@ use crate::{
     Enforcement, Error, OverlayError,
     audit::{Record, Trail},
     cgroup::Groups,
-    inside::{Arrival, Inside},
+    inside::{Arrival, Inside, PATIENCE},
     locked::locked,
     overlay,
     prepared::Prepared,
@@ -32,10 +32,7 @@ use crate::{
     watch,
 };
 
-/// How long what was killed may take to be gone.
-const LAST_MOMENTS: Duration = Duration::from_secs(1);
-
-/// How often to look whether it is.
+/// How often to look whether what was killed is gone.
 const OFTEN: Duration = Duration::from_millis(1);
 
 /// A session, as long as somebody has hold of it.
@@ -99,7 +96,7 @@ impl Live {
             self.let_go_of_ended();
             match self.ground.settle() {
                 Some(settling) => return Ok(settling),
-                None if begun.elapsed() > LAST_MOMENTS => return Err(OverlayError::Running),
+                None if begun.elapsed() > PATIENCE => return Err(OverlayError::Running),
                 None => tokio::time::sleep(OFTEN).await,
             }
         }
@@ -196,7 +193,7 @@ impl Live {
                 Ok(Arrival::Closed) => return,
                 Ok(_) => {}
                 // For want of descriptors it cannot be watched now.
-                Err(_) => tokio::time::sleep(LAST_MOMENTS).await,
+                Err(_) => tokio::time::sleep(PATIENCE).await,
             }
         }
     }

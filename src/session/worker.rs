@@ -167,7 +167,7 @@ impl Worker {
     fn heard(&mut self, arrival: Arrival, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         match arrival {
             Arrival::Born(pidfd) => {
-                self.inside.is_born(pidfd);
+                self.inside.set_pidfd(pidfd);
                 self.is_born = true;
             }
             Arrival::Report(Report::Ready { took_us }) => {
