@@ -136,7 +136,7 @@ fn contents(file: fs::File) -> io::Result<Vec<u8>> {
 fn config_of(repository: &Path) -> io::Result<Vec<u8>> {
     let config = unless_absent(read_followed(&repository.join("config")))?.flatten().unwrap_or_default();
     if config.len() > LONGEST {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the config is larger than 1 MiB"));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 1 MiB"));
     }
     Ok(config)
 }

@@ -223,7 +223,9 @@ impl Look<'_> {
             return Ok(Rc::clone(names));
         }
         let config = config_of(&self.at(around)).map_err(|error| match error.kind() {
-            io::ErrorKind::FileTooLarge => cause(&format!("{}: {error}", shown(&self.at(around)))),
+            io::ErrorKind::FileTooLarge => {
+                cause(&format!("{} {error}", shown(&self.at(&around.join("config")))))
+            }
             _ => error,
         })?;
         self.budget.read(&config)?;

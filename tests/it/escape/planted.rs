@@ -49,6 +49,26 @@ fn a_deep_directory_with_many_names_delays_no_start() {
     assert_eq!(protected(dir.path(), &[]).0, "degraded");
 }
 
+/// Behind what is read of it a config may name a submodule that nobody would look for.
+#[test]
+fn a_config_that_is_too_long_leaves_no_submodule_open() {
+    let dir = workspace();
+    let around = dir.path().join(".git/modules/tools");
+    for name in ["objects", "refs", "logs/hooks"] {
+        fs::create_dir_all(around.join(name)).unwrap();
+    }
+    fs::write(around.join("HEAD"), "ref: refs/heads/x\n").unwrap();
+    fs::write(around.join("logs/HEAD"), "ref: refs/heads/x\n").unwrap();
+    let mut config = vec![b'\n'; 1 << 20];
+    config.extend_from_slice(b"[submodule \"tools/logs\"]\n");
+    fs::write(dir.path().join(".git/config"), config).unwrap();
+    let (state, detail) = protected(dir.path(), &[]);
+    let why = ".git/config is larger than 1 MiB";
+    assert!(state == "degraded" && detail.contains(why), "{state}: {detail}");
+    let output = shell(dir.path(), &["-q"], "echo x > .git/modules/tools/logs/hooks/post-checkout");
+    assert!(!output.status.success() && stderr(&output).contains("Read-only"), "{output:?}");
+}
+
 #[test]
 fn many_links_to_one_large_directory_delay_no_start() {
     let dir = workspace();
