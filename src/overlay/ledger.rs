@@ -180,21 +180,15 @@ impl State {
         stat: Option<FileStat>,
         (upper, made): (Option<&FileStat>, bool),
     ) {
-        match stat {
-            Some(stat) => {
-                let before = self.applied.get(path);
-                let made = made || before.is_some_and(|before| before.made);
-                let from = upper.map(|upper| (upper.st_ino, changed(upper)));
-                let from = from.or(before.and_then(|before| before.from));
-                let identity = Identity::of(&stat);
-                let (changed, contents) = (changed(&stat), contents(&stat));
-                let applied = Applied { identity, changed, contents, made, from };
-                self.applied.insert(path.to_owned(), applied);
-            }
-            None => {
-                self.applied.remove(path);
-            }
-        }
+        let before = self.applied.remove(path);
+        let Some(stat) = stat else { return };
+        let made = made || before.as_ref().is_some_and(|before| before.made);
+        let from = upper.map(|upper| (upper.st_ino, changed(upper)));
+        let from = from.or(before.and_then(|before| before.from));
+        let identity = Identity::of(&stat);
+        let (changed, contents) = (changed(&stat), contents(&stat));
+        let applied = Applied { identity, changed, contents, made, from };
+        self.applied.insert(path.to_owned(), applied);
     }
 }
 
