@@ -19,6 +19,7 @@ use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use self::{allowance::Allowance, held::Held, place::Place};
@@ -32,7 +33,7 @@ use crate::{
 pub(crate) use self::{
     forbid::{Making, forbids},
     held::hold,
-    links::{Known, known},
+    links::Known,
     moment::Moment,
     remove::Check,
 };
@@ -66,8 +67,8 @@ pub(crate) enum Expected {
     NoEntry,
     /// A symbolic link, leading there.
     Link(PathBuf),
-    /// A repository, or nothing: with no other links in it than these that lie directly in it.
-    NoLinks(Known),
+    /// A repository, or nothing: with no other links in it than there were.
+    NoLinks(Arc<Known>),
 }
 
 impl Watch {
@@ -97,10 +98,10 @@ impl Watch {
         });
     }
 
-    /// That no links are laid in the repository at `path` but those that are `known`.
+    /// That no links are laid in the repository at `path` besides those that are `known`.
     pub(crate) fn of_links(base: &Path, path: &Path, known: Known) -> Self {
         // Something may be mounted on the repository itself.
-        Self::new(base, path, &path.join("HEAD"), Expected::NoLinks(known)).of_git(true)
+        Self::new(base, path, &path.join("HEAD"), Expected::NoLinks(Arc::new(known))).of_git(true)
     }
 
     /// Whether it is about a path that could not be bound, and not about links.

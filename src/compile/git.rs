@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) use self::obeyed::Obeyed;
+pub(super) use self::obeyed::{Obeyed, PROTECTED};
 use super::{
     Parts, secrets,
     source::Source,

@@ -64,7 +64,8 @@ fn is_shown(view: &View, target: &Path, path: &Path) -> bool {
         .is_some_and(|place| matches!(&place.node, Node::Bind { source, .. } if source.path == path))
 }
 
-/// Refuses a grant to which a link leads that a command may have laid, unless it leads to what is granted anyway.
+/// Refuses a grant to which a link leads that a command may have laid. Also one that leads to what is writable anyway: there
+/// it would show once more, without its walls, what is protected or covered.
 fn not_led(view: &View, (what, given): (&'static str, &Path), path: &Path) -> Result<(), Error> {
     let mut places = on_the_way(what, path)?;
     let end = places.pop().unwrap_or_default();
@@ -79,14 +80,14 @@ fn not_led(view: &View, (what, given): (&'static str, &Path), path: &Path) -> Re
         return refused(reason, "run again; name the place it leads to".to_owned());
     }
     match places.iter().find(|at| lies_in_one(at)) {
-        Some(link) if !lies_in_one(&end) => refused(
+        Some(link) => refused(
             format!(
                 "commands could have laid the link that leads there: {} lies in a writable grant",
                 shown(link)
             ),
             format!("name the place it leads to, {}, if that is what you mean", shown(&end)),
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -53,9 +53,9 @@ impl Allowance {
         self.since.check(times).is_ok()
     }
 
-    /// Whether what has these times was changed since, be it by being moved.
-    pub(super) fn is_changed(&self, times: &Times) -> bool {
-        self.since.is_reached_by(times.changed)
+    /// Whether that happened since the command began.
+    pub(super) fn is_reached_by(&self, time: (i64, i64)) -> bool {
+        self.since.is_reached_by(time)
     }
 
     /// Counts one look.

@@ -1,10 +1,13 @@
-//! Symbolic links in a repository. Git outside opens much of what it writes there by name (`logs/HEAD`, `COMMIT_EDITMSG`,
-//! `FETCH_HEAD`), and so writes where a link leads, with its user's rights: a command that lays one decides which file
-//! outside of its grants gets a line of its choice.
+//! Symbolic links in a repository. Git outside opens much of what it writes or deletes there by name (`logs/HEAD`,
+//! `COMMIT_EDITMSG`, `objects/info/commit-graph`, `worktrees/NAME`), and so goes where a link leads, with its user's rights: a
+//! command that lays one decides which file outside of its grants is written.
 //!
-//! Nothing is opened up to be looked at: what is closed to whoever looks is closed to git too.
+//! Under whatever name a link stays, git may come by it. So none is renamed: it is removed, and told with where it led, which is
+//! all there is to a link.
 
 use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
     ffi::OsStr,
     io,
     os::{
@@ -12,188 +15,272 @@ use std::{
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use nix::{
     dir::{Entry, Type},
     errno::Errno,
     fcntl::{OFlag, readlinkat},
+    sys::stat::{FileStat, Mode},
+    unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::{Allowance, Held, place::Place, remove};
-use crate::below::{self, FileKind, kind, names, rights};
+use super::{Allowance, Held, remove};
+use crate::{
+    below::{self, FileKind, Identity, change_mode, kind, mode_of, names, open_up, rights},
+    failure::{self, shown},
+    harmless::harmless,
+};
 
-/// Directories of one repository that are looked at: some 200 ms. Most have a few dozen, and as many for each submodule.
-const MOST_DIRECTORIES: usize = 1 << 16;
+/// How long one repository is looked through: some ten thousand directories take a tenth of it.
+const MOST_TIME: Duration = Duration::from_secs(1);
 
-/// Bytes of their names that are kept meanwhile.
-const ROOM: usize = 1 << 23;
+/// Bytes of names that are kept meanwhile.
+const ROOM: usize = 1 << 24;
 
-/// Links that lie directly in a repository, by their names, and where they lead.
-pub(crate) type Known = Vec<(PathBuf, PathBuf)>;
+/// Closed directories that are opened up for a look. Nobody has so many.
+const MOST_OPENED: usize = 64;
 
-/// The links that lie directly in `repository`: those are the user's. Who lays others out in a repository, as
-/// git-new-workdir does, lays them there.
-///
-/// # Errors
-/// It cannot be listed.
-pub(crate) fn known(repository: &OwnedFd) -> io::Result<Known> {
-    let mut known = Known::new();
-    for found in names::listing(repository)?.iter() {
-        let found = found?;
-        let Some(name) = names::name(&found).filter(|_| found.file_type() == Some(Type::Symlink)) else {
-            continue;
-        };
-        let to = readlinkat(repository, name.as_os_str())?;
-        known.push((name.into(), to.into()));
-    }
-    known.sort();
-    Ok(known)
+/// A repository as it was when a sandbox was prepared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Known {
+    /// The links in it, which are the user's.
+    links: BTreeMap<PathBuf, Seen>,
+    is_there: bool,
+    /// Names in it that are protected, and looked after as such.
+    passes: &'static [&'static str],
 }
 
-/// Takes away the links in the repository at `path` that a command laid, or moved, there: all but those that are `known`.
-/// Says which was the first, and what became of them.
+/// What tells a link from another with its name: nothing changes one that nobody touches.
+type Seen = (Identity, (i64, i64));
+
+fn seen(stat: &FileStat) -> Seen {
+    (Identity::of(stat), (stat.st_ctime, stat.st_ctime_nsec))
+}
+
+impl Known {
+    /// The links in the repository at `path` now. What in it is closed, or too much, is not known; nothing is changed.
+    pub(crate) fn of(path: &Path, passes: &'static [&'static str]) -> nix::Result<Self> {
+        let how = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let top = match nix::fcntl::open(path, how, Mode::empty()) {
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => {
+                return Ok(Self { passes, ..Self::default() });
+            }
+            top => top?,
+        };
+        let mut links = BTreeMap::new();
+        let look = Look::at(top, passes, false);
+        // Whatever ends it early: what is not known here is judged by its times.
+        let _ = look.through(&mut |link| {
+            links.insert(link.way(), seen(&link.stat));
+            Ok(())
+        });
+        Ok(Self { links, is_there: true, passes })
+    }
+}
+
+/// Removes the links in the repository at `path` that a command laid, or moved, there: all but those that are `known`. Says
+/// which was the first, and what became of them.
 ///
 /// # Errors
-/// One cannot be taken away; there is too much to look at.
+/// One cannot be removed; there is too much to look at.
 pub(super) fn take_away(
     held: &Held,
     path: &Path,
     known: &Known,
     allowance: &Allowance,
 ) -> io::Result<Option<(PathBuf, String)>> {
-    let repository = Repository { held, path, known, allowance };
-    let (mut first, mut others) = (None, 0_u32);
-    for way in repository.links()? {
-        let Some(how) = repository.judge(&way)? else { continue };
-        match first {
-            None => first = Some((path.join(way), how)),
-            Some(_) => others += 1,
+    let below = held.below(path)?;
+    let name = if below.as_os_str().is_empty() { OsStr::new(".") } else { below.as_os_str() };
+    let top = match remove::step(held.directory().as_fd(), name, OFlag::O_PATH) {
+        Err(errno) if is_elsewhere(errno) => return Ok(None),
+        top => top?,
+    };
+    let (mut first, mut others, mut failed) = (None, 0_u32, None);
+    let look = Look::at(top, known.passes, true);
+    let looked = look.through(&mut |link| {
+        match link.judge(known, allowance) {
+            Ok(None) => {}
+            Ok(Some(to)) if first.is_none() => first = Some((path.join(link.way()), to)),
+            Ok(Some(_)) => others += 1,
+            Err(error) => failed = failed.take().or(Some(error)),
+        }
+        Ok(())
+    });
+    let removed = first.map(|(path, to)| {
+        let rest = if others > 0 { format!("; so were {others} others") } else { String::new() };
+        (path, format!("it was removed{rest}; it led to {to}"))
+    });
+    match (looked.err().or(failed), removed) {
+        (None, removed) => Ok(removed),
+        (Some(error), None) => Err(error),
+        (Some(error), Some((path, what))) => {
+            Err(io::Error::other(format!("{}; of {} {what}", failure::words(&error), shown(&path))))
         }
     }
-    Ok(first.map(|(path, how)| match others {
-        0 => (path, how),
-        others => (path, format!("{how}; so were {others} others")),
-    }))
 }
 
-struct Repository<'r> {
-    held: &'r Held,
-    path: &'r Path,
-    known: &'r Known,
-    allowance: &'r Allowance,
+/// A look through a repository.
+struct Look {
+    top: OwnedFd,
+    passes: &'static [&'static str],
+    /// Whether closed directories are opened up meanwhile.
+    opens: bool,
+    opened: RefCell<Vec<(OwnedFd, Mode)>>,
+    room: Cell<usize>,
+    until: Option<Instant>,
 }
 
-impl Repository<'_> {
-    /// The ways to all links in it, in the order in which they were found.
-    fn links(&self) -> io::Result<Vec<PathBuf>> {
-        let (mut links, mut directories, mut room) = (Vec::new(), vec![PathBuf::new()], ROOM);
-        for _ in 0..MOST_DIRECTORIES {
-            let Some(way) = directories.pop() else { return Ok(links) };
-            let Some(directory) = self.open(&way)? else { continue };
-            let (inside, here) = match entries(&directory, &way) {
-                // Its names can be had, and nothing that has one.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
-                found => found?,
-            };
-            for way in inside.iter().chain(&here) {
-                room = room.checked_sub(names::bytes(way.as_os_str())).ok_or_else(too_much)?;
+/// A directory that is to be looked at.
+struct Next {
+    way: PathBuf,
+    /// When one on the way was changed last, its own top aside: it may have been moved there.
+    changed: (i64, i64),
+}
+
+/// A link that was come by.
+struct Link<'l> {
+    directory: &'l OwnedFd,
+    around: &'l Next,
+    name: &'l OsStr,
+    stat: FileStat,
+}
+
+impl Look {
+    fn at(top: OwnedFd, passes: &'static [&'static str], opens: bool) -> Self {
+        let until = Instant::now().checked_add(MOST_TIME);
+        Self { top, passes, opens, opened: RefCell::default(), room: Cell::new(ROOM), until }
+    }
+
+    /// Comes by every link, those nearest to the top first.
+    fn through(&self, visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>) -> io::Result<()> {
+        let mut level = vec![Next { way: PathBuf::new(), changed: (i64::MIN, 0) }];
+        while !level.is_empty() {
+            let mut below = Vec::new();
+            for mut next in level {
+                let Some((directory, stat)) = self.open(&next.way)? else { continue };
+                if !next.way.as_os_str().is_empty() {
+                    next.changed = next.changed.max((stat.st_ctime, stat.st_ctime_nsec));
+                }
+                self.entries(&directory, &next, &mut below, visit)?;
             }
-            directories.extend(inside);
-            links.extend(here);
+            level = below;
         }
-        Err(too_much())
+        Ok(())
     }
 
-    /// `None` where there is no such directory, or git gets there no more than we do.
-    fn open(&self, way: &Path) -> io::Result<Option<OwnedFd>> {
-        let below = self.held.below(self.path)?.join(way);
-        let name = if below.as_os_str().is_empty() { OsStr::new(".") } else { below.as_os_str() };
-        match remove::step(self.held.directory().as_fd(), name, OFlag::O_RDONLY) {
-            Err(
-                Errno::ENOENT
-                | Errno::ENOTDIR
-                | Errno::ELOOP
-                | Errno::ENAMETOOLONG
-                | Errno::EACCES
-                | Errno::EXDEV,
-            ) => Ok(None),
-            opened => Ok(Some(opened?)),
+    fn entries(
+        &self,
+        directory: &OwnedFd,
+        around: &Next,
+        below: &mut Vec<Next>,
+        visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let is_top = around.way.as_os_str().is_empty();
+        for found in names::listing(directory)?.iter() {
+            let found = found?;
+            let Some(name) = names::name(&found) else { continue };
+            if is_top && self.passes.iter().any(|pass| *pass == name) {
+                continue;
+            }
+            match kind_of(directory, &found)? {
+                FileKind::Directory if !is_of_objects(&around.way, &name) => {
+                    let way = around.way.join(name);
+                    self.take_room(&way)?;
+                    below.push(Next { way, changed: around.changed });
+                }
+                FileKind::Link => {
+                    self.take_room(Path::new(&name))?;
+                    let stat = below::stat(directory, &name)?.filter(|stat| kind(stat) == FileKind::Link);
+                    if let Some(stat) = stat {
+                        visit(&Link { directory, around, name: &name, stat })?;
+                    }
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    /// Takes a link away that a command laid there, and says how.
-    fn judge(&self, way: &Path) -> io::Result<Option<String>> {
-        let path = self.path.join(way);
-        let Some(place) = Place::of(self.held, &path, self.allowance)? else { return Ok(None) };
-        if !place.stat()?.is_some_and(|stat| kind(&stat) == FileKind::Link) || self.is_known(way, &place) {
+    /// A directory, and what it was before it was opened. `None` where there is none, or nobody but its owner gets there.
+    fn open(&self, way: &Path) -> io::Result<Option<(OwnedFd, FileStat)>> {
+        let name = if way.as_os_str().is_empty() { OsStr::new(".") } else { way.as_os_str() };
+        let step = |access| match remove::step(self.top.as_fd(), name, access) {
+            Err(errno) if errno == Errno::EACCES || is_elsewhere(errno) => Ok(None),
+            opened => opened.map(Some),
+        };
+        if let Some(opened) = step(OFlag::O_RDONLY)?
+            // Not everybody who may read the names gets to what has them.
+            && let Ok(Some(stat)) = below::stat(&opened, OsStr::new("."))
+        {
+            return Ok(Some((opened, stat)));
+        }
+        let Some(closed) = step(OFlag::O_PATH)?.filter(|_| self.opens) else { return Ok(None) };
+        let Ok(before) = rights::of_a_command(|| Ok(open_up(&closed)?)) else { return Ok(None) };
+        let mut opened = self.opened.borrow_mut();
+        opened.push((closed, mode_of(&before)));
+        if opened.len() > MOST_OPENED {
+            return Err(too_much());
+        }
+        Ok(step(OFlag::O_RDONLY)?.map(|opened| (opened, before)))
+    }
+
+    fn take_room(&self, name: &Path) -> io::Result<()> {
+        let left = self.room.get().checked_sub(names::bytes(name.as_os_str())).ok_or_else(too_much)?;
+        self.room.set(left);
+        if self.until.is_some_and(|until| Instant::now() >= until) { Err(too_much()) } else { Ok(()) }
+    }
+}
+
+/// Closes again what was opened up.
+impl Drop for Look {
+    fn drop(&mut self) {
+        for (directory, mode) in self.opened.borrow_mut().drain(..).rev() {
+            let _ = rights::of_a_command(|| Ok(change_mode(&directory, mode)?));
+        }
+    }
+}
+
+impl Link<'_> {
+    fn way(&self) -> PathBuf {
+        self.around.way.join(self.name)
+    }
+
+    /// Removes it where a command laid or moved it there, and says where it led.
+    fn judge(&self, known: &Known, allowance: &Allowance) -> io::Result<Option<String>> {
+        let way = self.way();
+        let seen = seen(&self.stat);
+        let is_older = !allowance.is_reached_by(seen.1) && !allowance.is_reached_by(self.around.changed);
+        if known.links.get(&way) == Some(&seen) || known.is_there && is_older {
             return Ok(None);
         }
-        // What was there before was given such a name, in a directory that has changed since. A branch can have one of them.
-        let is_aside = place.is_aside() && (!has_names_of_branches(way) || is_hidden(way));
-        if place.is_new()? || self.was_moved(&path)? && !is_aside {
-            return rights::of_a_command(|| place.remove()).map(Some);
+        let to = match readlinkat(self.directory, self.name) {
+            Err(Errno::ENOENT | Errno::EINVAL) => return Ok(None),
+            to => to?,
+        };
+        if is_head(&way) && is_branch(&to) {
+            return Ok(None);
         }
-        Ok(None)
-    }
-
-    fn is_known(&self, way: &Path, place: &Place<'_>) -> bool {
-        let was_there = self.known.iter().any(|(name, to)| name == way && place.leads_to(to));
-        was_there || way.ends_with("HEAD") && !has_names_of_branches(way) && place.leads(is_branch)
-    }
-
-    /// Whether a directory around it was changed since, the repository's own included: what lies there may have been moved
-    /// there, with a link in it that is older than the command.
-    fn was_moved(&self, path: &Path) -> io::Result<bool> {
-        for around in path.ancestors().skip(1).take_while(|around| around.starts_with(self.path)) {
-            let held = self.held.below(around)?;
-            let name = if held.as_os_str().is_empty() { OsStr::new(".") } else { held.as_os_str() };
-            let times = match remove::times(self.held.directory().as_fd(), name) {
-                Err(Errno::ENOENT | Errno::ENOTDIR) => continue,
-                times => times?,
-            };
-            if self.allowance.is_changed(&times) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
-/// The directories and links in a directory of a repository, by their ways from that.
-///
-/// Those that objects are in are passed over, by the thousand and with contents that say their names; unless it is the
-/// repository of a submodule that is called so.
-fn entries(directory: &OwnedFd, way: &Path) -> io::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-    let (mut directories, mut links, mut is_repository) = (Vec::new(), Vec::new(), false);
-    for found in names::listing(directory)?.iter() {
-        let found = found?;
-        let Some(name) = names::name(&found) else { continue };
-        is_repository |= name == "HEAD";
-        match kind_of(directory, &found)? {
-            FileKind::Directory => directories.push(way.join(name)),
-            FileKind::Link => links.push(way.join(name)),
-            FileKind::File | FileKind::Other => {}
+        let unlink = || unlinkat(self.directory, self.name, UnlinkatFlags::NoRemoveDir);
+        match rights::of_a_command(|| Ok(remove::with_rights(self.directory.as_fd(), unlink)?)) {
+            // Another sandbox that ends undoes the same.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            removed => removed.map(|()| Some(harmless(&to.to_string_lossy()).to_string())),
         }
     }
-    if is_of_objects(way) && !is_repository {
-        directories.clear();
-    }
-    Ok((directories, links))
 }
 
-fn is_of_objects(way: &Path) -> bool {
-    way.ends_with("objects") && !has_names_of_branches(way)
+/// Whether an answer of openat2(2) says that there is no such directory, or git cannot name it either, or something is
+/// mounted there.
+fn is_elsewhere(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EXDEV)
 }
 
-/// Whether it lies where names are those of branches, which are anybody's choice.
-fn has_names_of_branches(way: &Path) -> bool {
-    way.iter().any(|part| part == "refs")
-}
-
-/// Whether its name begins with a dot, as that of no branch does: git-check-ref-format(1).
-fn is_hidden(way: &Path) -> bool {
-    way.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."))
+/// Directories with objects are many, and what git puts there says its name by its contents.
+fn is_of_objects(around: &Path, name: &OsStr) -> bool {
+    let has_two_digits = name.len() == 2 && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
+    has_two_digits && around.ends_with("objects") && !around.iter().any(|part| part == "refs")
 }
 
 /// What an entry is. Not every file system tells it with the name.
@@ -208,6 +295,11 @@ fn kind_of(directory: &OwnedFd, found: &Entry) -> nix::Result<FileKind> {
             below::stat(directory, name)?.map_or(FileKind::Other, |stat| kind(&stat))
         }
     })
+}
+
+/// Whether it is the HEAD of a repository or a worktree, and not a log.
+fn is_head(way: &Path) -> bool {
+    way.ends_with("HEAD") && !way.iter().any(|part| part == "logs" || part == "refs")
 }
 
 /// Whether git takes a link at `HEAD` for the name of a branch, and does not follow it.

@@ -21,9 +21,6 @@ use crate::{
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
 
-/// What stands between a name and a number, in the name of what could not be removed.
-const ASIDE: &str = ".refused-by-kennel.";
-
 const REMOVED: &str = "it was removed";
 
 /// A name in a directory that is held open.
@@ -93,25 +90,8 @@ impl<'a> Place<'a> {
     }
 
     pub(super) fn leads_to(&self, to: &Path) -> bool {
-        self.leads(|now| now == to.as_os_str())
-    }
-
-    /// Whether a link is there that leads where it should.
-    pub(super) fn leads(&self, should: impl Fn(&OsStr) -> bool) -> bool {
         let now = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str()));
-        now.is_ok_and(|now| should(&now))
-    }
-
-    /// Whether what is there was not there before, by its own times.
-    pub(super) fn is_new(&self) -> io::Result<bool> {
-        Ok(self.allowance.is_new(&remove::times(self.parent.as_fd(), &self.name)?))
-    }
-
-    /// Whether it has a name that [`Self::remove`] gives to what it cannot remove.
-    pub(super) fn is_aside(&self) -> bool {
-        let name = self.name.to_string_lossy();
-        let number = name.rsplit_once(ASIDE).map(|(_, number)| number).or(name.strip_prefix(".k"));
-        number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        now.is_ok_and(|now| now == to.as_os_str())
     }
 
     /// Takes away what is there in the place of a link, and says so.
@@ -166,7 +146,7 @@ impl<'a> Place<'a> {
 
     fn long_name(&self, number: u32) -> nix::Result<Aside> {
         let mut name = self.name.clone();
-        name.push(ASIDE);
+        name.push(".refused-by-kennel.");
         match number {
             0 => name.push("0"),
             // Who took the first takes the second too.

@@ -27,6 +27,10 @@ pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.wor
 /// Directories in a repository with a file for each remote: where it is, and what is fetched and pushed.
 pub(super) const LISTS: &[&str] = &["remotes", "branches"];
 
+/// All of it, by name.
+pub(in crate::compile) const PROTECTED: &[&str] =
+    &["hooks", "config", "commondir", "config.worktree", "remotes", "branches"];
+
 /// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
 const POINTER: &[u8] = b"gitdir: ";
 

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -11,8 +10,8 @@ use super::super::{git, lexical, source::Source, view::View, walk::Bases};
 use crate::{
     Error,
     below::{Identity, rights},
-    host::remedy::{is_shortage, of_call},
-    watch::{self, Watch},
+    host::remedy::of_call,
+    watch::{self, Known, Watch},
 };
 
 /// A writable grant: its place in the sandbox, and the directory of the host.
@@ -99,17 +98,22 @@ impl Grants {
     /// A shortage, by which it cannot be known which are there.
     pub(super) fn links_of_git(&self, repositories: &BTreeSet<PathBuf>) -> Result<Vec<Watch>, Error> {
         let (here, git) = (Path::new(""), Path::new(".git"));
-        let mut places: BTreeSet<(&Path, &Path)> = BTreeSet::new();
+        let mut places: BTreeSet<(&Path, &Path, bool)> = BTreeSet::new();
         for Grant { base, .. } in &self.grants {
             if repositories.iter().any(|repository| lexical::is_within(base, repository)) {
-                places.insert((base, here));
+                places.insert((base, here, repositories.contains(base)));
             }
             if fs::symlink_metadata(base.join(git)).is_err() {
-                places.insert((base, git));
+                places.insert((base, git, true));
             }
         }
-        places.extend(repositories.iter().filter_map(|repository| self.split(repository)));
-        let watch = |(base, path)| links_in(base, path).map_err(|error| not_held(base, error));
+        let in_a_grant = repositories.iter().filter_map(|repository| self.split(repository));
+        places.extend(in_a_grant.map(|(base, path)| (base, path, true)));
+        let watch = |(base, path, is_whole): (&Path, &Path, bool)| {
+            let passes = if is_whole { git::PROTECTED } else { &[] };
+            let known = Known::of(&base.join(path), passes).map_err(|errno| not_held(base, errno.into()))?;
+            Ok(Watch::of_links(base, path, known))
+        };
         places.into_iter().map(watch).collect()
     }
 
@@ -124,22 +128,6 @@ impl Grants {
         }
         Ok(obeyed)
     }
-}
-
-/// That no links are laid in the repository at `path` in a grant, or where one may be made.
-///
-/// # Errors
-/// A shortage, by which it cannot be known which are there.
-fn links_in(base: &Path, path: &Path) -> io::Result<Watch> {
-    let repository = fs::File::options()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
-        .open(base.join(path));
-    let known = match repository.and_then(|repository| watch::known(&repository.into())) {
-        Err(error) if error.raw_os_error().is_some_and(is_shortage) => return Err(error),
-        known => known.unwrap_or_default(),
-    };
-    Ok(Watch::of_links(base, path, known))
 }
 
 fn not_held(base: &Path, source: io::Error) -> Error {

@@ -253,11 +253,23 @@ fn a_link_of_a_command_is_granted_nothing() {
     assert_eq!(stdout(&granted(&["--ro", by_name])), "secret", "whoever means it says so");
 }
 
+/// There it would be shown once more, without the walls in front of it.
 #[test]
-fn a_link_to_what_is_granted_anyway_may_be_named() {
+fn a_link_of_a_command_opens_nothing_that_is_protected() {
     let ws = workspace();
-    fs::create_dir(ws.path().join("real")).unwrap();
-    symlink("real", ws.path().join("docs")).unwrap();
-    let output = shell(ws.path(), &["--ro", "docs"], "cd docs && ! touch x 2> /dev/null && touch ../y");
-    assert!(output.status.success(), "{output:?}");
+    fs::create_dir_all(ws.path().join(".git/hooks")).unwrap();
+    fs::create_dir(ws.path().join("keep")).unwrap();
+    for (to, flags) in [
+        (".git/hooks", &["--rw", "build"][..]),
+        (".git/hooks", &["--rw", "build:/x"]),
+        ("keep", &["--protect", "keep", "--rw", "build:/x"]),
+        ("keep", &["--ro", "keep", "--rw", "build:/x"]),
+        ("keep", &["--mask", "keep", "--ro", "build:/x"]),
+    ] {
+        assert!(shell(ws.path(), &[], &format!("ln -sfn {to} build")).status.success());
+        let output = shell(ws.path(), flags, "touch build/x /x/x");
+        assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
+        assert!(stderr(&output).contains("commands could have laid the link"), "{output:?}");
+    }
+    assert!(fs::read_dir(ws.path().join(".git/hooks")).unwrap().next().is_none());
 }
