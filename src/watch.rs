@@ -9,6 +9,7 @@ mod allowance;
 mod forbid;
 mod held;
 mod links;
+mod look;
 mod moment;
 mod place;
 mod remove;

@@ -6,77 +6,71 @@
 //! all there is to a link.
 
 use std::{
-    cell::{Cell, RefCell},
     collections::BTreeMap,
     ffi::OsStr,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::{fd::AsFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::{
-    dir::{Entry, Type},
     errno::Errno,
     fcntl::{OFlag, readlinkat},
-    sys::stat::{FileStat, Mode},
+    sys::stat::Mode,
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::{Allowance, Held, remove};
+use super::{
+    Allowance, Held, Moment,
+    look::{Directories, Link, Look, Seen, is_elsewhere, named},
+    remove,
+};
 use crate::{
-    below::{self, FileKind, Identity, change_mode, kind, mode_of, names, open_up, rights},
+    below::rights,
     failure::{self, shown},
     harmless::harmless,
 };
 
-/// How long one repository is looked through: some ten thousand directories take a tenth of it.
-const MOST_TIME: Duration = Duration::from_secs(1);
-
-/// Bytes of names that are kept meanwhile.
-const ROOM: usize = 1 << 24;
-
-/// Closed directories that are opened up for a look. Nobody has so many.
-const MOST_OPENED: usize = 64;
+/// So long must a directory not have changed to be known by when it was: clocks of file systems have ticks, and are not ours.
+const SETTLED: Duration = Duration::from_secs(2);
 
 /// A repository as it was when a sandbox was prepared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Known {
     /// The links in it, which are the user's.
     links: BTreeMap<PathBuf, Seen>,
+    /// Directories that had not changed for a while, and those in each: while they are what they were, nothing new is in them.
+    directories: Directories,
     is_there: bool,
     /// Names in it that are protected, and looked after as such.
     passes: &'static [&'static str],
 }
 
-/// What tells a link from another with its name: nothing changes one that nobody touches.
-type Seen = (Identity, (i64, i64));
-
-fn seen(stat: &FileStat) -> Seen {
-    (Identity::of(stat), (stat.st_ctime, stat.st_ctime_nsec))
-}
-
 impl Known {
     /// The links in the repository at `path` now. What in it is closed, or too much, is not known; nothing is changed.
+    ///
+    /// # Errors
+    /// A shortage, by which it cannot be known.
     pub(crate) fn of(path: &Path, passes: &'static [&'static str]) -> nix::Result<Self> {
         let how = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let top = match nix::fcntl::open(path, how, Mode::empty()) {
-            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => {
-                return Ok(Self { passes, ..Self::default() });
+            // Whether it is there is not known where the way to it is closed.
+            Err(errno @ (Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES)) => {
+                return Ok(Self { passes, is_there: errno == Errno::EACCES, ..Self::default() });
             }
             top => top?,
         };
         let mut links = BTreeMap::new();
-        let look = Look::at(top, passes, false);
+        let nothing = Self { passes, is_there: true, ..Self::default() };
+        let look = Look::at(top, (&nothing.directories, passes), Some(Moment::before(SETTLED)));
         // Whatever ends it early: what is not known here is judged by its times.
         let _ = look.through(&mut |link| {
-            links.insert(link.way(), seen(&link.stat));
+            links.insert(link.way(), link.seen);
             Ok(())
         });
-        Ok(Self { links, is_there: true, passes })
+        let directories = look.settled.take();
+        Ok(Self { links, directories, ..nothing })
     }
 }
 
@@ -92,13 +86,12 @@ pub(super) fn take_away(
     allowance: &Allowance,
 ) -> io::Result<Option<(PathBuf, String)>> {
     let below = held.below(path)?;
-    let name = if below.as_os_str().is_empty() { OsStr::new(".") } else { below.as_os_str() };
-    let top = match remove::step(held.directory().as_fd(), name, OFlag::O_PATH) {
+    let top = match remove::step(held.directory().as_fd(), named(below), OFlag::O_PATH) {
         Err(errno) if is_elsewhere(errno) => return Ok(None),
         top => top?,
     };
     let (mut first, mut others, mut failed) = (None, 0_u32, None);
-    let look = Look::at(top, known.passes, true);
+    let look = Look::at(top, (&known.directories, known.passes), None);
     let looked = look.through(&mut |link| {
         match link.judge(known, allowance) {
             Ok(None) => {}
@@ -121,137 +114,12 @@ pub(super) fn take_away(
     }
 }
 
-/// A look through a repository.
-struct Look {
-    top: OwnedFd,
-    passes: &'static [&'static str],
-    /// Whether closed directories are opened up meanwhile.
-    opens: bool,
-    opened: RefCell<Vec<(OwnedFd, Mode)>>,
-    room: Cell<usize>,
-    until: Option<Instant>,
-}
-
-/// A directory that is to be looked at.
-struct Next {
-    way: PathBuf,
-    /// When one on the way was changed last, its own top aside: it may have been moved there.
-    changed: (i64, i64),
-}
-
-/// A link that was come by.
-struct Link<'l> {
-    directory: &'l OwnedFd,
-    around: &'l Next,
-    name: &'l OsStr,
-    stat: FileStat,
-}
-
-impl Look {
-    fn at(top: OwnedFd, passes: &'static [&'static str], opens: bool) -> Self {
-        let until = Instant::now().checked_add(MOST_TIME);
-        Self { top, passes, opens, opened: RefCell::default(), room: Cell::new(ROOM), until }
-    }
-
-    /// Comes by every link, those nearest to the top first.
-    fn through(&self, visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>) -> io::Result<()> {
-        let mut level = vec![Next { way: PathBuf::new(), changed: (i64::MIN, 0) }];
-        while !level.is_empty() {
-            let mut below = Vec::new();
-            for mut next in level {
-                let Some((directory, stat)) = self.open(&next.way)? else { continue };
-                if !next.way.as_os_str().is_empty() {
-                    next.changed = next.changed.max((stat.st_ctime, stat.st_ctime_nsec));
-                }
-                self.entries(&directory, &next, &mut below, visit)?;
-            }
-            level = below;
-        }
-        Ok(())
-    }
-
-    fn entries(
-        &self,
-        directory: &OwnedFd,
-        around: &Next,
-        below: &mut Vec<Next>,
-        visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let is_top = around.way.as_os_str().is_empty();
-        for found in names::listing(directory)?.iter() {
-            let found = found?;
-            let Some(name) = names::name(&found) else { continue };
-            if is_top && self.passes.iter().any(|pass| *pass == name) {
-                continue;
-            }
-            match kind_of(directory, &found)? {
-                FileKind::Directory if !is_of_objects(&around.way, &name) => {
-                    let way = around.way.join(name);
-                    self.take_room(&way)?;
-                    below.push(Next { way, changed: around.changed });
-                }
-                FileKind::Link => {
-                    self.take_room(Path::new(&name))?;
-                    let stat = below::stat(directory, &name)?.filter(|stat| kind(stat) == FileKind::Link);
-                    if let Some(stat) = stat {
-                        visit(&Link { directory, around, name: &name, stat })?;
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// A directory, and what it was before it was opened. `None` where there is none, or nobody but its owner gets there.
-    fn open(&self, way: &Path) -> io::Result<Option<(OwnedFd, FileStat)>> {
-        let name = if way.as_os_str().is_empty() { OsStr::new(".") } else { way.as_os_str() };
-        let step = |access| match remove::step(self.top.as_fd(), name, access) {
-            Err(errno) if errno == Errno::EACCES || is_elsewhere(errno) => Ok(None),
-            opened => opened.map(Some),
-        };
-        if let Some(opened) = step(OFlag::O_RDONLY)?
-            // Not everybody who may read the names gets to what has them.
-            && let Ok(Some(stat)) = below::stat(&opened, OsStr::new("."))
-        {
-            return Ok(Some((opened, stat)));
-        }
-        let Some(closed) = step(OFlag::O_PATH)?.filter(|_| self.opens) else { return Ok(None) };
-        let Ok(before) = rights::of_a_command(|| Ok(open_up(&closed)?)) else { return Ok(None) };
-        let mut opened = self.opened.borrow_mut();
-        opened.push((closed, mode_of(&before)));
-        if opened.len() > MOST_OPENED {
-            return Err(too_much());
-        }
-        Ok(step(OFlag::O_RDONLY)?.map(|opened| (opened, before)))
-    }
-
-    fn take_room(&self, name: &Path) -> io::Result<()> {
-        let left = self.room.get().checked_sub(names::bytes(name.as_os_str())).ok_or_else(too_much)?;
-        self.room.set(left);
-        if self.until.is_some_and(|until| Instant::now() >= until) { Err(too_much()) } else { Ok(()) }
-    }
-}
-
-/// Closes again what was opened up.
-impl Drop for Look {
-    fn drop(&mut self) {
-        for (directory, mode) in self.opened.borrow_mut().drain(..).rev() {
-            let _ = rights::of_a_command(|| Ok(change_mode(&directory, mode)?));
-        }
-    }
-}
-
 impl Link<'_> {
-    fn way(&self) -> PathBuf {
-        self.around.way.join(self.name)
-    }
-
     /// Removes it where a command laid or moved it there, and says where it led.
     fn judge(&self, known: &Known, allowance: &Allowance) -> io::Result<Option<String>> {
         let way = self.way();
-        let seen = seen(&self.stat);
-        let is_older = !allowance.is_reached_by(seen.1) && !allowance.is_reached_by(self.around.changed);
+        let seen = self.seen;
+        let is_older = !allowance.is_reached_by(seen.1) && !allowance.is_reached_by(self.changed());
         if known.links.get(&way) == Some(&seen) || known.is_there && is_older {
             return Ok(None);
         }
@@ -271,32 +139,6 @@ impl Link<'_> {
     }
 }
 
-/// Whether an answer of openat2(2) says that there is no such directory, or git cannot name it either, or something is
-/// mounted there.
-fn is_elsewhere(errno: Errno) -> bool {
-    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::EXDEV)
-}
-
-/// Directories with objects are many, and what git puts there says its name by its contents.
-fn is_of_objects(around: &Path, name: &OsStr) -> bool {
-    let has_two_digits = name.len() == 2 && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
-    has_two_digits && around.ends_with("objects") && !around.iter().any(|part| part == "refs")
-}
-
-/// What an entry is. Not every file system tells it with the name.
-fn kind_of(directory: &OwnedFd, found: &Entry) -> nix::Result<FileKind> {
-    Ok(match found.file_type() {
-        Some(Type::Directory) => FileKind::Directory,
-        Some(Type::Symlink) => FileKind::Link,
-        Some(Type::File) => FileKind::File,
-        Some(_) => FileKind::Other,
-        None => {
-            let name = OsStr::from_bytes(found.file_name().to_bytes());
-            below::stat(directory, name)?.map_or(FileKind::Other, |stat| kind(&stat))
-        }
-    })
-}
-
 /// Whether it is the HEAD of a repository or a worktree, and not a log.
 fn is_head(way: &Path) -> bool {
     way.ends_with("HEAD") && !way.iter().any(|part| part == "logs" || part == "refs")
@@ -307,8 +149,4 @@ fn is_branch(to: &OsStr) -> bool {
     let to = to.as_bytes();
     let has_dots = to.split(|byte| *byte == b'/').any(|part| part.starts_with(b".") || part.is_empty());
     to.starts_with(b"refs/") && !has_dots
-}
-
-fn too_much() -> io::Error {
-    io::Error::other("there is too much in it to look for links: `find` with `-type l` lists them")
 }
