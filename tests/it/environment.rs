@@ -130,7 +130,9 @@ fn ci_only_has_a_fixed_environment() {
     ];
     let all = [&USUAL[..], &SECRETS].concat();
     assert_eq!(inside(&["--profile", "ci-only"], &all), map(&fixed));
-    assert_eq!(inside(&["--profile", "ci-only", "--env", "inherit"], &all), map(&fixed), "whatever is asked");
+    let refused = run(workspace().path(), &["--profile", "ci-only", "--env", "inherit"], &all);
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(stderr(&refused).contains("profile ci-only has a fixed environment"), "{refused:?}");
     let flags = ["--profile", "ci-only", "--setenv", "A=1", "--pass-env", "GITHUB_TOKEN"];
     let more = [&fixed[..], &[("A", "1"), ("GITHUB_TOKEN", "secret")]].concat();
     assert_eq!(inside(&flags, &all), map(&more), "what is asked for by name");

@@ -168,7 +168,7 @@ fn a_log_may_come_by_a_descriptor_of_a_file() {
     assert!(fs::read_to_string(&log).unwrap().contains("\"event\":\"exit\""));
     is_refused(&with("3>>log"), "it is reached through a writable grant");
     is_refused(&with("3> >(cat)"), "the descriptor is not that of a regular file with a name");
-    is_refused(&with(""), "audit log /dev/fd/3: Bad file descriptor");
+    is_refused(&with("3>&-"), "audit log /dev/fd/3: Bad file descriptor");
 }
 
 #[test]
