@@ -32,9 +32,10 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
             Mount::Device { path } => ("device", path, None),
             _ => continue,
         };
-        let path = clean(absolute(given));
+        let at = absolute(given);
+        let path = clean(&at);
         if !is_shown(view, &target.map_or_else(|| path.clone(), clean), &path) {
-            not_led(view, (what, given), &absolute(given))?;
+            not_led(view, (what, given), &at)?;
         }
     }
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
@@ -71,22 +72,19 @@ fn not_led(view: &View, (what, given): (&'static str, &Path), path: &Path) -> Re
     let end = places.pop().unwrap_or_default();
     let writable: Vec<&Path> = view.writable_directories().map(|(_, source)| &*source.path).collect();
     let lies_in_one = |at: &Path| writable.iter().any(|base| at != *base && lexical::is_within(at, base));
-    let refused = |reason: String, remedy: String| {
-        let (path, source) = (given.to_owned(), io::Error::other(reason));
-        Err(Error::Grant { what, path, source, remedy: Some(remedy) })
-    };
     if !view.iter().any(|(_, place)| matches!(&place.node, Node::Bind { source, .. } if source.path == end)) {
-        let reason = "it was exchanged while the sandbox was prepared".to_owned();
-        return refused(reason, "run again; name the place it leads to".to_owned());
+        let reason = "it was exchanged while the sandbox was prepared";
+        return Err(in_reach(what, given, reason, "run again; name the place it leads to"));
     }
     match places.iter().find(|at| lies_in_one(at)) {
-        Some(link) => refused(
-            format!(
-                "commands could have laid the link that leads there: {} lies in a writable grant",
-                shown(link)
-            ),
-            format!("name the place it leads to, {}, if that is what you mean", shown(&end)),
-        ),
+        Some(link) => {
+            let link = shown(link);
+            let reason = format!(
+                "commands could have laid the link that leads there: {link} lies in a writable grant"
+            );
+            let remedy = format!("name the place it leads to, {}, if that is what you mean", shown(&end));
+            Err(in_reach(what, given, reason, remedy))
+        }
         None => Ok(()),
     }
 }
@@ -119,7 +117,7 @@ fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     view.writable().any(|(_, source)| is_log(source))
 }
 
-fn in_reach(what: &'static str, given: &Path, reason: &'static str, remedy: &str) -> Error {
-    let (path, source) = (given.to_owned(), io::Error::other(reason));
-    Error::Grant { what, path, source, remedy: Some(remedy.to_owned()) }
+fn in_reach(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+    let (path, source) = (given.to_owned(), io::Error::other(reason.into()));
+    Error::Grant { what, path, source, remedy: Some(remedy.into()) }
 }

@@ -23,7 +23,7 @@ use nix::{
 
 use super::{
     Allowance, Held, Moment,
-    look::{Directories, Link, Look, Seen, is_elsewhere, named},
+    look::{Directories, Link, Look, Names, Seen, is_elsewhere, named},
     remove,
 };
 use crate::{
@@ -44,7 +44,7 @@ pub(crate) struct Known {
     directories: Directories,
     is_there: bool,
     /// Names in it that are protected, and looked after as such.
-    passes: &'static [&'static str],
+    passes: Names,
 }
 
 impl Known {
@@ -52,7 +52,7 @@ impl Known {
     ///
     /// # Errors
     /// A shortage, by which it cannot be known.
-    pub(crate) fn of(path: &Path, passes: &'static [&'static str]) -> nix::Result<Self> {
+    pub(crate) fn of(path: &Path, passes: Names) -> nix::Result<Self> {
         let how = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let top = match nix::fcntl::open(path, how, Mode::empty()) {
             // Whether it is there is not known where the way to it is closed.
@@ -67,7 +67,6 @@ impl Known {
         // Whatever ends it early: what is not known here is judged by its times.
         let _ = look.through(&mut |link| {
             links.insert(link.way(), link.seen);
-            Ok(())
         });
         let directories = look.settled.take();
         Ok(Self { links, directories, ..nothing })
@@ -92,14 +91,11 @@ pub(super) fn take_away(
     };
     let (mut first, mut others, mut failed) = (None, 0_u32, None);
     let look = Look::at(top, (&known.directories, known.passes), None);
-    let looked = look.through(&mut |link| {
-        match link.judge(known, allowance) {
-            Ok(None) => {}
-            Ok(Some(to)) if first.is_none() => first = Some((path.join(link.way()), to)),
-            Ok(Some(_)) => others += 1,
-            Err(error) => failed = failed.take().or(Some(error)),
-        }
-        Ok(())
+    let looked = look.through(&mut |link| match link.judge(known, allowance) {
+        Ok(None) => {}
+        Ok(Some(to)) if first.is_none() => first = Some((path.join(link.way()), to)),
+        Ok(Some(_)) => others += 1,
+        Err(error) => failed = failed.take().or(Some(error)),
     });
     let removed = first.map(|(path, to)| {
         let rest = if others > 0 { format!("; so were {others} others") } else { String::new() };

@@ -41,6 +41,9 @@ pub(super) type Seen = (Identity, (i64, i64));
 /// Directories as they were, and those in each.
 pub(super) type Directories = BTreeMap<PathBuf, (Seen, Vec<PathBuf>)>;
 
+/// Lists of names.
+pub(crate) type Names = &'static [&'static [&'static str]];
+
 fn seen(stat: &FileStat) -> Seen {
     (Identity::of(stat), (stat.st_ctime, stat.st_ctime_nsec))
 }
@@ -49,7 +52,7 @@ fn seen(stat: &FileStat) -> Seen {
 pub(super) struct Look<'k> {
     top: OwnedFd,
     known: &'k Directories,
-    passes: &'static [&'static str],
+    passes: Names,
     /// Of the first look: what has not changed since is known afterwards. Any later one opens up what is closed.
     first: Option<Moment>,
     pub(super) settled: RefCell<Directories>,
@@ -85,18 +88,14 @@ pub(super) struct Link<'l> {
 }
 
 impl<'k> Look<'k> {
-    pub(super) fn at(
-        top: OwnedFd,
-        (known, passes): (&'k Directories, &'static [&'static str]),
-        first: Option<Moment>,
-    ) -> Self {
+    pub(super) fn at(top: OwnedFd, (known, passes): (&'k Directories, Names), first: Option<Moment>) -> Self {
         let until = Instant::now().checked_add(MOST_TIME);
         let (settled, opened) = (RefCell::default(), RefCell::default());
         Self { top, known, passes, first, settled, opened, room: Cell::new(ROOM), until }
     }
 
     /// Comes by every link, those nearest to the top first.
-    pub(super) fn through(&self, visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn through(&self, visit: &mut dyn FnMut(&Link<'_>)) -> io::Result<()> {
         let mut level = vec![Next { way: PathBuf::new(), changed: (i64::MIN, 0) }];
         while !level.is_empty() {
             let mut below = Vec::new();
@@ -105,16 +104,16 @@ impl<'k> Look<'k> {
                     below.extend(inside.iter().map(|way| Next { way: way.clone(), changed: next.changed }));
                     continue;
                 }
-                let Some((directory, stat)) = self.open(&next.way)? else { continue };
+                let Some((directory, seen)) = self.open(&next.way)? else { continue };
                 let begun = below.len();
-                let changed = if next.is_top() { next.changed } else { next.changed.max(seen(&stat).1) };
+                let changed = if next.is_top() { next.changed } else { next.changed.max(seen.1) };
                 let next = Next { changed, ..next };
                 match self.entries(&directory, &next, &mut below, visit) {
                     // Somebody removed the directory meanwhile.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     looked => looked?,
                 }
-                self.keep(next.way, seen(&stat), &below[begun..]);
+                self.keep(next.way, seen, &below[begun..]);
             }
             level = below;
         }
@@ -142,12 +141,12 @@ impl<'k> Look<'k> {
         directory: &OwnedFd,
         around: &Next,
         below: &mut Vec<Next>,
-        visit: &mut dyn FnMut(&Link<'_>) -> io::Result<()>,
+        visit: &mut dyn FnMut(&Link<'_>),
     ) -> io::Result<()> {
         for found in names::listing(directory)?.iter() {
             let found = found?;
             let Some(name) = names::name(&found) else { continue };
-            if around.is_top() && self.passes.iter().any(|pass| *pass == name) {
+            if around.is_top() && self.passes.iter().copied().flatten().any(|pass| *pass == name) {
                 continue;
             }
             match kind_of(directory, &found)? {
@@ -160,7 +159,7 @@ impl<'k> Look<'k> {
                     self.take_room(Path::new(&name))?;
                     let stat = below::stat(directory, &name)?.filter(|stat| kind(stat) == FileKind::Link);
                     if let Some(stat) = stat {
-                        visit(&Link { directory, around, name: &name, seen: seen(&stat) })?;
+                        visit(&Link { directory, around, name: &name, seen: seen(&stat) });
                     }
                 }
                 _ => {}
@@ -170,7 +169,7 @@ impl<'k> Look<'k> {
     }
 
     /// A directory, and what it was before it was opened. `None` where there is none, or nobody but its owner gets there.
-    fn open(&self, way: &Path) -> io::Result<Option<(OwnedFd, FileStat)>> {
+    fn open(&self, way: &Path) -> io::Result<Option<(OwnedFd, Seen)>> {
         let step = |access| match remove::step(self.top.as_fd(), named(way), access) {
             Err(errno) if errno == Errno::EACCES || is_elsewhere(errno) => Ok(None),
             opened => opened.map(Some),
@@ -179,7 +178,7 @@ impl<'k> Look<'k> {
             // Not everybody who may read the names gets to what has them.
             && let Ok(Some(stat)) = below::stat(&opened, OsStr::new("."))
         {
-            return Ok(Some((opened, stat)));
+            return Ok(Some((opened, seen(&stat))));
         }
         let Some(closed) = step(OFlag::O_PATH)?.filter(|_| self.first.is_none()) else { return Ok(None) };
         let Ok(before) = rights::of_a_command(|| Ok(open_up(&closed)?)) else { return Ok(None) };
@@ -188,7 +187,7 @@ impl<'k> Look<'k> {
         if opened.len() > MOST_OPENED {
             return Err(too_much());
         }
-        Ok(step(OFlag::O_RDONLY)?.map(|opened| (opened, before)))
+        Ok(step(OFlag::O_RDONLY)?.map(|opened| (opened, seen(&before))))
     }
 
     fn take_room(&self, name: &Path) -> io::Result<()> {

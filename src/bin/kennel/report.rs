@@ -149,7 +149,7 @@ pub(crate) fn create(path: &Path) -> Result<File, Error> {
         Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => copy(io::stderr().as_fd()),
         // One of our own is nobody's report.
         Some(text) if names_descriptor(text) => {
-            inherited_descriptor(path).transpose().and_then(|given| anew(path).inspect(|_| drop(given)))
+            inherited_descriptor(path).transpose().and_then(|_| anew(path))
         }
         _ => create_file(path),
     };

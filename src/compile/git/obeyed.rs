@@ -28,8 +28,7 @@ pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.wor
 pub(super) const LISTS: &[&str] = &["remotes", "branches"];
 
 /// All of it, by name.
-pub(in crate::compile) const PROTECTED: &[&str] =
-    &["hooks", "config", "commondir", "config.worktree", "remotes", "branches"];
+pub(in crate::compile) const PROTECTED: &[&[&str]] = &[OBEYED, LISTS];
 
 /// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
 const POINTER: &[u8] = b"gitdir: ";
