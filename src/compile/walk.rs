@@ -2,13 +2,15 @@
 //!
 //! By the text alone it cannot be told: up from a link is up from where the link leads.
 
+mod bases;
+
 use std::{
-    collections::HashSet,
     ffi::OsString,
     fs::{self, Metadata},
     path::{Component, Path, PathBuf},
 };
 
+pub(super) use self::bases::Bases;
 use super::lexical;
 use crate::{Error, below::MOST_LINKS};
 
@@ -57,41 +59,6 @@ pub(super) enum Aim {
     GitList,
     /// What would make a repository of a directory, unless it is one itself.
     GitSign,
-}
-
-/// Directories of the host, without links: walks tell of what lies below one.
-#[derive(Debug)]
-pub(super) struct Bases {
-    paths: HashSet<OsString>,
-    /// How long they are: of a long path few beginnings are compared.
-    lengths: HashSet<usize>,
-}
-
-impl Bases {
-    pub(super) fn new(directories: impl IntoIterator<Item = PathBuf>) -> Self {
-        let paths: HashSet<OsString> = directories.into_iter().map(PathBuf::into_os_string).collect();
-        let lengths = paths.iter().map(|path| path.len()).collect();
-        Self { paths, lengths }
-    }
-
-    /// The nearest one around the host's `path`, which is absolute, and not that one itself.
-    pub(super) fn around<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        lexical::ancestors(path).skip(1).find(|above| self.has(above))
-    }
-
-    /// Whether `path` is one, or lies below one or above.
-    pub(super) fn touch(&self, path: &Path) -> bool {
-        self.hold(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
-    }
-
-    /// Whether `path` is one, or lies below one.
-    pub(super) fn hold(&self, path: &Path) -> bool {
-        self.has(path) || self.around(path).is_some()
-    }
-
-    fn has(&self, path: &Path) -> bool {
-        self.lengths.contains(&path.as_os_str().len()) && self.paths.contains(path.as_os_str())
-    }
 }
 
 /// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.

@@ -1,8 +1,9 @@
 //! What lies in those parts of a repository in which git keeps others: linked worktrees and submodules.
 
+mod directory;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsStr,
     fs, io, mem,
     path::{Path, PathBuf},
     rc::Rc,
@@ -10,6 +11,8 @@ use std::{
 
 use nix::unistd::{AccessFlags, access};
 
+use self::directory::Directory;
+pub(super) use self::directory::{Holds, PARTS};
 use super::{
     super::walk::Aim,
     budget::{Budget, cause},
@@ -23,10 +26,6 @@ use crate::failure::{self, shown};
 /// What git obeys in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Parts of a repository in which there are other directories of git.
-pub(super) const PARTS: [(&str, Holds); 2] =
-    [("worktrees", Holds::Worktrees), ("modules", Holds::Submodules)];
-
 /// Files that make a repository of a directory: git makes none of one that submodules with longer names lie in. A submodule may
 /// have such a name too.
 const SIGNS: &[&str] = &["HEAD", "config"];
@@ -34,21 +33,8 @@ const SIGNS: &[&str] = &["HEAD", "config"];
 /// The directories that do so where there is a `HEAD`.
 const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
 
-/// What a repository has for itself. Git puts no submodule into a repository; what it does not take for one may have some
-/// anywhere.
-const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
-
 /// Entries of a part that are looked at, those of repositories in it aside; and repositories, and names of some.
 pub(super) const MOST_ENTRIES: usize = 2000;
-
-/// Directories of git's own in a repository, by what lies in them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Holds {
-    /// What a linked worktree has for itself: `worktrees`.
-    Worktrees,
-    /// Repositories of submodules: `modules`. Their names may have slashes.
-    Submodules,
-}
 
 /// What was found in a part of a repository. Paths are relative to that.
 #[derive(Debug, Default)]
@@ -74,29 +60,6 @@ struct Look<'r> {
     /// How many entries of what is no repository.
     entries: usize,
     budget: &'r mut Budget,
-}
-
-/// A directory to look at.
-struct Directory {
-    path: PathBuf,
-    holds: Holds,
-    /// How many directories, itself included, are the beginning of submodules' names.
-    within: usize,
-    /// Whether git takes it for a repository.
-    is_repository: bool,
-}
-
-impl Directory {
-    fn new(path: PathBuf, holds: Holds) -> Self {
-        Self { path, holds, within: 0, is_repository: false }
-    }
-
-    /// Whether what is called `name` in it is not looked at: of a repository its own, and its parts, which have a look of
-    /// their own.
-    fn passes_over(&self, name: &OsStr) -> bool {
-        let is_part = PARTS.iter().any(|(part, _)| *part == name);
-        self.is_repository && (is_part || OWN.iter().any(|own| *own == name))
-    }
 }
 
 /// What git obeys in the part `name` of a repository. Submodules have worktrees and submodules too, and worktrees have
