@@ -45,18 +45,14 @@ pub(super) struct Label(usize);
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     reversed: Vec<sock_filter>,
-    returns: Vec<(Verdict, Label)>,
+    /// The instructions that end the program, by what they return; of those that are alike, the nearest is the last.
+    returns: Vec<(u32, Label)>,
 }
 
 impl Assembler {
-    /// An instruction that ends the program with `verdict`; one for all who ask.
+    /// An instruction that ends the program with `verdict`: one for all who ask and can reach it.
     pub(super) fn verdict(&mut self, verdict: Verdict) -> Label {
-        if let Some((_, label)) = self.returns.iter().find(|(known, _)| *known == verdict) {
-            return *label;
-        }
-        let label = self.push(RETURN, 0, 0, verdict.encode());
-        self.returns.push((verdict, label));
-        label
+        self.end(verdict.encode(), 0)
     }
 
     /// Loads a word of `struct seccomp_data`, then goes to `next`.
@@ -99,9 +95,30 @@ impl Assembler {
         u8::try_from(self.skipped(target)).expect("near() put a trampoline within reach")
     }
 
-    /// `target`, or a trampoline to it if a conditional jump could not reach it after `slack` more steps.
+    /// `target`, or what leads there if a conditional jump could not reach it after `slack` more steps.
     fn near(&mut self, target: Label, slack: usize) -> Label {
-        if self.skipped(target) + slack <= usize::from(u8::MAX) { target } else { self.trampoline(target) }
+        let there = &self.reversed[target.0];
+        match (there.code, there.k) {
+            _ if self.is_near(target, slack) => target,
+            // As short as the jump to it, and others may reach this one too.
+            (RETURN, result) => self.end(result, slack),
+            _ => self.trampoline(target),
+        }
+    }
+
+    fn is_near(&self, target: Label, slack: usize) -> bool {
+        self.skipped(target) + slack <= usize::from(u8::MAX)
+    }
+
+    fn end(&mut self, result: u32, slack: usize) -> Label {
+        match self.returns.iter().rfind(|(known, _)| *known == result) {
+            Some((_, label)) if self.is_near(*label, slack) => *label,
+            _ => {
+                let label = self.push(RETURN, 0, 0, result);
+                self.returns.push((result, label));
+                label
+            }
+        }
     }
 
     /// Makes `next` what runs after the instruction written now.

@@ -40,7 +40,7 @@ fn all_lists() -> impl Iterator<Item = c_long> {
 fn the_kernel_accepts_the_program_and_it_is_small() {
     interpreter::check(whole());
     let longest = all_lists().map(|call| run(call, &[]).steps).max();
-    assert!(whole().len() < 400, "{} instructions", whole().len());
+    assert!(whole().len() < 340, "{} instructions", whole().len());
     assert!(longest < Some(48), "{longest:?} steps");
 }
 

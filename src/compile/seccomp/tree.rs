@@ -11,6 +11,9 @@ use super::table::{Decision, Range};
 /// other numbers.
 const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 
+/// Single numbers that are compared with, one after the other, where the search for a range ends.
+const MOST_SINGLES: usize = 2;
+
 /// The program that gives every call the verdict of its range. Written from the end: verdicts, rules, tree,
 /// and what runs first, the check of the calling convention.
 pub(super) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
@@ -25,7 +28,7 @@ pub(super) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
             false => out.verdict(Verdict::Kill),
         })
         .collect();
-    let root = search(&mut out, ranges, &entries);
+    let root = search(&mut out, &stretches(ranges), &entries);
     let number = out.load(Word::Number, root);
     let kill = out.verdict(Verdict::Kill);
     let arch = out.branch(Compare::Equal, AUDIT_ARCH_X86_64, number, kill);
@@ -33,18 +36,46 @@ pub(super) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     out.finish()
 }
 
-/// Finds the range of the number in the accumulator, halving what is left.
-fn search(out: &mut Assembler, ranges: &[Range], rules: &[Label]) -> Label {
-    match ranges {
+/// Cuts the ranges into stretches of one decision: every second range of one has it, and those between are single numbers,
+/// as most rules are of one call among others that are allowed. To be told from its surroundings a number takes one compare,
+/// a range two.
+fn stretches(mut ranges: &[Range]) -> Vec<&[Range]> {
+    let mut stretches = Vec::new();
+    while !ranges.is_empty() {
+        let goes_on =
+            |next: &&[Range]| next[0].decision == next[2].decision && next[2].first - next[1].first == 1;
+        let singles = ranges.windows(3).step_by(2).take(MOST_SINGLES).take_while(goes_on).count();
+        let (stretch, after) = ranges.split_at(1 + 2 * singles);
+        stretches.push(stretch);
+        ranges = after;
+    }
+    stretches
+}
+
+/// Finds the stretch of the number in the accumulator, halving what is left, and what the number leads to there.
+fn search(out: &mut Assembler, stretches: &[&[Range]], rules: &[Label]) -> Label {
+    match stretches {
         [] => out.verdict(Verdict::Kill),
-        [Range { decision: Decision::Verdict(verdict), .. }] => out.verdict(*verdict),
-        [Range { decision: Decision::Rule(index), .. }] => rules[*index],
+        [stretch] => {
+            let others = decided(out, &stretch[0], rules);
+            stretch.iter().skip(1).step_by(2).fold(others, |others, single| {
+                let there = decided(out, single, rules);
+                out.branch(Compare::Equal, single.first, there, others)
+            })
+        }
         _ => {
-            let (low, high) = ranges.split_at(ranges.len() / 2);
+            let (low, high) = stretches.split_at(stretches.len() / 2);
             let above = search(out, high, rules);
             let below = search(out, low, rules);
-            out.branch(Compare::AtLeast, high[0].first, above, below)
+            out.branch(Compare::AtLeast, high[0][0].first, above, below)
         }
+    }
+}
+
+fn decided(out: &mut Assembler, range: &Range, rules: &[Label]) -> Label {
+    match range.decision {
+        Decision::Verdict(verdict) => out.verdict(verdict),
+        Decision::Rule(index) => rules[index],
     }
 }
 
