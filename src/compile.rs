@@ -156,7 +156,9 @@ fn finish_for(
         .then(|| Footing::of(&view, &on_host, &protected, secrets::absent(&view, &parts)));
     let (footing, again) = match shape {
         // No mount of it is ever put up again.
-        Shape::Once | Shape::OneShot => (Footing::of_protected(&view, &on_host), Section::default()),
+        Shape::Once | Shape::OneShot => {
+            (Footing::of_one_shot(&view, &on_host, shape == Shape::Once), Section::default())
+        }
         Shape::Session { .. } => (Footing::default(), footing::again(&view, &on_host)),
     };
     let modes = renew::modes(&parts, &view);

@@ -24,7 +24,7 @@ use self::remains::{Remains, undo};
 use crate::{
     afterwards::{Home, Left},
     cgroup::Leaf,
-    compile::footing::Footing,
+    compile::footing::{Change, Footing},
     packet,
     session::Hold,
     sys,
@@ -72,6 +72,11 @@ impl Inside {
     /// What its walls are about to be put on; looked at once more when everything inside has ended.
     pub(crate) fn stands_on(&mut self, footing: Footing) {
         self.footing = footing;
+    }
+
+    /// What has changed of that.
+    pub(crate) fn change(&self) -> Change {
+        self.footing.change(true)
     }
 
     /// A worker that a zygote was ordered to fork.

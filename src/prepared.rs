@@ -23,7 +23,7 @@ use crate::{
     Enforcement, Error, Protection, State,
     audit::{Log, Trail},
     cgroup::Groups,
-    compile::{Compiled, Section, WITHOUT_FILTER},
+    compile::{Compiled, Section, WITHOUT_FILTER, footing::Change},
     describe::describe,
     failure,
     host::remedy::{of_call, remedy},
@@ -40,7 +40,7 @@ pub(crate) struct Prepared {
     pub(crate) compiled: Compiled,
     pub(crate) images: Arc<Images>,
     plan: OnceLock<Bytes>,
-    /// A one-shot that was started ahead, for the first command.
+    /// A one-shot that was started ahead, and has its plan, for the first command.
     begun: Mutex<Option<Inside>>,
     /// Who decides what passes the proxy, where there is one.
     gate: Option<Arc<Gate>>,
@@ -50,16 +50,14 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// `begun` was started ahead.
-    ///
     /// # Errors
     /// An audit log that cannot be opened.
-    pub(crate) fn new(mut compiled: Compiled, images: Images, begun: Option<Inside>) -> Result<Self, Error> {
+    pub(crate) fn new(mut compiled: Compiled, images: Images) -> Result<Self, Error> {
         let gate = compiled.network.take().map(Gate::new).transpose()?;
         let gate = gate.map(Arc::new);
         let groups = Arc::default();
         let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
-        let (images, begun) = (Arc::new(images), Mutex::new(begun));
+        let (images, begun) = (Arc::new(images), Mutex::default());
         Ok(Self { compiled, images, plan: OnceLock::new(), begun, gate, log, groups })
     }
 
@@ -116,9 +114,19 @@ impl Prepared {
         }
     }
 
-    /// Whether something was started ahead that nobody has had.
-    pub(crate) fn has_begun(&self) -> bool {
-        locked(&self.begun).is_some()
+    /// What was started ahead, which has its plan.
+    pub(crate) fn with_begun(self, begun: Inside) -> Self {
+        Self { begun: Mutex::new(Some(begun)), ..self }
+    }
+
+    /// What has changed below what was started ahead, if nobody has had it, or since the policy was compiled.
+    pub(crate) fn change(&self) -> Change {
+        match (&*locked(&self.begun), &self.compiled.ground) {
+            (Some(begun), _) => begun.change(),
+            (None, Some(ground)) => ground.change(true),
+            // Nobody has looked.
+            (None, None) => Change::Some,
+        }
     }
 
     /// What was started ahead, if nobody has had it.

@@ -61,24 +61,28 @@ impl Sandbox {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
         let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
         let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
-        Ok(Self::of((policy.clone(), host, caller), Prepared::new(compiled, images, None)?))
+        Ok(Self::of((policy.clone(), host, caller), Prepared::new(compiled, images)?))
     }
 
     /// As [`new`](Self::new), but starts the first command's sandbox at once: it makes its namespaces while the policy
-    /// is compiled. For a program that runs one command and exits, like `kennel run`.
+    /// is compiled, and its mounts when this has returned. For a program that runs one command and exits, like `kennel run`.
+    /// Where something that is mounted or granted is replaced before the command, it gets another sandbox.
     ///
     /// # Errors
-    /// Those of [`new`](Self::new), and those of a start. Nothing of the sandbox is left then.
+    /// Those of [`new`](Self::new), those of a start, and [`OverlayError::NeedsSession`](crate::OverlayError::NeedsSession).
+    /// Nothing of the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Once);
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
         let leaf = groups.as_ref().map(Groups::only_leaf).transpose()?;
-        let started = start::start(&images, shape, &begun.namespaces, leaf)?;
+        let mut started = start::start(&images, shape, &begun.namespaces, leaf)?;
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
-        let prepared = Prepared::new(compiled, images, Some(started))?.grouped(groups);
-        Ok(Self::of((policy.clone(), host, caller), prepared))
+        let prepared = Prepared::new(compiled, images)?.grouped(groups);
+        start::unless_for_session(&prepared)?;
+        start::hand_over_one_shot(&mut started, &prepared, None)?;
+        Ok(Self::of((policy.clone(), host, caller), prepared.with_begun(started)))
     }
 
     /// Lets `callback` decide about connections that neither list of the policy decides, in network mode `proxy`. An answer

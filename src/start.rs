@@ -178,20 +178,38 @@ pub(crate) fn hand_over_plan(inside: &Inside, plan: &Bytes, narrow: Option<&Byte
 
 /// Starts a one-shot, which then waits for its request.
 pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Bytes>) -> Result<Inside, Error> {
-    if prepared.compiled.overlay.as_ref().is_some_and(|overlay| overlay.upper.is_some()) {
-        return Err(OverlayError::NeedsSession.into());
-    }
-    let mut inside = match prepared.take_begun() {
+    unless_for_session(prepared)?;
+    // What has its plan takes no other steps.
+    let mut inside = match prepared.take_begun().filter(|_| narrow.is_none()) {
         Some(inside) => inside,
         None => {
             let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
-            start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces, leaf)?
+            let mut inside = start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces, leaf)?;
+            hand_over_one_shot(&mut inside, prepared, narrow)?;
+            inside
         }
     };
-    inside.stands_on(prepared.compiled.footing.now());
     inside.watch(&prepared.compiled.watches);
-    hand_over(&inside, prepared, narrow)?;
     Ok(inside)
+}
+
+/// Hands over the plan of a one-shot.
+pub(crate) fn hand_over_one_shot(
+    inside: &mut Inside,
+    prepared: &Prepared,
+    narrow: Option<&Bytes>,
+) -> Result<(), Error> {
+    inside.stands_on(prepared.compiled.footing.now());
+    hand_over(inside, prepared, narrow)
+}
+
+/// # Errors
+/// An overlay whose changes outlive a one-shot.
+pub(crate) fn unless_for_session(prepared: &Prepared) -> Result<(), Error> {
+    match &prepared.compiled.overlay {
+        Some(overlay) if overlay.upper.is_some() => Err(OverlayError::NeedsSession.into()),
+        _ => Ok(()),
+    }
 }
 
 /// A control socket, our end not blocking.

@@ -17,7 +17,7 @@ use super::{
     emit::{self, OnHost, relative},
     protect::Protected,
     section::Section,
-    view::{Access, Node, View},
+    view::{Access, Node, Origin, Place, View},
 };
 use crate::{
     Denial, Error,
@@ -48,7 +48,7 @@ struct Seen {
 }
 
 /// What stands on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// The workspace or a writable grant, and everything in it: what the policy calls it.
     Grant(&'static str),
@@ -119,14 +119,26 @@ impl Footing {
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
-    /// Of a one-shot only what protects the protected paths. Nobody has looked yet: a sandbox has many commands, and
-    /// what is replaced between them may have the same inode.
-    pub(super) fn of_protected(view: &View, mounts: &[OnHost]) -> Self {
-        let protects = |mount: &&OnHost| {
+    /// Of a one-shot what protects the protected paths; where it has its mounts `ahead` of its command, its grants and its other
+    /// mounts too. Nobody has looked yet: a sandbox has many commands, and what is replaced between them may have the same
+    /// inode.
+    pub(super) fn of_one_shot(view: &View, mounts: &[OnHost], ahead: bool) -> Self {
+        let protects = |mount: &OnHost| {
             view.get(&mount.target).is_some_and(|place| place.protection == Protection::ProtectedPaths)
         };
-        let paths: BTreeSet<&PathBuf> = mounts.iter().filter(protects).map(|mount| &mount.path).collect();
-        let seen = |path: &PathBuf| Seen { thing: None, path: path.clone(), what: What::Wall };
+        let of_mount = |mount: &OnHost| match protects(mount) {
+            true => Some((mount.path.clone(), What::Wall)),
+            false => ahead.then(|| (mount.path.clone(), What::Mount)),
+        };
+        let of_grant = |(_, place): (&Path, &Place)| match &place.node {
+            Node::Bind { source, .. } if ahead && place.origin == Origin::Policy => {
+                Some((source.path.clone(), What::Grant(place.what)))
+            }
+            _ => None,
+        };
+        let paths: BTreeSet<(PathBuf, What)> =
+            mounts.iter().filter_map(of_mount).chain(view.iter().filter_map(of_grant)).collect();
+        let seen = |(path, what): (PathBuf, What)| Seen { thing: None, path, what };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
@@ -137,7 +149,7 @@ impl Footing {
         Self { seen: self.seen.iter().map(look).collect() }
     }
 
-    /// Tells of mounts that were taken away since, with what they stood on: the command could write there from then on.
+    /// Tells of walls that were taken away since, with what they stood on: the command could write there from then on.
     /// Nothing is undone, because it may be the user's: git outside replaces its config by renaming.
     pub(crate) fn denials(&self) -> Vec<Denial> {
         let tell = |seen: &Seen| {
@@ -155,7 +167,7 @@ impl Footing {
             };
             Some(watch::denial(&seen.path, &what))
         };
-        self.seen.iter().filter_map(tell).collect()
+        self.seen.iter().filter(|seen| seen.what == What::Wall).filter_map(tell).collect()
     }
 
     /// Looks again. What commands can change counts only where none can have: `is_idle`.

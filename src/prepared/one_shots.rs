@@ -54,9 +54,8 @@ impl OneShots {
     /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
     pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
         let mut now = locked(&self.now);
-        if let Some((policy, host, caller)) = self.question.as_ref().filter(|_| !now.has_begun()) {
-            let change = now.compiled.ground.as_ref().map_or(Change::Some, |ground| ground.change(true));
-            match change {
+        if let Some((policy, host, caller)) = &self.question {
+            match now.change() {
                 Change::None => {}
                 Change::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
                 Change::Some => {

@@ -86,10 +86,8 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let (compiled, last) = overlay_plan();
     let null = fs::File::open("/dev/null").map_err(Error::io("open /dev/null"))?;
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
-    let inside = start::start_one_shot(
-        &Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?, None)?,
-        None,
-    )?;
+    let inside =
+        start::start_one_shot(&Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?)?, None)?;
     exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     Ok(match inside.next().await.map_err(Error::io("read the control socket"))? {

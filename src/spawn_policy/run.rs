@@ -63,7 +63,7 @@ fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>
     let (host, caller) = (Host::detect_for(&policy), Caller::current());
     let compiled = compile::compile_program(&policy, &host, &caller, own)?;
     let images = Images::new(compile::spawn_options(&policy, &host, &caller))?;
-    Ok(Sandbox::once(Prepared::new(compiled, images, None)?))
+    Ok(Sandbox::once(Prepared::new(compiled, images)?))
 }
 
 /// What the spawn may see, use and reach. It has no workspace.

@@ -35,7 +35,7 @@ impl Live {
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
         let ground = Ground::of(&compiled, (policy, host, caller, shape));
-        let prepared = Prepared::new(compiled, images, None)?;
+        let prepared = Prepared::new(compiled, images)?;
         let trail = prepared.trail();
         if let Some(ask) = ask {
             prepared.ask(ask);

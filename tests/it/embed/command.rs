@@ -275,20 +275,29 @@ async fn a_sandbox_protects_what_has_come_since() {
     }
 }
 
+/// An eager sandbox, by then.
+async fn has_its_mounts() {
+    tokio::time::sleep(patient(Duration::from_millis(100))).await;
+}
+
 #[tokio::test]
 async fn a_sandbox_whose_workspace_was_replaced_says_so() {
     let place = workspace();
     let (ws, old) = (place.path().join("w"), place.path().join("old"));
     std::fs::create_dir(&ws).unwrap();
-    let sandbox = sandbox(&ws);
-    assert!(sandbox.command("true").status().await.unwrap().status.success());
-    std::fs::rename(&ws, &old).unwrap();
-    std::fs::create_dir(&ws).unwrap();
-    let error = sandbox.command("true").status().await.unwrap_err();
-    assert!(error.lines().iter().any(|line| line.contains("make a new sandbox")), "{error:?}");
-    std::fs::remove_dir(&ws).unwrap();
-    std::fs::rename(&old, &ws).unwrap();
-    assert!(sandbox.command("true").status().await.unwrap().status.success());
+    let used = sandbox(&ws);
+    assert!(used.command("true").status().await.unwrap().status.success());
+    let eager = Sandbox::eager(&Policy::profile(Profile::RepoWrite, &ws)).unwrap();
+    has_its_mounts().await;
+    for sandbox in [used, sandbox(&ws), eager] {
+        std::fs::rename(&ws, &old).unwrap();
+        std::fs::create_dir(&ws).unwrap();
+        let error = sandbox.command("true").status().await.unwrap_err();
+        assert!(error.lines().iter().any(|line| line.contains("make a new sandbox")), "{error:?}");
+        std::fs::remove_dir(&ws).unwrap();
+        std::fs::rename(&old, &ws).unwrap();
+        assert!(sandbox.command("true").status().await.unwrap().status.success());
+    }
 }
 
 #[tokio::test]
@@ -297,13 +306,16 @@ async fn a_sandbox_goes_on_where_git_has_replaced_its_config() {
     std::fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
     let config = dir.path().join(".git/config");
     std::fs::write(&config, "").unwrap();
-    let sandbox = sandbox(dir.path());
-    for _ in 0..3 {
-        let mut command = sandbox.command("sh");
-        let output = command.args(["-c", "echo evil >>.git/config"]).output().await.unwrap();
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        std::fs::write(dir.path().join(".git/config.lock"), "").unwrap();
-        std::fs::rename(dir.path().join(".git/config.lock"), &config).unwrap();
+    for start in [Sandbox::new, Sandbox::eager] {
+        let sandbox = start(&Policy::profile(Profile::RepoWrite, dir.path())).unwrap();
+        has_its_mounts().await;
+        for _ in 0..3 {
+            std::fs::write(dir.path().join(".git/config.lock"), "").unwrap();
+            std::fs::rename(dir.path().join(".git/config.lock"), &config).unwrap();
+            let mut command = sandbox.command("sh");
+            let output = command.args(["-c", "echo evil >>.git/config"]).output().await.unwrap();
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+        }
     }
     assert_eq!(std::fs::read_to_string(&config).unwrap(), "");
 }

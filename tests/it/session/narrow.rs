@@ -184,14 +184,16 @@ async fn who_is_narrowed_and_in_a_hurry_leaves_nothing_to_the_next() {
 #[tokio::test]
 async fn a_one_shot_can_be_narrowed_too() {
     let dir = workspace();
-    let sandbox = Sandbox::new(&with_payload(dir.path())).unwrap();
-    let call = || {
-        let mut command = sandbox.command("/payload");
-        command.arg("call");
-        command
-    };
     let new = dir.path().join("new");
-    assert_eq!(writes(call().read_only(dir.path()), &[&new]).await, ["EROFS"]);
-    assert_eq!(writes(call().hide(dir.path()), &[&new]).await, ["EROFS"]);
-    assert_eq!(writes(call().no_network(), &[&new]).await, ["ok"]);
+    for start in [Sandbox::new, Sandbox::eager] {
+        let sandbox = start(&with_payload(dir.path())).unwrap();
+        let call = || {
+            let mut command = sandbox.command("/payload");
+            command.arg("call");
+            command
+        };
+        assert_eq!(writes(call().read_only(dir.path()), &[&new]).await, ["EROFS"]);
+        assert_eq!(writes(call().hide(dir.path()), &[&new]).await, ["EROFS"]);
+        assert_eq!(writes(call().no_network(), &[&new]).await, ["ok"]);
+    }
 }
