@@ -6,8 +6,10 @@
 //! with the rights of a command, and nothing is removed that was there before it.
 
 mod allowance;
+mod contents;
 mod forbid;
 mod held;
+mod index;
 mod links;
 mod look;
 mod moment;
@@ -145,7 +147,7 @@ impl Watch {
         let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
         match self.of_git {
             true if !self.is_of_path() => {
-                let reason = format!("git would have written where this symbolic link leads; {what}");
+                let reason = format!("git would have gone where this leads; {what}");
                 told(&self.base.join(path), reason)
             }
             true => {

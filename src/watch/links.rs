@@ -22,8 +22,8 @@ use nix::{
 };
 
 use super::{
-    Allowance, Held, Moment,
-    look::{Directories, Link, Look, Names, Seen, is_elsewhere, named},
+    Allowance, Held, Moment, contents,
+    look::{Directories, Found, Look, Names, Seen, is_elsewhere, named},
     remove,
 };
 use crate::{
@@ -66,7 +66,9 @@ impl Known {
         let look = Look::at(top, (&nothing.directories, passes), Some(Moment::before(SETTLED)));
         // Whatever ends it early: what is not known here is judged by its times.
         let _ = look.through(&mut |link| {
-            links.insert(link.way(), link.seen);
+            if link.is_link {
+                links.insert(link.way(), link.seen);
+            }
         });
         let directories = look.settled.take();
         Ok(Self { links, directories, ..nothing })
@@ -99,7 +101,7 @@ pub(super) fn take_away(
     });
     let removed = first.map(|(path, to)| {
         let rest = if others > 0 { format!("; so were {others} others") } else { String::new() };
-        (path, format!("it was removed{rest}; it led to {to}"))
+        (path, format!("it was removed{rest}; {to}"))
     });
     match (looked.err().or(failed), removed) {
         (None, removed) => Ok(removed),
@@ -110,8 +112,8 @@ pub(super) fn take_away(
     }
 }
 
-impl Link<'_> {
-    /// Removes it where a command laid or moved it there, and says where it led.
+impl Found<'_> {
+    /// Removes it where a command laid, moved or wrote it there and it leads somewhere, and says where.
     fn judge(&self, known: &Known, allowance: &Allowance) -> io::Result<Option<String>> {
         let way = self.way();
         let seen = self.seen;
@@ -119,19 +121,27 @@ impl Link<'_> {
         if known.links.get(&way) == Some(&seen) || known.is_there && is_older {
             return Ok(None);
         }
-        let to = match readlinkat(self.directory, self.name) {
-            Err(Errno::ENOENT | Errno::EINVAL) => return Ok(None),
-            to => to?,
+        let lead = match self.is_link {
+            true => self.link()?,
+            false => contents::lead(self)?,
         };
-        if is_head(&way) && is_branch(&to) {
-            return Ok(None);
-        }
+        let Some(lead) = lead else { return Ok(None) };
         let unlink = || unlinkat(self.directory, self.name, UnlinkatFlags::NoRemoveDir);
         match rights::of_a_command(|| Ok(remove::with_rights(self.directory.as_fd(), unlink)?)) {
             // Another sandbox that ends undoes the same.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            removed => removed.map(|()| Some(harmless(&to.to_string_lossy()).to_string())),
+            removed => removed.map(|()| Some(lead)),
         }
+    }
+
+    /// Where it leads, unless git does not follow it.
+    fn link(&self) -> io::Result<Option<String>> {
+        let to = match readlinkat(self.directory, self.name) {
+            Err(Errno::ENOENT | Errno::EINVAL) => return Ok(None),
+            to => to?,
+        };
+        let is_followed = !(is_head(&self.way()) && is_branch(&to));
+        Ok(is_followed.then(|| format!("it led to {}", harmless(&to.to_string_lossy()))))
     }
 }
 
@@ -140,8 +150,8 @@ fn is_head(way: &Path) -> bool {
     way.ends_with("HEAD") && !way.iter().any(|part| part == "logs" || part == "refs")
 }
 
-/// Whether git takes a link at `HEAD` for the name of a branch, and does not follow it.
-fn is_branch(to: &OsStr) -> bool {
+/// Whether git takes it for the name of a ref. A link at `HEAD` that leads there is not followed.
+pub(super) fn is_branch(to: &OsStr) -> bool {
     let to = to.as_bytes();
     let has_dots = to.split(|byte| *byte == b'/').any(|part| part.starts_with(b".") || part.is_empty());
     to.starts_with(b"refs/") && !has_dots

@@ -1,4 +1,4 @@
-//! A look through a repository, for the links in it.
+//! A look through a repository, for the links in it and for what git reads without a look of its own.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,7 +20,7 @@ use nix::{
     sys::stat::{FileStat, Mode},
 };
 
-use super::{Moment, remove};
+use super::{Moment, contents, remove};
 use crate::below::{self, FileKind, Identity, change_mode, kind, mode_of, names, open_up, rights};
 
 /// How long one repository is looked through: some ten thousand directories take a tenth of it.
@@ -79,11 +79,13 @@ pub(super) fn named(way: &Path) -> &OsStr {
     if way.as_os_str().is_empty() { OsStr::new(".") } else { way.as_os_str() }
 }
 
-/// A link that was come by.
-pub(super) struct Link<'l> {
+/// A link, or a file that may decide where git goes, that was come by.
+pub(super) struct Found<'l> {
+    pub(super) repository: &'l OwnedFd,
     pub(super) directory: &'l OwnedFd,
     around: &'l Next,
     pub(super) name: &'l OsStr,
+    pub(super) is_link: bool,
     pub(super) seen: Seen,
 }
 
@@ -94,8 +96,8 @@ impl<'k> Look<'k> {
         Self { top, known, passes, first, settled, opened, room: Cell::new(ROOM), until }
     }
 
-    /// Comes by every link, those nearest to the top first.
-    pub(super) fn through(&self, visit: &mut dyn FnMut(&Link<'_>)) -> io::Result<()> {
+    /// Comes by every link and such file, those nearest to the top first.
+    pub(super) fn through(&self, visit: &mut dyn FnMut(&Found<'_>)) -> io::Result<()> {
         let mut level = vec![Next { way: PathBuf::new(), changed: (i64::MIN, 0) }];
         while !level.is_empty() {
             let mut below = Vec::new();
@@ -110,10 +112,12 @@ impl<'k> Look<'k> {
                 let next = Next { changed, ..next };
                 match self.entries(&directory, &next, &mut below, visit) {
                     // Somebody removed the directory meanwhile.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    looked => looked?,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                    // A file changes, and the directory that it lies in does not.
+                    Ok(has_files) if has_files => {}
+                    Ok(_) => self.keep(next.way, seen, &below[begun..]),
                 }
-                self.keep(next.way, seen, &below[begun..]);
             }
             level = below;
         }
@@ -136,13 +140,15 @@ impl<'k> Look<'k> {
         }
     }
 
+    /// Says whether there may be files that decide.
     fn entries(
         &self,
         directory: &OwnedFd,
         around: &Next,
         below: &mut Vec<Next>,
-        visit: &mut dyn FnMut(&Link<'_>),
-    ) -> io::Result<()> {
+        visit: &mut dyn FnMut(&Found<'_>),
+    ) -> io::Result<bool> {
+        let decides = contents::decide(directory, &around.way)?;
         for found in names::listing(directory)?.iter() {
             let found = found?;
             let Some(name) = names::name(&found) else { continue };
@@ -157,13 +163,28 @@ impl<'k> Look<'k> {
                 }
                 FileKind::Link => {
                     self.take_room(Path::new(&name))?;
-                    let stat = below::stat(directory, &name)?.filter(|stat| kind(stat) == FileKind::Link);
-                    if let Some(stat) = stat {
-                        visit(&Link { directory, around, name: &name, seen: seen(&stat) });
-                    }
+                    self.come_by((directory, around, &name), FileKind::Link, visit)?;
+                }
+                FileKind::File if decides => {
+                    self.take_room(Path::new(&name))?;
+                    self.come_by((directory, around, &name), FileKind::File, visit)?;
                 }
                 _ => {}
             }
+        }
+        Ok(decides)
+    }
+
+    /// Visits what has that name, while it is of that kind.
+    fn come_by(
+        &self,
+        (directory, around, name): (&OwnedFd, &Next, &OsStr),
+        wanted: FileKind,
+        visit: &mut dyn FnMut(&Found<'_>),
+    ) -> nix::Result<()> {
+        if let Some(stat) = below::stat(directory, name)?.filter(|stat| kind(stat) == wanted) {
+            let (repository, is_link) = (&self.top, wanted == FileKind::Link);
+            visit(&Found { repository, directory, around, name, is_link, seen: seen(&stat) });
         }
         Ok(())
     }
@@ -206,7 +227,12 @@ impl Drop for Look<'_> {
     }
 }
 
-impl Link<'_> {
+impl Found<'_> {
+    /// The way to its directory, from the top.
+    pub(super) fn around(&self) -> &Path {
+        &self.around.way
+    }
+
     /// From the top.
     pub(super) fn way(&self) -> PathBuf {
         self.around.way.join(self.name)
@@ -245,5 +271,5 @@ fn kind_of(directory: &OwnedFd, found: &Entry) -> nix::Result<FileKind> {
 }
 
 fn too_much() -> io::Error {
-    io::Error::other("there is too much in it to look for links: `find` with `-type l` lists them")
+    io::Error::other("there is too much in it to look through: `find` with `-type l` lists links")
 }

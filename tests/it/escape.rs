@@ -29,6 +29,7 @@ use std::{
 use super::support::{self, attempt, payload_path};
 
 mod closed;
+mod contents;
 mod found;
 mod git;
 mod grants;
