@@ -108,6 +108,10 @@ pub struct Policy {
     /// [`Outcome::count`]: crate::Outcome::count
     /// [`Command::output`]: crate::Command::output
     pub explain: bool,
+    /// The file that it was read from, absolute: no command can change what later ones are held to. Set by [`Policy::load`], and
+    /// in no policy file.
+    #[serde(skip)]
+    pub read_from: Option<PathBuf>,
 }
 
 impl Default for Policy {
@@ -136,6 +140,7 @@ impl Policy {
             overlay: None,
             audit: None,
             explain: false,
+            read_from: None,
         }
     }
 }

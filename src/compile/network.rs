@@ -13,7 +13,7 @@ use kennel_helper::plan::Step;
 use super::{
     Parts,
     bridge::{self, BridgePlan},
-    secrets,
+    reach, secrets,
     section::Section,
     source::Source,
     system,
@@ -257,10 +257,15 @@ fn certificates(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Source
     })
 }
 
-/// Shows the caller's bundles of certificates where nothing shows them yet, and nothing hides them.
+/// Shows the caller's bundles of certificates where nothing shows them yet, nothing hides them, and no command can have put
+/// something else in their place. To be called when the view has all grants.
 pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
-    for (_, source) in certificates(parts) {
-        if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) {
+    for (name, source) in certificates(parts) {
+        let is_led = || {
+            let path = parts.caller.variable(name).map(Path::new);
+            !path.is_some_and(|path| reach::leads_there(view, path, &source.path))
+        };
+        if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) && !is_led() {
             view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
         }
     }

@@ -91,6 +91,7 @@ pub(super) fn protect(
     let of_policy = workspace
         .into_iter()
         .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)))
+        .chain(parts.policy.read_from.iter().map(|file| Way::new(Path::new("/"), file)))
         .map(|way| (way, Aim::Path));
     for way in secrets {
         protect_way(view, &grants, &mut Walk::new(&grants.bases, way, Aim::Path), &mut protected)?;

@@ -33,9 +33,9 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
             _ => continue,
         };
         let at = absolute(given);
-        let path = clean(&at);
-        if !is_shown(view, &target.map_or_else(|| path.clone(), clean), &path) {
-            not_led(view, (what, given), &at)?;
+        let (path, target) = (clean(&at), target.map(clean));
+        if !is_shown(view, target.as_ref().unwrap_or(&path), &path) {
+            not_led(view, (what, given, target.as_deref()), &at)?;
         }
     }
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
@@ -59,6 +59,17 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether `path` leads to `end` whatever commands have written: no link on the way lies in a writable grant. For what is
+/// named in passing, by a variable, and not worth an error.
+pub(super) fn leads_there(view: &View, path: &Path, end: &Path) -> bool {
+    let Ok(mut places) = on_the_way("variable", path) else { return false };
+    places.pop().is_some_and(|last| last == end) && !places.iter().any(|at| lies_in_writable(view, at))
+}
+
+fn lies_in_writable(view: &View, at: &Path) -> bool {
+    view.writable_directories().any(|(_, source)| at != source.path && lexical::is_within(at, &source.path))
+}
+
 /// Whether `target` shows what the host has at `path`, and so no link was passed on the way to that.
 fn is_shown(view: &View, target: &Path, path: &Path) -> bool {
     view.get(target)
@@ -67,16 +78,19 @@ fn is_shown(view: &View, target: &Path, path: &Path) -> bool {
 
 /// Refuses a grant to which a link leads that a command may have laid. Also one that leads to what is writable anyway: there
 /// it would show once more, without its walls, what is protected or covered.
-fn not_led(view: &View, (what, given): (&'static str, &Path), path: &Path) -> Result<(), Error> {
+fn not_led(
+    view: &View,
+    (what, given, target): (&'static str, &Path, Option<&Path>),
+    path: &Path,
+) -> Result<(), Error> {
     let mut places = on_the_way(what, path)?;
     let end = places.pop().unwrap_or_default();
-    let writable: Vec<&Path> = view.writable_directories().map(|(_, source)| &*source.path).collect();
-    let lies_in_one = |at: &Path| writable.iter().any(|base| at != *base && lexical::is_within(at, base));
-    if !view.iter().any(|(_, place)| matches!(&place.node, Node::Bind { source, .. } if source.path == end)) {
+    // Its own place, where the walk has come to: another place may show that too, and this one something else.
+    if !is_shown(view, target.unwrap_or(&end), &end) {
         let reason = "it was exchanged while the sandbox was prepared";
         return Err(in_reach(what, given, reason, "run again; name the place it leads to"));
     }
-    match places.iter().find(|at| lies_in_one(at)) {
+    match places.iter().find(|at| lies_in_writable(view, at)) {
         Some(link) => {
             let link = shown(link);
             let reason = format!(

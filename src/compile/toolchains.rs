@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Parts, secrets,
+    Parts, reach, secrets,
     source::{Source, exists},
     view::{Access, Node, View},
 };
@@ -127,6 +127,7 @@ fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
     }
     if let Ok(source) = Source::resolve(path)
         && is_fit(&source.path, parts)
+        && reach::leads_there(view, path, &source.path)
     {
         view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
     }

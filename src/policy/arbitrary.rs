@@ -42,6 +42,7 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             overlay,
             audit,
             explain,
+            read_from: None,
         }
     })
 }

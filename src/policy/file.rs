@@ -14,6 +14,8 @@ const EMPTY: &str = "the policy is empty; say at least which profile";
 impl Policy {
     /// Reads a policy from TOML. Every key may be left out; the workspace is then `.`. Paths stay as written.
     ///
+    /// Where a writable grant shows the file, it is protected as [`protect`](Self::protect) would.
+    ///
     /// Only the text is judged here; [`Policy::validate`] judges what it says.
     ///
     /// # Errors
@@ -88,6 +90,7 @@ impl Policy {
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };
         base.apply(&mut policy)?;
+        policy.read_from = (!is_descriptor).then_some(absolute);
         Ok(policy)
     }
 

@@ -52,6 +52,7 @@ impl SpawnPolicy {
             reads: grants.reads,
             writes: grants.writes,
             hosts: manifest.hosts.clone(),
+            read_from: manifest.read_from.clone(),
             ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
         })
     }

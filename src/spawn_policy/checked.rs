@@ -26,6 +26,8 @@ pub struct CheckedSpawn {
     pub(super) reads: Vec<PathBuf>,
     pub(super) writes: Vec<PathBuf>,
     pub(super) hosts: Vec<String>,
+    /// The manifest's file.
+    pub(super) read_from: Option<PathBuf>,
     pub(super) limits: Effective,
 }
 
@@ -46,6 +48,7 @@ impl CheckedSpawn {
             reads: Vec::new(),
             writes: Vec::new(),
             hosts: Vec::new(),
+            read_from: None,
             limits,
         }
     }

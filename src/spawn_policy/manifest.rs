@@ -1,12 +1,16 @@
 //! The manifest: which programs may be spawned, with what, and what they reach. Plain data, read strictly: an unknown key
 //! is an error, because a misspelled restriction must not read as none.
 
-use std::{collections::BTreeMap, fmt, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Deserializer, de};
 
 use super::{limits::SpawnLimits, operation::Operation};
-use crate::{PolicyError, policy::text};
+use crate::{PolicyError, inherited_descriptor, policy::text};
 
 /// What a caller may have spawned. Read from TOML; `README.md` has one in full.
 ///
@@ -35,6 +39,8 @@ pub struct Manifest {
     /// What the proxy lets pass; empty: no network.
     pub(crate) hosts: Vec<String>,
     pub(crate) spawn: Spawn,
+    /// The file it was read from, which no program can change.
+    pub(crate) read_from: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -113,7 +119,11 @@ impl Manifest {
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
-        Self::parse(&path.display().to_string(), &text::read("manifest", path)?)
+        let manifest = Self::parse(&path.display().to_string(), &text::read("manifest", path)?)?;
+        let is_descriptor = inherited_descriptor(path).is_some();
+        let absolute = std::path::absolute(path);
+        let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
+        Ok(Self { read_from: (!is_descriptor).then_some(absolute), ..manifest })
     }
 
     /// The names of its operations, in order.
@@ -125,7 +135,7 @@ impl Manifest {
         let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
         let Capabilities { network, spawn } = whole.capabilities;
         let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
-        let manifest = Self { hosts, spawn };
+        let manifest = Self { hosts, spawn, read_from: None };
         manifest.check()?;
         Ok(manifest)
     }

@@ -35,6 +35,7 @@ mod git;
 mod grants;
 mod helper;
 mod kernel;
+mod led;
 mod links;
 mod mounts;
 mod moved;
