@@ -62,7 +62,10 @@ impl Never {
                 Unless::Nothing => true,
                 Unless::New => !(is_new && self.is_harmless(below, becomes)),
                 Unless::Directory => is_itself && becomes != Becomes::Directory,
-                Unless::NoLink => becomes == Becomes::Link,
+                // By the latter git writes wherever it says.
+                Unless::NoLink => {
+                    becomes == Becomes::Link || becomes == Becomes::File && path.ends_with("MERGE_RR")
+                }
                 Unless::Empty => !is_itself || becomes != Becomes::Directory,
             };
         }
@@ -133,6 +136,17 @@ mod tests {
         assert!(!forbids(".git/config.worktree", ".git/config.worktree", Becomes::File, true));
         assert!(!forbids(".git/branches", ".git/branches", Becomes::Directory, true));
         assert!(forbids(".git/branches", ".git/branches/origin", Becomes::File, true));
+    }
+
+    #[test]
+    fn a_repository_gets_no_link_and_no_resolutions() {
+        let forbids =
+            |path: &str, becomes| Never::links(Path::new(".git")).forbids(Path::new(path), becomes, true);
+        assert!(
+            forbids(".git/logs/HEAD", Becomes::Link) && forbids(".git/worktrees/x/MERGE_RR", Becomes::File)
+        );
+        assert!(!forbids(".git/index", Becomes::File) && !forbids(".git/MERGE_RR", Becomes::Nothing));
+        assert!(!forbids("MERGE_RR", Becomes::File), "no repository's");
     }
 
     #[test]

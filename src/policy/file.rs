@@ -359,7 +359,8 @@ landlock = "if_available"
     fn missing_workspace_is_the_directory_of_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let policy = load(directory.path(), "p.json", b"{}").expect("loads");
-        assert_eq!(policy, Policy::profile(Profile::RepoWrite, directory.path()));
+        let read_from = Some(directory.path().join("p.json"));
+        assert_eq!(policy, Policy { read_from, ..Policy::profile(Profile::RepoWrite, directory.path()) });
     }
 
     #[test]

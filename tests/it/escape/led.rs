@@ -102,10 +102,10 @@ fn a_grant_that_is_exchanged_shows_nothing_else() {
     fs::write(private.path().join("key"), "secret").unwrap();
     let (data, link) = (dir.path().join("data"), dir.path().join("alt"));
     symlink(private.path(), &link).unwrap();
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
+            while !is_over.load(Ordering::Relaxed) {
                 if renameat2(AT_FDCWD, &data, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE).is_err() {
                     // A link was undone, which took the place of what is protected.
                     let missing = if data.exists() { &link } else { &data };
@@ -114,6 +114,8 @@ fn a_grant_that_is_exchanged_shows_nothing_else() {
                 thread::sleep(Duration::from_micros(700));
             }
         });
+        // Also where an assertion fails: the scope waits for the thread.
+        let _over = Over(&is_over);
         let begun = Instant::now();
         let (mut granted, mut refused) = (0, 0);
         while begun.elapsed() < patient(Duration::from_secs(4)) {
@@ -133,7 +135,14 @@ fn a_grant_that_is_exchanged_shows_nothing_else() {
                 if said.status.success() { granted += 1 } else { refused += 1 }
             }
         }
-        over.store(true, Ordering::Relaxed);
         assert!(granted > 0 && refused > 0, "{granted} granted, {refused} refused");
     });
+}
+
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
