@@ -13,7 +13,7 @@ use std::{
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use crate::support::{kennel, patient, stderr, workspace};
+use crate::support::{kennel, patient, runs, stderr, workspace};
 
 fn run(workspace: &Path, flags: &[&str], script: &str) -> Output {
     kennel(workspace, flags, &["sh", "-c", script]).output().unwrap()
@@ -22,7 +22,7 @@ fn run(workspace: &Path, flags: &[&str], script: &str) -> Output {
 #[test]
 fn a_policy_is_no_business_of_its_commands() {
     for (name, text) in [("kennel.toml", "workspace = '.'\n"), ("kennel.json", r#"{"workspace": "."}"#)] {
-        for profile in ["repo-write", "ci-only"] {
+        for profile in ["repo-write", "ci-only"].into_iter().filter(|profile| runs(profile)) {
             let dir = workspace();
             let file = dir.path().join(name);
             fs::write(&file, text).unwrap();
