@@ -70,7 +70,7 @@ pub(crate) enum Expected {
     NoEntry,
     /// A symbolic link, leading there.
     Link(PathBuf),
-    /// A repository, or nothing: with no other links in it than there were.
+    /// A repository, or nothing: with no other links in it than there were, and no file that leads git elsewhere.
     NoLinks(Arc<Known>),
 }
 

@@ -261,11 +261,11 @@ fn certificates(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Source
 /// something else in their place. To be called when the view has all grants.
 pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
     for (name, source) in certificates(parts) {
-        let is_led = || {
-            let path = parts.caller.variable(name).map(Path::new);
-            !path.is_some_and(|path| reach::leads_there(view, path, &source.path))
-        };
-        if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) && !is_led() {
+        let leads_there = |path| reach::leads_there(view, Path::new(path), &source.path);
+        if view.host_path(&source.path).is_none()
+            && !view.is_covered(&source.path)
+            && parts.caller.variable(name).is_some_and(leads_there)
+        {
             view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
         }
     }

@@ -59,9 +59,13 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether `path` leads to `end` whatever commands have written: no link on the way lies in a writable grant. For what is
-/// named in passing, by a variable, and not worth an error.
+/// Whether `path` leads to `end`, as was found, whatever commands have written: no link on the way lies in a writable grant.
+/// For what is named in passing, by a variable, and not worth an error.
 pub(super) fn leads_there(view: &View, path: &Path, end: &Path) -> bool {
+    // No link was passed.
+    if path == end {
+        return true;
+    }
     let Ok(mut places) = on_the_way("variable", path) else { return false };
     places.pop().is_some_and(|last| last == end) && !places.iter().any(|at| lies_in_writable(view, at))
 }

@@ -119,8 +119,8 @@ fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
     }
 }
 
-/// Shows a path read-only if it exists and is fit to be shown, whatever links it is named by: a variable must not be
-/// able to name HOME, a secret, or a place that the system shows already.
+/// Shows a path read-only if it exists and is fit to be shown, whatever links it is named by that no command can have
+/// laid: a variable must not be able to name HOME, a secret, or a place that the system shows already.
 fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, parts) {
         return;

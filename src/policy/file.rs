@@ -85,8 +85,7 @@ impl Policy {
         let parse = parse.unwrap_or_else(by_text);
         let mut policy = parse(&path.display().to_string(), &text)?;
         let from = if is_descriptor { Path::new("policy") } else { path };
-        let absolute = std::path::absolute(from);
-        let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
+        let absolute = text::absolute(from, path)?;
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };
         base.apply(&mut policy)?;

@@ -7,7 +7,7 @@ use std::{
     io::Read,
     marker::PhantomData,
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
@@ -48,6 +48,15 @@ pub(crate) fn parse_json<T: DeserializeOwned>(file: &str, text: &str, empty: &st
         PolicyError::syntax_at(file, line, column, whole.strip_suffix(&place).unwrap_or(&whole))
     })
 }
+
+/// Where `file` lies, links unresolved; `path` is what it is called.
+///
+/// # Errors
+/// The current directory is gone.
+pub(crate) fn absolute(file: &Path, path: &Path) -> Result<PathBuf, PolicyError> {
+    std::path::absolute(file).map_err(|source| PolicyError::Read { path: path.to_owned(), source })
+}
+
 /// An empty text is more likely a file cut short than somebody who wants every default.
 ///
 /// # Errors

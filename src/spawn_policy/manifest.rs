@@ -120,10 +120,8 @@ impl Manifest {
     /// ```
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let manifest = Self::parse(&path.display().to_string(), &text::read("manifest", path)?)?;
-        let is_descriptor = inherited_descriptor(path).is_some();
-        let absolute = std::path::absolute(path);
-        let absolute = absolute.map_err(|source| PolicyError::Read { path: path.to_owned(), source })?;
-        Ok(Self { read_from: (!is_descriptor).then_some(absolute), ..manifest })
+        let is_file = inherited_descriptor(path).is_none();
+        Ok(Self { read_from: is_file.then(|| text::absolute(path, path)).transpose()?, ..manifest })
     }
 
     /// The names of its operations, in order.

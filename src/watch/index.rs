@@ -38,7 +38,8 @@ pub(super) fn fault(index: &[u8], object: usize) -> Option<Fault> {
     let reader = Reader { index, is_compressed: version == 4, object };
     let looked = number(index, 8).ok_or(Fault::Broken).and_then(|count| {
         reader.entries(HEADER, count)?;
-        let mut tables = windows(index, OFFSETS).filter_map(|at| table(index, at, count));
+        let at = index.windows(OFFSETS.len()).enumerate().filter(|(_, word)| *word == OFFSETS);
+        let mut tables = at.filter_map(|(at, _)| table(index, at, count));
         tables.try_for_each(|blocks| blocks.into_iter().try_for_each(|(at, count)| reader.entries(at, count)))
     });
     looked.err()
@@ -92,19 +93,7 @@ fn table(index: &[u8], at: usize, count: u32) -> Option<Vec<(usize, u32)>> {
     let blocks = index.get(at + 8..)?.get(..size)?.strip_prefix(&1_u32.to_be_bytes())?;
     let block = |block: &[u8]| Some((usize::try_from(number(block, 0)?).ok()?, number(block, 4)?));
     let blocks: Option<Vec<(usize, u32)>> = blocks.chunks(8).map(block).collect();
-    let has_all = |blocks: &Vec<(usize, u32)>| blocks.iter().map(|(_, count)| u64::from(*count)).sum::<u64>();
-    blocks.filter(|blocks| has_all(blocks) == u64::from(count))
-}
-
-/// Where `wanted` is.
-fn windows<'i>(index: &'i [u8], wanted: &'static [u8]) -> impl Iterator<Item = usize> + 'i {
-    let begins = |at: &usize| index.get(*at..).is_some_and(|rest| rest.starts_with(wanted));
-    index
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == wanted[0])
-        .map(|(at, _)| at)
-        .filter(move |at| begins(at))
+    blocks.filter(|blocks| blocks.iter().map(|(_, count)| u64::from(*count)).sum::<u64>() == u64::from(count))
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {

@@ -66,17 +66,15 @@ impl Known {
         let look = Look::at(top, (&nothing.directories, passes), Some(Moment::before(SETTLED)));
         // Whatever ends it early: what is not known here is judged by its times.
         let _ = look.through(&mut |link| {
-            if link.is_link {
-                links.insert(link.way(), link.seen);
-            }
+            links.insert(link.way(), link.seen);
         });
         let directories = look.settled.take();
         Ok(Self { links, directories, ..nothing })
     }
 }
 
-/// Removes the links in the repository at `path` that a command laid, or moved, there: all but those that are `known`. Says
-/// which was the first, and what became of them.
+/// Removes the links in the repository at `path` that a command laid, or moved, there, all but those that are `known`, and the
+/// files that it wrote by which git goes elsewhere. Says which was the first, and what became of them.
 ///
 /// # Errors
 /// One cannot be removed; there is too much to look at.

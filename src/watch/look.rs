@@ -115,8 +115,8 @@ impl<'k> Look<'k> {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) => return Err(error),
                     // A file changes, and the directory that it lies in does not.
-                    Ok(has_files) if has_files => {}
-                    Ok(_) => self.keep(next.way, seen, &below[begun..]),
+                    Ok(true) => {}
+                    Ok(false) => self.keep(next.way, seen, &below[begun..]),
                 }
             }
             level = below;
@@ -165,7 +165,8 @@ impl<'k> Look<'k> {
                     self.take_room(Path::new(&name))?;
                     self.come_by((directory, around, &name), FileKind::Link, visit)?;
                 }
-                FileKind::File if decides => {
+                // What was there at first is the user's, whatever it says.
+                FileKind::File if decides && self.first.is_none() => {
                     self.take_room(Path::new(&name))?;
                     self.come_by((directory, around, &name), FileKind::File, visit)?;
                 }
