@@ -22,8 +22,8 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2},
-    sys::stat::{FileStat, fstatat},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2},
+    sys::stat::{FileStat, Mode, SFlag, fstat, fstatat},
 };
 
 pub use self::kind::FileKind;
@@ -52,12 +52,39 @@ pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Resu
     Err(Errno::EAGAIN)
 }
 
-/// openat2(2), O_PATH, of a path that must have no link in it. Linux 5.6.
+/// openat2(2), O_PATH, of a path that must have no link in it. Where that call is not to be had, as in many containers, the way
+/// is gone part by part.
 pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
         .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    Ok(open(AT_FDCWD, path, how)?)
+    match open(AT_FDCWD, path, how) {
+        Err(Errno::ENOSYS | Errno::EPERM) => Ok(part_by_part(path, more)?),
+        opened => Ok(opened?),
+    }
+}
+
+fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mut held: Option<OwnedFd> = None;
+    for part in path.components() {
+        let directory = held.as_ref().map_or(AT_FDCWD, OwnedFd::as_fd);
+        let next = openat(directory, part.as_os_str(), flags, Mode::empty())?;
+        // A link itself is what O_PATH opens then.
+        if is_kind(&next, SFlag::S_IFLNK)? {
+            return Err(Errno::ELOOP);
+        }
+        held = Some(next);
+    }
+    let held = held.ok_or(Errno::ENOENT)?;
+    match more.contains(OFlag::O_DIRECTORY) && !is_kind(&held, SFlag::S_IFDIR)? {
+        true => Err(Errno::ENOTDIR),
+        false => Ok(held),
+    }
+}
+
+fn is_kind(held: &OwnedFd, kind: SFlag) -> nix::Result<bool> {
+    Ok(SFlag::from_bits_truncate(fstat(held)?.st_mode) & SFlag::S_IFMT == kind)
 }
 
 /// What has `name` in a directory, itself and not what it links to; `None` where nothing has.
@@ -71,4 +98,36 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<Fil
 /// A path to what is held, whatever name it has by now: in this process the link in /proc leads to the very thing.
 pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_way_that_is_gone_part_by_part_is_the_one_that_openat2_goes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir_all(base.join("a/b")).expect("directories");
+        fs::write(base.join("a/f"), "").expect("a file");
+        symlink("a", base.join("link")).expect("a link");
+        for (path, more) in [
+            ("a/b", OFlag::O_DIRECTORY),
+            ("a/f", OFlag::empty()),
+            ("a/f", OFlag::O_DIRECTORY),
+            ("a/b/..", OFlag::empty()),
+            ("link", OFlag::empty()),
+            ("link/b", OFlag::empty()),
+            ("a/f/x", OFlag::empty()),
+            ("none", OFlag::empty()),
+        ] {
+            let identity = |held: OwnedFd| Identity::of_held(held).expect("its inode");
+            let by_parts = part_by_part(&base.join(path), more).map(identity);
+            let at_once = open_without_links(&base.join(path), more).map(identity);
+            let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
+            assert_eq!(by_parts, at_once, "{path}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 //! policy is in this room, so that the inside has none.
 
 pub(crate) mod bridge;
+mod certificates;
 pub(crate) mod cgroup;
 mod compiled;
 mod emit;
@@ -15,6 +16,7 @@ mod grants;
 mod home;
 mod identity;
 mod landlock;
+mod led;
 mod lexical;
 pub(crate) mod limits;
 pub(crate) mod narrow;
@@ -207,10 +209,12 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     if let Some(workspace) = workspace {
         grants::show_workspace(&mut view, parts, workspace)?;
     }
-    grants::show_mounts(&mut view, parts)?;
+    let named = grants::show_mounts(&mut view, parts)?;
     if let Some(workspace) = workspace {
         git::show_repository(&mut view, parts, workspace);
     }
+    // Now that everything is there that is granted writable.
+    reach::not_led(&view, &named)?;
     if let Subject::Program(Some(program)) = parts.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
         view.grant("program", program.at.clone(), node)?;
@@ -224,7 +228,7 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     network::show_resolver(&mut view, parts);
     grants::show_masks(&mut view, parts)?;
     let ways = secrets::mask(&mut view, parts)?;
-    network::show_certificates(&mut view, parts);
+    certificates::show(&mut view, parts);
     let protected = protect::protect(&mut view, parts, workspace, &ways)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
         pin::in_shared_places(&mut view);

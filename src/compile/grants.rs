@@ -7,8 +7,10 @@ use std::{
 
 use super::{
     Parts,
+    led::Led,
     lexical::{self, clean},
     pin,
+    reach::Named,
     rooms::Room,
     secrets,
     source::{Kind, Source},
@@ -81,9 +83,14 @@ fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical
 }
 
 /// Puts the policy's own mounts into the view. Masks come when all is there that they cover.
-pub(super) fn show_mounts(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    parts.policy.mounts.iter().try_for_each(|mount| show_mount(view, parts, mount))?;
-    pin_nested(view)
+/// Answers how each of the host's was led to.
+pub(super) fn show_mounts<'p>(view: &mut View, parts: &Parts<'p>) -> Result<Vec<Named<'p>>, Error> {
+    let mut named = Vec::new();
+    for mount in &parts.policy.mounts {
+        named.extend(show_mount(view, parts, mount)?);
+    }
+    pin_nested(view)?;
+    Ok(named)
 }
 
 /// Puts up the policy's masks.
@@ -103,20 +110,23 @@ fn pin_nested(view: &mut View) -> Result<(), Error> {
     targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
 }
 
-fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
+fn show_mount<'p>(view: &mut View, parts: &Parts<'p>, mount: &'p Mount) -> Result<Option<Named<'p>>, Error> {
+    let (what, given, target, access) = match mount {
+        Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref(), Access::Read),
+        Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref(), Access::Write),
+        Mount::Device { path } => ("device", path, None, Access::Device),
+        other => return show_own(view, parts, other).map(|()| None),
+    };
+    bind(view, parts, what, (given, target), access).map(Some)
+}
+
+/// What is not of the host.
+fn show_own(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
     match mount {
-        Mount::ReadOnly { source, target } => {
-            bind(view, parts, "read-only grant", (source, target.as_deref()), Access::Read)
-        }
-        Mount::ReadWrite { source, target } => {
-            bind(view, parts, "read-write grant", (source, target.as_deref()), Access::Write)
-        }
-        Mount::Device { path } => bind(view, parts, "device", (path, None), Access::Device),
         Mount::Tmpfs { target, size } => {
             let room = Room::of_policy(parts, *size);
             view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
-        Mount::Mask { .. } => Ok(()),
         Mount::File { target, contents, executable } => {
             let mode = if *executable { 0o755 } else { 0o644 };
             let contents = contents.clone().into_bytes();
@@ -126,16 +136,18 @@ fn show_mount(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), E
             view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
         }
         Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
+        // Masks come later.
+        _ => Ok(()),
     }
 }
 
-fn bind(
+fn bind<'p>(
     view: &mut View,
     parts: &Parts<'_>,
     what: &'static str,
-    (given, target): (&Path, Option<&Path>),
+    (given, target): (&'p Path, Option<&Path>),
     access: Access,
-) -> Result<(), Error> {
+) -> Result<Named<'p>, Error> {
     let path = parts.caller.absolute(given);
     let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
         what,
@@ -143,10 +155,11 @@ fn bind(
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let source = Source::resolve(&path).map_err(|error| {
+    let led = Led::follow(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
         refused(error, Some(remedy))
     })?;
+    let source = &led.source;
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
         let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
@@ -164,7 +177,8 @@ fn bind(
     if target.is_none() {
         link_to_canonical(view, parts, &path, &source.path);
     }
-    view.grant(what, place, Node::Bind { source, access })
+    view.grant(what, place, Node::Bind { source: source.clone(), access })?;
+    Ok(Named { what, given, led })
 }
 
 /// Covers a path that the view shows, or below which the profile shows something. A mask over nothing is an error: it

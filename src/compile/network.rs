@@ -4,7 +4,6 @@
 use std::{
     ffi::{OsStr, OsString},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::MetadataExt,
     path::Path,
 };
 
@@ -13,11 +12,11 @@ use kennel_helper::plan::Step;
 use super::{
     Parts,
     bridge::{self, BridgePlan},
-    reach, secrets,
+    certificates,
     section::Section,
     source::Source,
     system,
-    view::{Access, Node, View},
+    view::{Node, View},
 };
 use crate::{
     Enforcement, Error, PolicyError,
@@ -60,16 +59,6 @@ const PROXY: &[&str] = &[
 
 /// Variables that say what is reached without it.
 const NO_PROXY: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
-
-/// Variables by which the caller names bundles of certificates: a network may have authorities of its own.
-const CERTIFICATES: &[&str] = &[
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-    "PIP_CERT",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_FILE",
-];
 
 /// The sandbox's own loopback, as rules, `no_proxy` and Java name it.
 const LOOPBACK: [[&str; 3]; 3] =
@@ -211,10 +200,6 @@ pub(super) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsStri
     if !asks_for_proxy(parts) {
         return Vec::new();
     }
-    let shown_certificates = certificates(parts).filter(|(_, source)| {
-        view.host_path(&source.path).is_some_and(|shown| shown == source.path)
-            && !view.is_covered(&source.path)
-    });
     // Who has a rule for it means the host's, which only the proxy reaches.
     let rules = rules(&parts.policy.network.allow);
     let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
@@ -233,42 +218,13 @@ pub(super) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsStri
         .chain(to(NO_PROXY, by.join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
-        .chain(shown_certificates.map(|(name, source)| (name.into(), source.path.into())))
+        .chain(certificates::variables(parts, view))
         .collect()
 }
 
 /// Whether a variable is one by which tools find a proxy.
 pub(super) fn leads_to_proxy(name: &OsStr) -> bool {
     PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
-}
-
-/// The bundles of certificates that the caller's variables name, as far as anybody may read them. `ci-only` has nothing of
-/// the caller's.
-fn certificates(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Source)> {
-    let has_them = asks_for_proxy(parts) && parts.policy.profile != Profile::CiOnly;
-    CERTIFICATES.iter().filter(move |_| has_them).filter_map(|&name| {
-        let path = Path::new(parts.caller.variable(name)?);
-        let source = path.is_absolute().then(|| Source::resolve(path).ok())??;
-        let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| source.path.starts_with(above));
-        let metadata = std::fs::metadata(&source.path).ok()?;
-        let is_public = metadata.is_file() && metadata.mode() & 0o004 != 0;
-        let is_usable = is_public && !of_kernel && !secrets::is_secret(&source.path, parts.caller);
-        is_usable.then_some((name, source))
-    })
-}
-
-/// Shows the caller's bundles of certificates where nothing shows them yet, nothing hides them, and no command can have put
-/// something else in their place. To be called when the view has all grants.
-pub(super) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
-    for (name, source) in certificates(parts) {
-        let leads_there = |path| reach::leads_there(view, Path::new(path), &source.path);
-        if view.host_path(&source.path).is_none()
-            && !view.is_covered(&source.path)
-            && parts.caller.variable(name).is_some_and(leads_there)
-        {
-            view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
-        }
-    }
 }
 
 /// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is

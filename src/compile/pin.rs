@@ -11,7 +11,7 @@ use super::{
     source::Source,
     view::{Access, Node, Origin, Place, View},
 };
-use crate::{Error, policy::Protection};
+use crate::{Error, host::remedy::EXCHANGED, policy::Protection};
 
 /// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
 /// those between that grant and a writable one around it, and so on.
@@ -85,7 +85,7 @@ pub(super) fn exact(path: &Path) -> Result<Source, Error> {
         what: "path",
         path: path.to_owned(),
         source,
-        remedy: Some("run again: it was being exchanged while the sandbox was prepared".to_owned()),
+        remedy: Some(EXCHANGED.to_owned()),
     })
 }
 

@@ -3,41 +3,22 @@
 
 use std::{io, path::Path};
 
-use super::{
-    Parts,
-    lexical::{self, clean},
-    source::Source,
-    view::{Node, View},
-    walk::on_the_way,
-};
+use super::{Parts, led::Led, source::Source, view::View, walk::on_the_way};
 use crate::{
     Error,
     failure::shown,
-    policy::{Audit, ForeignProxy, Mount},
+    policy::{Audit, ForeignProxy},
 };
 
 const LED: &str = "commands could put another there: it is reached through a writable grant";
 const ELSEWHERE: &str = "name a place outside of what is granted writable";
 
-/// Refuses what the policy has opened or granted outside, in reach of commands.
+/// Refuses what the policy has opened outside, in reach of commands.
 ///
 /// # Errors
 /// There is such a thing.
 pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
-    for mount in &parts.policy.mounts {
-        let (what, given, target) = match mount {
-            Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref()),
-            Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref()),
-            Mount::Device { path } => ("device", path, None),
-            _ => continue,
-        };
-        let at = absolute(given);
-        let (path, target) = (clean(&at), target.map(clean));
-        if !is_shown(view, target.as_ref().unwrap_or(&path), &path) {
-            not_led(view, (what, given, target.as_deref()), &at)?;
-        }
-    }
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
     let is_granted_writable =
         |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
@@ -59,52 +40,28 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether `path` leads to `end`, as was found, whatever commands have written: no link on the way lies in a writable grant.
-/// For what is named in passing, by a variable, and not worth an error.
-pub(super) fn leads_there(view: &View, path: &Path, end: &Path) -> bool {
-    // No link was passed.
-    if path == end {
-        return true;
-    }
-    let Ok(mut places) = on_the_way("variable", path) else { return false };
-    places.pop().is_some_and(|last| last == end) && !places.iter().any(|at| lies_in_writable(view, at))
+/// A path of the host's that the policy names, and what it led to: this very thing is granted.
+pub(super) struct Named<'p> {
+    pub(super) what: &'static str,
+    pub(super) given: &'p Path,
+    pub(super) led: Led,
 }
 
-fn lies_in_writable(view: &View, at: &Path) -> bool {
-    view.writable_directories().any(|(_, source)| at != source.path && lexical::is_within(at, &source.path))
-}
-
-/// Whether `target` shows what the host has at `path`, and so no link was passed on the way to that.
-fn is_shown(view: &View, target: &Path, path: &Path) -> bool {
-    view.get(target)
-        .is_some_and(|place| matches!(&place.node, Node::Bind { source, .. } if source.path == path))
-}
-
-/// Refuses a grant to which a link leads that a command may have laid. Also one that leads to what is writable anyway: there
-/// it would show once more, without its walls, what is protected or covered.
-fn not_led(
-    view: &View,
-    (what, given, target): (&'static str, &Path, Option<&Path>),
-    path: &Path,
-) -> Result<(), Error> {
-    let mut places = on_the_way(what, path)?;
-    let end = places.pop().unwrap_or_default();
-    // Its own place, where the walk has come to: another place may show that too, and this one something else.
-    if !is_shown(view, target.unwrap_or(&end), &end) {
-        let reason = "it was exchanged while the sandbox was prepared";
-        return Err(in_reach(what, given, reason, "run again; name the place it leads to"));
+/// Refuses what a link led to that a command may have laid. Also where that is writable anyway: there it would show once
+/// more, without its walls, what is protected or covered. All that is granted writable is in the view.
+///
+/// # Errors
+/// There is such a link.
+pub(super) fn not_led(view: &View, named: &[Named<'_>]) -> Result<(), Error> {
+    for Named { what, given, led } in named {
+        let Some(link) = led.by_commands(view) else { continue };
+        let (link, end) = (shown(link), shown(&led.source.path));
+        let reason =
+            format!("commands could have laid the link that leads there: {link} lies in a writable grant");
+        let remedy = format!("name the place it leads to, {end}, if that is what you mean");
+        return Err(in_reach(what, given, reason, remedy));
     }
-    match places.iter().find(|at| lies_in_writable(view, at)) {
-        Some(link) => {
-            let link = shown(link);
-            let reason = format!(
-                "commands could have laid the link that leads there: {link} lies in a writable grant"
-            );
-            let remedy = format!("name the place it leads to, {}, if that is what you mean", shown(&end));
-            Err(in_reach(what, given, reason, remedy))
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 /// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.

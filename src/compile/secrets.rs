@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Error,
     caller::Caller,
-    host::remedy::{is_shortage, of_call},
+    host::remedy::{EXCHANGED, is_shortage, of_call},
     listen::Directory,
     policy::Protection,
 };
@@ -149,12 +149,17 @@ fn look(view: &View, parts: &Parts<'_>, path: &Path) -> Result<Option<Source>, E
             Err(error) => return Err(error),
             Ok(_) => true,
         },
+        Some(libc::ESTALE) => true,
         errno => errno.is_some_and(is_shortage) || !view.shown_at(path).is_empty(),
     };
     if !may_be_seen {
         return Ok(None);
     }
-    let remedy = of_call(&source).map(str::to_owned);
+    let remedy = match source.raw_os_error() {
+        Some(libc::ESTALE) => Some(EXCHANGED),
+        _ => of_call(&source),
+    };
+    let remedy = remedy.map(str::to_owned);
     Err(Error::Grant { what: SECRET, path: path.to_owned(), source, remedy })
 }
 

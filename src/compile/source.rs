@@ -35,13 +35,12 @@ impl Source {
     /// Resolves `path`, which is absolute, to its canonical form.
     ///
     /// # Errors
-    /// Those of realpath(3).
+    /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
     pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
         match plain(path) {
             Err(error) if may_have_links(&error) => {
                 let canonical = fs::canonicalize(path)?;
-                // The inside compares the inode, so nothing is lost if a link appears in the path only now.
-                let metadata = fs::metadata(&canonical)?;
+                let metadata = end(&canonical)?;
                 Ok(Self::of(canonical, &metadata))
             }
             metadata => Ok(Self::of(path.to_owned(), &metadata?)),
@@ -53,22 +52,14 @@ impl Source {
     /// # Errors
     /// Those of openat2(2); `ELOOP` where there is a link.
     pub(crate) fn exact(path: &Path) -> io::Result<Self> {
-        match plain(path) {
-            // Without openat2(2) the way is compared with the one that has no links. It may change in between;
-            // the inode that the inside compares may not.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-                let source = Self::resolve(path)?;
-                if source.path == path { Ok(source) } else { Err(io::Error::from_raw_os_error(libc::ELOOP)) }
-            }
-            metadata => Ok(Self::of(path.to_owned(), &metadata?)),
-        }
+        Ok(Self::of(path.to_owned(), &plain(path)?))
     }
 
     /// What lies at `path`, which must have no link in it, held open: what is asked of the descriptor is asked of
     /// what will be bound, because the inside compares the inode.
     ///
     /// # Errors
-    /// As [`exact`](Self::exact); also where openat2(2) is not to be had.
+    /// As [`exact`](Self::exact).
     pub(crate) fn open_exact(path: &Path) -> io::Result<(fs::File, Self)> {
         let file = open_plain(path)?;
         let source = Self::of(path.to_owned(), &file.metadata()?);
@@ -109,15 +100,28 @@ fn kind(metadata: &Metadata) -> Kind {
     }
 }
 
-/// Whether a plain walk failed in a way that a walk through links need not: there is one, or openat2(2) itself is
-/// not to be had, as in many containers.
-fn may_have_links(error: &io::Error) -> bool {
-    let refused = matches!(error.raw_os_error(), Some(libc::ELOOP | libc::ENOSYS | libc::EPERM));
-    refused || error.kind() == io::ErrorKind::InvalidInput
+/// Whether a plain walk failed in a way that a walk through links need not.
+pub(super) fn may_have_links(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
+}
+
+/// Metadata of what lies at the end of a way that was just gone: there is no link in its path. Asked over links again, it
+/// could be that of anything.
+pub(super) fn end(canonical: &Path) -> io::Result<Metadata> {
+    let gone = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
+    plain(canonical).map_err(|error| match error.raw_os_error() {
+        Some(errno) if gone.contains(&errno) => exchanged(),
+        _ => error,
+    })
+}
+
+/// What is said of a path that did not stay what it was while it was looked at.
+pub(super) fn exchanged() -> io::Error {
+    io::Error::from_raw_os_error(libc::ESTALE)
 }
 
 /// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.
-fn plain(path: &Path) -> io::Result<Metadata> {
+pub(super) fn plain(path: &Path) -> io::Result<Metadata> {
     open_plain(path)?.metadata()
 }
 

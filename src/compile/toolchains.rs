@@ -8,7 +8,9 @@ use std::{
 };
 
 use super::{
-    Parts, reach, secrets,
+    Parts,
+    led::Led,
+    secrets,
     source::{Source, exists},
     view::{Access, Node, View},
 };
@@ -119,17 +121,18 @@ fn offer_prefix(view: &mut View, parts: &Parts<'_>, bin: &Path) {
     }
 }
 
-/// Shows a path read-only if it exists and is fit to be shown, whatever links it is named by that no command can have
-/// laid: a variable must not be able to name HOME, a secret, or a place that the system shows already.
+/// Shows a path read-only if it exists and is fit to be shown, whatever links of the user's it is named by: a variable must not
+/// be able to name HOME, a secret, or a place that the system shows already; nor must a link that commands may have laid.
 fn offer(view: &mut View, parts: &Parts<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, parts) {
         return;
     }
-    if let Ok(source) = Source::resolve(path)
-        && is_fit(&source.path, parts)
-        && reach::leads_there(view, path, &source.path)
-    {
-        view.offer("toolchain", path, Node::Bind { source, access: Access::Read });
+    let Ok(led) = Led::follow(path) else { return };
+    if let Some(link) = led.by_commands(view) {
+        let (path, link) = (path.display(), link.display());
+        tracing::warn!(%path, %link, "no toolchain is shown: commands could have laid this link to it");
+    } else if is_fit(&led.source.path, parts) {
+        view.offer("toolchain", path, Node::Bind { source: led.source, access: Access::Read });
     }
 }
 

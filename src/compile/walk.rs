@@ -76,6 +76,22 @@ pub(super) enum Met {
     Nothing { first: PathBuf, path: PathBuf },
 }
 
+impl Met {
+    fn is_end(&self) -> bool {
+        !matches!(self, Self::Link { .. } | Self::Up { .. })
+    }
+
+    fn at(self) -> PathBuf {
+        match self {
+            Self::Link { at, .. }
+            | Self::Up { at }
+            | Self::Thing { at, .. }
+            | Self::Far { at, .. }
+            | Self::Nothing { first: at, .. } => at,
+        }
+    }
+}
+
 /// What is at a place.
 enum Looked {
     Something(Metadata),
@@ -107,21 +123,39 @@ pub(super) struct Walk<'b> {
 /// # Errors
 /// Where it is not allowed to look.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let decides = |met: Met| match met {
+        // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
+        Met::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
+        met => Some(met.at()),
+    };
+    Ok(all_on(what, path)?.into_iter().filter_map(decides).collect())
+}
+
+/// The links that `path`, which is absolute, leads over, and where they lead in the end.
+///
+/// # Errors
+/// Where it is not allowed to look.
+pub(super) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
+    let mut met = all_on("path", path)?;
+    // Nothing is told of the root itself.
+    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), Met::at);
+    let links = met.into_iter().filter(|met| matches!(met, Met::Link { .. }));
+    Ok((links.map(Met::at).collect(), end))
+}
+
+/// Everything that a way comes by, to its end.
+fn all_on(what: &'static str, path: &Path) -> Result<Vec<Met>, Error> {
     let root = Bases::new([PathBuf::from("/")]);
     let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), Aim::Path) };
-    let mut places = Vec::new();
+    let mut all = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
-        match met {
-            Met::Link { at, .. } => places.push(at),
-            // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
-            Met::Up { at } => places.extend(at.ancestors().nth(2).map(Path::to_owned)),
-            Met::Thing { at, .. } | Met::Far { at, .. } | Met::Nothing { first: at, .. } => {
-                places.push(at);
-                break;
-            }
+        let is_end = met.is_end();
+        all.push(met);
+        if is_end {
+            break;
         }
     }
-    Ok(places)
+    Ok(all)
 }
 
 impl<'b> Walk<'b> {
@@ -202,8 +236,9 @@ impl<'b> Walk<'b> {
                 }
             };
             if metadata.is_symlink() {
-                let link = self.follow();
-                if is_told {
+                if let Some(link) = self.follow()
+                    && is_told
+                {
                     return Ok(Some(link));
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
@@ -260,15 +295,23 @@ impl<'b> Walk<'b> {
         up
     }
 
-    /// Puts the text of the link that is here before the parts to come.
-    fn follow(&mut self) -> Met {
-        let to = fs::read_link(&self.here).unwrap_or_default();
+    /// Puts the text of the link that is here before the parts to come; or its name once more, where something else has it by
+    /// now.
+    fn follow(&mut self) -> Option<Met> {
+        let to = match fs::read_link(&self.here) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                self.rest.extend(self.here.file_name().map(OsString::from));
+                self.here.pop();
+                return None;
+            }
+            to => to.unwrap_or_default(),
+        };
         self.rest.extend(reversed(&to));
         self.links += 1;
         let at = self.here.clone();
         self.link = Some(at.clone());
         self.here.pop();
-        Met::Link { at, to }
+        Some(Met::Link { at, to })
     }
 
     /// As nothing is here, a `..` further on leads nowhere: it is the directory before it that must not appear.

@@ -11,6 +11,7 @@
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
 //! | `git` | ways around what git obeys |
 //! | `links` | links where git outside writes |
+//! | `led` | links where the next start looks |
 //! | `undone` | keeping what is undone afterwards from being undone |
 //! | `moved` | leading what undoes to what is somebody else's |
 //! | `secrets` | what is masked |

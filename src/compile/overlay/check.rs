@@ -1,20 +1,28 @@
 //! What a workspace can be overlaid with, and where its changes can be kept.
 
 use std::{
-    fs, io,
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    slice,
 };
 
 use nix::sys::statfs::{self, FsType};
 
 use super::{
-    super::{Parts, source::Source, spelling::ignores_case, view::View},
+    super::{
+        Parts,
+        led::Led,
+        reach::{self, Named},
+        source::Source,
+        spelling::ignores_case,
+        view::View,
+    },
     OTHERS,
 };
 use crate::{
     Error, Version,
-    host::mounts::mounts,
+    host::{mounts::mounts, remedy::of_path},
     policy::{Overlay, Protection},
 };
 
@@ -66,13 +74,18 @@ pub(super) fn upper(
     const REMEDY: &str =
         "name an empty directory of your own, outside of the workspace and of what is granted writable";
     let path = parts.caller.absolute(given);
-    let refused = |error: io::Error| refused("overlay directory", given, error, REMEDY);
-    let source = Source::resolve(&path).map_err(refused)?;
+    const WHAT: &str = "overlay directory";
+    let refused = |error: io::Error| {
+        let remedy = of_path(&error, REMEDY, REMEDY);
+        refused(WHAT, given, error, remedy)
+    };
+    let named = Named { what: WHAT, given, led: Led::follow(&path).map_err(refused)? };
+    reach::not_led(view, slice::from_ref(&named))?;
+    let Led { source, metadata, .. } = named.led;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
     let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    let metadata = fs::metadata(&source.path).map_err(refused)?;
     if metadata.uid() != parts.caller.uid {
         return Err(invalid("belongs to another user"));
     }
@@ -96,7 +109,7 @@ pub(super) fn upper(
     if metadata.mode() & OTHERS != 0 {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "accessible to other users");
         let remedy = "chmod 700 it, or name another directory";
-        return Err(self::refused("overlay directory", given, error, remedy));
+        return Err(self::refused(WHAT, given, error, remedy));
     }
     Ok(source)
 }

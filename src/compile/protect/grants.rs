@@ -10,7 +10,7 @@ use super::super::{git, lexical, source::Source, view::View, walk::Bases};
 use crate::{
     Error,
     below::{Identity, rights},
-    host::remedy::of_call,
+    host::remedy::{EXCHANGED, of_call},
     watch::{self, Known, Watch},
 };
 
@@ -132,7 +132,7 @@ impl Grants {
 
 fn not_held(base: &Path, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
-        Some(libc::ESTALE) => Some("run again: it was being exchanged while the sandbox was prepared"),
+        Some(libc::ESTALE) => Some(EXCHANGED),
         _ => of_call(&source),
     };
     let (path, remedy) = (base.to_owned(), remedy.map(str::to_owned));

@@ -2,6 +2,9 @@
 
 use std::io;
 
+/// What can be done where a path did not stay what it was.
+pub(crate) const EXCHANGED: &str = "run again: it was being exchanged while the sandbox was prepared";
+
 /// What can be done about a call of the outside's own.
 pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
@@ -18,6 +21,7 @@ pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
 pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EACCES) => closed,
+        Some(libc::ESTALE) => EXCHANGED,
         Some(errno) if is_shortage(errno) => shortage(errno).unwrap_or(otherwise),
         _ => otherwise,
     }

@@ -1,159 +1,168 @@
-//! What decides outside about later commands, and lies where a command may write: its policy, a manifest, and what variables
-//! and grants name over links.
+//! Links that a command lays where the next start looks: no grant, variable or directory of the user's leads over one.
 
 use std::{
-    fs,
-    os::unix::fs::symlink,
+    fs, iter,
+    os::unix::fs::{PermissionsExt, symlink},
     path::Path,
-    process::Output,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use crate::support::{kennel, patient, runs, stderr, workspace};
+use crate::support::{TempDir, kennel, shell, stderr, stdout, workspace};
 
-fn run(workspace: &Path, flags: &[&str], script: &str) -> Output {
-    kennel(workspace, flags, &["sh", "-c", script]).output().unwrap()
-}
-
-#[test]
-fn a_policy_is_no_business_of_its_commands() {
-    for (name, text) in [("kennel.toml", "workspace = '.'\n"), ("kennel.json", r#"{"workspace": "."}"#)] {
-        for profile in ["repo-write", "ci-only"].into_iter().filter(|profile| runs(profile)) {
-            let dir = workspace();
-            let file = dir.path().join(name);
-            fs::write(&file, text).unwrap();
-            let flags = ["--policy", name, "--profile", profile];
-            for change in [
-                format!("echo '# evil' >> {name}"),
-                format!("rm {name}"),
-                format!("mv {name} other"),
-                format!("echo evil > new; mv new {name}"),
-            ] {
-                let changed = run(dir.path(), &flags, &change);
-                assert!(!changed.status.success(), "{change}: {changed:?}");
-                assert_eq!(fs::read_to_string(&file).unwrap(), text, "{change}");
-            }
-            let said = run(dir.path(), &flags, &format!("cat {name}; touch made"));
-            assert_eq!(String::from_utf8_lossy(&said.stdout), text, "it may be read: {said:?}");
-            assert!(dir.path().join("made").exists());
-        }
-    }
-}
-
-#[test]
-fn a_policy_elsewhere_and_by_a_link_is_obeyed_and_kept() {
-    let (dir, other) = (workspace(), workspace());
-    fs::write(other.path().join("p.toml"), format!("workspace = '{}'\n", dir.path().display())).unwrap();
-    symlink(other.path().join("p.toml"), dir.path().join("link.toml")).unwrap();
-    let flags = ["--policy", "link.toml", "--workspace", "."];
-    let said = run(dir.path(), &flags, "rm -f link.toml; echo evil > link.toml; touch made");
-    assert!(dir.path().join("made").exists(), "{said:?}");
-    let now = fs::symlink_metadata(dir.path().join("link.toml"));
-    assert!(now.is_err(), "what took its place is removed: {}", stderr(&said));
-}
-
-#[test]
-fn a_manifest_is_no_business_of_its_programs() {
+/// A directory of the user's with `key` in it, which everybody may read who gets that far.
+fn secrets() -> TempDir {
     let dir = workspace();
-    let place = dir.path().display();
-    let text = format!(
-        "[capabilities.spawn]\nprograms = [{{ path = '/bin/cp' }}]\nfs_write = ['{place}']\n\
-         [capabilities.spawn.operations]\ncopy = 'cp {place}/evil {place}/{{to}}'\n"
-    );
-    fs::write(dir.path().join("evil"), "evil").unwrap();
-    fs::write(dir.path().join("m.toml"), &text).unwrap();
-    for (to, copied) in [("m.toml", false), ("other", true)] {
-        let mut op = std::process::Command::new(crate::support::kennel_path());
-        let op = op.arg("op").arg(dir.path().join("m.toml")).args(["copy", "--arg", &format!("to={to}")]);
-        let said = op.output().unwrap();
-        assert_eq!(said.status.success(), copied, "{said:?}");
-    }
-    assert_eq!(fs::read_to_string(dir.path().join("m.toml")).unwrap(), text);
-    assert_eq!(fs::read_to_string(dir.path().join("other")).unwrap(), "evil");
+    fs::write(dir.path().join("key"), "secret").unwrap();
+    dir
 }
 
-#[test]
-fn no_link_of_a_command_decides_which_bundle_is_shown() {
-    let (dir, private) = (workspace(), workspace());
-    let (bundle, own) = (dir.path().join("ca.pem"), private.path().join("notes"));
-    fs::write(&own, "private notes").unwrap();
-    let shown = |bundle: &Path| {
-        let mut command =
-            kennel(dir.path(), &["--allow", "example.org:443"], &["sh", "-c", "cat \"$SSL_CERT_FILE\""]);
-        String::from_utf8(command.env("SSL_CERT_FILE", bundle).output().unwrap().stdout).unwrap()
-    };
-    assert_eq!(shown(&own), "private notes", "the user names it");
-    symlink(&own, &bundle).unwrap();
-    assert_eq!(shown(&bundle), "", "a command may have laid this link");
+/// Exchanges `data` in a workspace for the link `alt`, over and over until dropped. Puts back what a sandbox took away.
+struct Flipper {
+    ends: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Somebody exchanges a directory for a link to another while grants are looked at: none of them shows the other.
-#[test]
-fn a_grant_that_is_exchanged_shows_nothing_else() {
-    let (dir, private) = (workspace(), workspace());
-    for at in ["data", "keep"] {
-        fs::create_dir(dir.path().join(at)).unwrap();
-        fs::write(dir.path().join(at).join("f"), "").unwrap();
-    }
-    fs::write(private.path().join("key"), "secret").unwrap();
-    let (data, link) = (dir.path().join("data"), dir.path().join("alt"));
-    symlink(private.path(), &link).unwrap();
-    let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(Ordering::Relaxed) {
-                let _ = renameat2(AT_FDCWD, &data, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE);
-                // What took the place of what is protected is undone: then it begins anew.
-                if [&data, &link].iter().any(|at| fs::symlink_metadata(at).is_err())
-                    || is_link(&data) == is_link(&link)
-                {
-                    let _ = (fs::remove_file(&data), fs::remove_file(&link), fs::create_dir(&data));
-                    let _ = (
-                        fs::write(data.join("f"), ""),
-                        fs::remove_dir_all(&link),
-                        symlink(private.path(), &link),
-                    );
+impl Flipper {
+    fn start(workspace: &Path, leads_to: &Path) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let (end, leads_to) = (Arc::clone(&ends), leads_to.to_owned());
+        let [data, alt] = ["data", "alt"].map(|name| workspace.join(name));
+        symlink(&leads_to, &alt).unwrap();
+        let flip = move || {
+            for round in (0_u64..).take_while(|_| !end.load(Ordering::Relaxed)) {
+                let exchange = RenameFlags::RENAME_EXCHANGE;
+                if renameat2(AT_FDCWD, &data, AT_FDCWD, &alt, exchange).is_err() {
+                    let _ = fs::rename(&alt, &data);
+                    let _ = symlink(&leads_to, &alt);
                 }
-                thread::sleep(Duration::from_micros(700));
+                let next = Instant::now() + Duration::from_micros(50 * (round % 16));
+                while Instant::now() < next {}
             }
-        });
-        // Also where an assertion fails: the scope waits for the thread.
-        let _over = Over(&is_over);
-        let begun = Instant::now();
-        let mut refused = 0;
-        while begun.elapsed() < patient(Duration::from_secs(4)) {
-            for flags in [
-                &["--rw", "data:/data", "--protect", "data/f"][..],
-                &["--rw", "data:/data", "--rw", "data:/mnt/d"],
-            ] {
-                let said = run(
-                    dir.path(),
-                    flags,
-                    "for d in /data /mnt/d; do cat $d/key; echo x > $d/made; done 2>/dev/null; true",
-                );
-                assert!(
-                    !private.path().join("made").exists() && said.stdout.is_empty(),
-                    "{flags:?}: {said:?}"
-                );
-                refused += u32::from(!said.status.success());
-            }
-        }
-        assert!(refused > 0, "nothing was exchanged");
-    });
-}
-
-fn is_link(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|it| it.is_symlink())
-}
-
-struct Over<'o>(&'o AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        };
+        Self { ends, thread: Some(thread::spawn(flip)) }
     }
+}
+
+impl Drop for Flipper {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// What comes of that for a while, over and over.
+fn meanwhile<T>(mut start: impl FnMut() -> T) -> Vec<T> {
+    let end = Instant::now() + Duration::from_secs(4);
+    iter::from_fn(|| (Instant::now() < end).then(&mut start)).collect()
+}
+
+/// Another place of the view shows the directory that was granted, so that it alone says nothing of this grant.
+#[test]
+fn a_link_that_comes_and_goes_is_granted_nothing() {
+    for flags in [
+        &["--rw", "data:/data", "--protect", "data/f"][..],
+        &["--ro", "data:/data", "--ro", "data:/mnt/data"],
+        &["--rw", "data/sub:/data", "--rw", "data:/mnt/data"],
+    ] {
+        let (ws, secrets) = (workspace(), secrets());
+        fs::create_dir(secrets.path().join("sub")).unwrap();
+        fs::write(secrets.path().join("sub/key"), "secret").unwrap();
+        fs::create_dir_all(ws.path().join("data/sub")).unwrap();
+        fs::write(ws.path().join("data/f"), "").unwrap();
+        let flipper = Flipper::start(ws.path(), secrets.path());
+        let script = "cat /data/key /mnt/data/key 2>/dev/null; echo up";
+        let outputs = meanwhile(|| shell(ws.path(), flags, script));
+        drop(flipper);
+        let shown = outputs.iter().filter(|output| stdout(output).contains("secret")).count();
+        assert_eq!(shown, 0, "of {} starts with {flags:?}", outputs.len());
+        for output in outputs.iter().filter(|output| !output.status.success()) {
+            assert_eq!(output.status.code(), Some(125), "{output:?}");
+        }
+        assert!(outputs.iter().any(|output| stdout(output) == "up"), "some start: {:?}", outputs.last());
+    }
+}
+
+/// What that command says of a bundle of certificates which the caller's environment names, and of the key.
+fn with_bundle(workspace: &Path, bundle: &Path, key: &Path) -> String {
+    let script = format!("cat {} \"$SSL_CERT_FILE\" 2>/dev/null; echo \"[$SSL_CERT_FILE]\"", key.display());
+    let mut command = kennel(workspace, &["--allow", "a.test:1"], &["sh", "-c", &script]);
+    stdout(&command.env("SSL_CERT_FILE", bundle).output().unwrap())
+}
+
+#[test]
+fn a_link_of_a_command_is_no_bundle_of_certificates() {
+    let (ws, secrets, elsewhere) = (workspace(), secrets(), workspace());
+    let (bundle, key) = (ws.path().join("ca.pem"), secrets.path().join("key"));
+    fs::write(&bundle, "certificates").unwrap();
+    let named = format!("certificates[{}]", bundle.display());
+    assert_eq!(with_bundle(ws.path(), &bundle, &key), named, "it is a file of the workspace");
+    let plant = format!("ln -sf {} ca.pem", key.display());
+    assert!(shell(ws.path(), &[], &plant).status.success());
+    assert_eq!(with_bundle(ws.path(), &bundle, &key), "[]");
+    // Over a link of the user's to one of a command's.
+    let own = elsewhere.path().join("own.pem");
+    symlink(&bundle, &own).unwrap();
+    assert_eq!(with_bundle(ws.path(), &own, &key), "[]");
+    fs::remove_file(&own).unwrap();
+    symlink(&key, &own).unwrap();
+    let named = format!("secretsecret[{}]", key.display());
+    assert_eq!(with_bundle(ws.path(), &own, &key), named, "a link of the user's own leads");
+}
+
+#[test]
+fn a_bundle_that_comes_and_goes_shows_nothing_else() {
+    let (ws, secrets) = (workspace(), secrets());
+    let key = secrets.path().join("key");
+    fs::write(ws.path().join("data"), "certificates").unwrap();
+    let data = ws.path().join("data");
+    let _flipper = Flipper::start(ws.path(), &key);
+    for said in meanwhile(|| with_bundle(ws.path(), &data, &key)) {
+        assert!(!said.contains("secret"), "{said}");
+    }
+}
+
+/// The variable names a place that the sandbox has under another name.
+#[test]
+fn a_link_of_a_command_is_no_toolchain() {
+    let (ws, home, secrets, elsewhere) = (workspace(), workspace(), secrets(), workspace());
+    fs::create_dir_all(home.path().join("go/bin")).unwrap();
+    let grant = format!("{}:/work", home.path().display());
+    let see = |variable: &str, value: &Path, path: &Path| {
+        let script = format!("cat {}/key 2>/dev/null; test -d {0} && echo shown", path.display());
+        let mut command = kennel(ws.path(), &["--rw", &grant], &["sh", "-c", &script]);
+        stdout(&command.env(variable, value).output().unwrap())
+    };
+    let go = home.path().join("go");
+    assert_eq!(see("GOROOT", &go, &go), "shown", "it is a directory that was granted");
+    let plant = format!("rm -r /work/go; mkdir /work/go; ln -s {} /work/go/bin", secrets.path().display());
+    assert!(shell(ws.path(), &["--rw", &grant], &plant).status.success());
+    assert_eq!(see("GOPATH", &go, &go.join("bin")), "", "one of its parts");
+    let plant = format!("rm -r /work/go; ln -s {} /work/go", secrets.path().display());
+    assert!(shell(ws.path(), &["--rw", &grant], &plant).status.success());
+    for variable in ["GOROOT", "JAVA_HOME", "RUSTUP_HOME"] {
+        assert_eq!(see(variable, &go, &go), "", "{variable}");
+    }
+    let own = elsewhere.path().join("own");
+    symlink(secrets.path(), &own).unwrap();
+    assert_eq!(see("GOROOT", &own, &own), "secretshown", "a link of the user's own leads");
+}
+
+#[test]
+fn a_link_of_a_command_is_no_place_for_changes() {
+    let (ws, private) = (workspace(), workspace());
+    fs::set_permissions(private.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let plant = format!("ln -s {} upper", private.path().display());
+    assert!(shell(ws.path(), &[], &plant).status.success());
+    let output = shell(ws.path(), &["--overlay", "--overlay-upper", "upper"], "echo up");
+    assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()), "{output:?}");
+    assert!(stderr(&output).contains("commands could have laid the link"), "{output:?}");
 }
