@@ -108,10 +108,11 @@ pub struct Policy {
     /// [`Outcome::count`]: crate::Outcome::count
     /// [`Command::output`]: crate::Command::output
     pub explain: bool,
-    /// The file that it was read from, absolute: no command can change what later ones are held to. Set by [`Policy::load`], and
-    /// in no policy file.
+    /// The files that it was read from: [`Policy::load`] enters its own, and whoever has another way of reading policies may enter
+    /// his. Commands that could write to them would decide about the next sandbox, so they stay read-only wherever a writable
+    /// grant shows them. Absolute; links are followed. No part of a policy's text.
     #[serde(skip)]
-    pub read_from: Option<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
 impl Default for Policy {
@@ -140,7 +141,7 @@ impl Policy {
             overlay: None,
             audit: None,
             explain: false,
-            read_from: None,
+            files: Vec::new(),
         }
     }
 }

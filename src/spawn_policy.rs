@@ -21,6 +21,7 @@ mod operation;
 mod paths;
 mod pattern;
 mod program;
+mod reach;
 mod record;
 mod run;
 
@@ -106,9 +107,13 @@ impl SpawnPolicy {
     /// ```
     ///
     /// # Errors
-    /// The log cannot be opened.
+    /// The log cannot be opened, or lies where programs of the manifest could exchange it: see
+    /// [`check_outside`](Self::check_outside).
     pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
-        self.books = Some(record::Books::open(audit.into())?);
+        let audit = audit.into();
+        // Before anything is made there, and the first line written.
+        self.check_outside("audit log", &audit.path)?;
+        self.books = Some(record::Books::open(audit)?);
         Ok(self)
     }
 

@@ -72,8 +72,8 @@ impl Protected {
     }
 }
 
-/// Protects the policy's paths in the workspace, what git obeys in every writable grant, and the links that lead programs to
-/// `secrets`: what they lead to is known by them.
+/// Protects the policy's paths in the workspace, the files that it was read from, what git obeys in every writable grant, and
+/// the links that lead programs to `secrets`: what they lead to is known by them.
 ///
 /// # Errors
 /// Where a path is being exchanged meanwhile, or where it is not allowed to look.
@@ -88,10 +88,11 @@ pub(super) fn protect(
     let unseen = obeyed.unseen.into_iter().map(|(path, cause)| Gap { path, why: Why::Unseen(cause) });
     let links = grants.as_a_command(|| grants.links_of_git(&obeyed.repositories))?;
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
+    let of_file = |file: &PathBuf| Way::new(Path::new("/"), parts.caller.absolute(file));
     let of_policy = workspace
         .into_iter()
         .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)))
-        .chain(parts.policy.read_from.iter().map(|file| Way::new(Path::new("/"), file)))
+        .chain(parts.policy.files.iter().map(of_file))
         .map(|way| (way, Aim::Path));
     for way in secrets {
         protect_way(view, &grants, &mut Walk::new(&grants.bases, way, Aim::Path), &mut protected)?;

@@ -1,11 +1,12 @@
 //! What is granted, opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide
 //! then.
 
-use std::{io, path::Path};
+use std::{fs, io, path::Path};
 
-use super::{Parts, led::Led, source::Source, view::View, walk::on_the_way};
+use super::{Parts, Subject, led::Led, source::Source, view::View, walk::on_the_way};
 use crate::{
     Error,
+    below::Identity,
     failure::shown,
     policy::{Audit, ForeignProxy},
 };
@@ -31,6 +32,16 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
             let reason = "commands could write to it: it is a writable grant";
             return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
         }
+    }
+    if let Some(file) = parts.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
+        let what = if matches!(parts.subject, Subject::Workspace) { "policy file" } else { "manifest" };
+        let reason = "commands could write to it: it is a writable grant";
+        return Err(in_reach(
+            what,
+            file,
+            reason,
+            "remove that grant, or grant the directory that it lies in",
+        ));
     }
     if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy
         && is_led("proxy socket", &absolute(unix), is_granted_writable)?
@@ -90,6 +101,13 @@ fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
             && source.path.file_name().is_some_and(|name| audit.is_called(name))
     };
     view.writable().any(|(_, source)| is_log(source))
+}
+
+/// Whether this file, by whatever name, is granted writable itself. In a directory it is protected.
+fn is_itself_granted(view: &View, file: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(file) else { return false };
+    let identity = Identity::of_metadata(&metadata);
+    view.writable().any(|(_, source)| source.identity == identity)
 }
 
 fn in_reach(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {

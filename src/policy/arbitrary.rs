@@ -42,7 +42,8 @@ pub(crate) fn policies() -> impl Strategy<Value = Policy> {
             overlay,
             audit,
             explain,
-            read_from: None,
+            // Text has none.
+            files: Vec::new(),
         }
     })
 }

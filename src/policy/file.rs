@@ -59,6 +59,9 @@ impl Policy {
     /// mounts and masks; a missing workspace is that directory. With a descriptor it is the current directory. `~/` at the start of any path is the home
     /// directory that `HOME` names. Targets are left as they are: they must be absolute.
     ///
+    /// The file is protected like a path under [`Policy::protect`], in every writable grant: a command of this policy that
+    /// could write to it would decide about the next one. Nothing is known of a file that comes by a descriptor.
+    ///
     /// Only the text is judged here; [`Policy::validate`] judges what it says.
     ///
     /// # Errors
@@ -89,7 +92,8 @@ impl Policy {
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };
         base.apply(&mut policy)?;
-        policy.read_from = (!is_descriptor).then_some(absolute);
+        // By a descriptor nobody says where it lies, and the next caller has to open it himself.
+        policy.files.extend((!is_descriptor).then_some(absolute));
         Ok(policy)
     }
 
@@ -358,8 +362,17 @@ landlock = "if_available"
     fn missing_workspace_is_the_directory_of_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let policy = load(directory.path(), "p.json", b"{}").expect("loads");
-        let read_from = Some(directory.path().join("p.json"));
-        assert_eq!(policy, Policy { read_from, ..Policy::profile(Profile::RepoWrite, directory.path()) });
+        let files = vec![directory.path().join("p.json")];
+        assert_eq!(policy, Policy { files, ..Policy::profile(Profile::RepoWrite, directory.path()) });
+    }
+
+    #[test]
+    fn text_says_nothing_of_the_files_it_comes_from() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let policy = load(directory.path(), "p.toml", b"profile = 'repo-write'").expect("loads");
+        let text = serde_json::to_string(&policy).expect("serialises");
+        assert!(!text.contains("p.toml"), "{text}");
+        assert!(json_error("{\"files\": [\"/p.toml\"]}").contains("unknown field `files`"));
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl SpawnPolicy {
             cwd,
             reads: grants.reads,
             writes: grants.writes,
+            manifest: manifest.file.clone(),
             hosts: manifest.hosts.clone(),
-            read_from: manifest.read_from.clone(),
             ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
         })
     }

@@ -25,9 +25,9 @@ pub struct CheckedSpawn {
     pub(super) cwd: Option<PathBuf>,
     pub(super) reads: Vec<PathBuf>,
     pub(super) writes: Vec<PathBuf>,
+    /// The file of the manifest, which stays as it is.
+    pub(super) manifest: Option<PathBuf>,
     pub(super) hosts: Vec<String>,
-    /// The manifest's file.
-    pub(super) read_from: Option<PathBuf>,
     pub(super) limits: Effective,
 }
 
@@ -47,8 +47,8 @@ impl CheckedSpawn {
             cwd: None,
             reads: Vec::new(),
             writes: Vec::new(),
+            manifest: None,
             hosts: Vec::new(),
-            read_from: None,
             limits,
         }
     }

@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Deserializer, de};
 
 use super::{limits::SpawnLimits, operation::Operation};
-use crate::{PolicyError, inherited_descriptor, policy::text};
+use crate::{PolicyError, inherited::inherited_descriptor, policy::text};
 
 /// What a caller may have spawned. Read from TOML; `README.md` has one in full.
 ///
@@ -39,8 +39,8 @@ pub struct Manifest {
     /// What the proxy lets pass; empty: no network.
     pub(crate) hosts: Vec<String>,
     pub(crate) spawn: Spawn,
-    /// The file it was read from, which no program can change.
-    pub(crate) read_from: Option<PathBuf>,
+    /// Where it was read from: absolute. `None`: from text, or by a descriptor.
+    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -109,7 +109,8 @@ impl Manifest {
         Self::parse("manifest", text)
     }
 
-    /// Reads a manifest file of at most 1 MiB.
+    /// Reads a manifest file of at most 1 MiB. Programs cannot write to it, also where it lies in `fs_write`. Nothing is known
+    /// of a file that comes by a descriptor.
     ///
     /// # Errors
     /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] when it cannot be read.
@@ -121,7 +122,7 @@ impl Manifest {
     pub fn load(path: &Path) -> Result<Self, PolicyError> {
         let manifest = Self::parse(&path.display().to_string(), &text::read("manifest", path)?)?;
         let is_file = inherited_descriptor(path).is_none();
-        Ok(Self { read_from: is_file.then(|| text::absolute(path, path)).transpose()?, ..manifest })
+        Ok(Self { file: is_file.then(|| text::absolute(path, path)).transpose()?, ..manifest })
     }
 
     /// The names of its operations, in order.
@@ -133,7 +134,7 @@ impl Manifest {
         let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
         let Capabilities { network, spawn } = whole.capabilities;
         let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
-        let manifest = Self { hosts, spawn, read_from: None };
+        let manifest = Self { hosts, spawn, file: None };
         manifest.check()?;
         Ok(manifest)
     }

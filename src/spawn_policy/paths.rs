@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{compile::on_the_way, policy::without_dots};
+use crate::{Error, compile::on_the_way, policy::without_dots};
 
 /// A path as it was written, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +27,23 @@ impl Resolved {
 
     /// Whether whoever may write to one of `roots`, which are without links, decides where this leads: it lies in there, or a
     /// link on the way does. The root itself is in nobody's hands.
-    pub(super) fn is_led_by<'p>(&self, mut roots: impl Iterator<Item = &'p Path>) -> bool {
+    pub(super) fn is_led_by<'p>(&self, roots: impl Iterator<Item = &'p Path>) -> bool {
         // Where one may not look, nobody can say.
-        let Ok(places) = on_the_way("granted path", &self.named) else { return true };
-        roots.any(|root| places.iter().any(|place| place != root && place.starts_with(root)))
+        is_led("granted path", &self.named, roots).unwrap_or(true)
     }
+}
+
+/// The same of any absolute path, which messages call `what`.
+///
+/// # Errors
+/// Where it is not allowed to look.
+pub(super) fn is_led<'p>(
+    what: &'static str,
+    path: &Path,
+    mut roots: impl Iterator<Item = &'p Path>,
+) -> Result<bool, Error> {
+    let places = on_the_way(what, path)?;
+    Ok(roots.any(|root| places.iter().any(|place| place != root && place.starts_with(root))))
 }
 
 /// Absolute, without `.` and `..`.

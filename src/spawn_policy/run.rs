@@ -76,7 +76,7 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
     policy.network.allow.clone_from(&spawn.hosts);
     policy.env.pass.clone_from(&spawn.passed);
-    policy.read_from.clone_from(&spawn.read_from);
+    policy.files.extend(spawn.manifest.clone());
     for path in &spawn.reads {
         policy = policy.read_only(path);
     }

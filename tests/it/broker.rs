@@ -7,12 +7,14 @@
 //! | `grants` | files, network, variables, limits: what is granted works, the rest does not |
 //! | `hash` | what was hashed is what is executed, whoever writes meanwhile |
 //! | `secrets` | where credentials are not |
+//! | `reach` | files that `kennel op` itself reads and writes are not in the hands of programs |
 //! | `help` | asking programs for their help |
 
 mod grants;
 mod hash;
 mod help;
 mod op;
+mod reach;
 mod secrets;
 
 use std::{

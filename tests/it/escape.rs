@@ -9,6 +9,7 @@
 //! | `grants` | writing what is read-only, undoing the mounts, swapping what is granted |
 //! | `nodes` | leaving set-user-id files, devices and privileged attributes behind |
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
+//! | `policy` | the file that the policy was read from |
 //! | `git` | ways around what git obeys |
 //! | `links` | links where git outside writes |
 //! | `led` | links where the next start looks |
@@ -44,6 +45,7 @@ mod network;
 mod nodes;
 mod paths;
 mod planted;
+mod policy;
 mod processes;
 mod protected;
 mod root;

@@ -39,9 +39,10 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let _ = prctl::set_dumpable(false);
     // Not 0: the sandbox could not set its own 1 then, and 0 starts a core handler behind a pipe all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 1, 1);
-    let json = op.json.as_deref().map(report::create).transpose()?;
+    let policy = Manifest::load(&op.manifest).map(SpawnPolicy::new).map_err(SpawnError::from);
+    let json = op.json.as_deref().map(|path| create_report(path, policy.as_ref().ok())).transpose()?;
     // A pipe may be silent for long: as long as nothing runs, signals end this process at once.
-    let read = from_files(&op.credential);
+    let given = policy.map(|policy| (from_files(&op.credential, &policy), policy));
     let runtime = run::runtime(run::IDLE)?;
     let showing = Showing::ready()?;
     runtime.block_on(run::have_a_thread())?;
@@ -50,7 +51,7 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
             // What was started goes with the future.
             biased;
             status = interrupted() => Err(status),
-            output = spawn(op, own, read) => Ok(output),
+            output = spawn(op, own, given) => Ok(output),
         }
     });
     let mut result = match result {
@@ -78,9 +79,9 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
 async fn spawn(
     op: &Op,
     own: io::Result<OwnEnvironment>,
-    read: Result<Secrets, SpawnError>,
+    given: Result<(Result<Secrets, SpawnError>, SpawnPolicy), SpawnError>,
 ) -> Result<Output, SpawnError> {
-    let mut policy = SpawnPolicy::new(Manifest::load(&op.manifest)?);
+    let (read, mut policy) = given?;
     if let Some(log) = &op.audit {
         policy = policy.audit(policy::log(log)?)?;
     }
@@ -105,9 +106,25 @@ impl CredentialResolver for Given {
     }
 }
 
-/// The credentials in the files that were named.
-fn from_files(named: &[(String, String)]) -> Result<Secrets, SpawnError> {
+/// Creates the file of `--json`, which passes no link itself. Nor must one lead there that an earlier program left.
+///
+/// # Errors
+/// It cannot be created, or a program could have led us elsewhere.
+fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result<File, Error> {
+    let parent = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_owned));
+    if let (Some(policy), Some(parent)) = (policy, parent) {
+        policy.check_outside("directory of the report", &parent).map_err(Error::from)?;
+    }
+    report::create(path)
+}
+
+/// The credentials in the files that were named. A file that programs could exchange is not opened: we may read more than
+/// they.
+fn from_files(named: &[(String, String)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
     let read = |(key, path): &(String, String)| {
+        if inherited_descriptor(path).is_none() {
+            policy.check_outside("credential file", Path::new(path))?;
+        }
         let secret = read(Path::new(path)).map_err(|error| {
             let source = io::Error::new(error.kind(), format!("{path}: {error}"));
             SpawnError::CredentialFailed { key: key.clone(), source: source.into() }

@@ -303,9 +303,9 @@ fn an_ordinary_user_s_kennel_has_no_credential_in_its_environment() {
          operations.wait = 'tool {said} {fifo}'",
     );
     fs::write(home.at("manifest.toml"), manifest).unwrap();
-    fs::write(home.at("out/token"), "of a file").unwrap();
+    fs::write(home.at("in/token"), "of a file").unwrap();
     // Where a file goes before the variable too.
-    for file in [&[][..], &["--credential", "TOKEN=out/token"]] {
+    for file in [&[][..], &["--credential", "TOKEN=in/token"]] {
         let mut op = Command::new("setpriv");
         op.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--"]).arg(home.at("kennel"));
         op.args(["op", "manifest.toml", "wait", "--arg", &format!("said={}", said.display())]).args(file);

@@ -1,0 +1,114 @@
+//! What `kennel op` itself reads and writes is not in the hands of the programs that it runs.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    process::{Command, Output},
+};
+
+use super::Home;
+use crate::support::{kennel_path, stderr, stdout};
+
+/// A home whose program writes to its first argument and says the credential, with `out` in `fs_write`.
+fn home() -> (Home, String) {
+    let home = Home::new("echo \"token $TOK\"; echo evil > \"$1\" || exit 9");
+    let spawn = "fs_write = ['~/out']\ncredential_env_keys = ['TOK']\noperations.x = 'tool {at}'";
+    let manifest = home.manifest(spawn);
+    fs::create_dir(home.at("out/sub")).unwrap();
+    fs::write(home.at("secret"), "of the user's").unwrap();
+    (home, manifest)
+}
+
+/// `kennel op` with this manifest file: the program writes `out/made`.
+fn op(home: &Home, manifest: &str, at: &str, flags: &[&str]) -> Output {
+    let mut command = Command::new(kennel_path());
+    command.current_dir(home.at("")).env("HOME", home.at("")).env("LC_ALL", "C").env("TOK", "by variable");
+    command.args(["op", manifest, "x", "-q", "--arg", &format!("at={}", home.at(at).display())]).args(flags);
+    command.output().unwrap()
+}
+
+/// It is refused because of what lies in `fs_write`, and no program runs.
+fn is_refused(home: &Home, flags: &[&str], what: &str) {
+    let output = op(home, "manifest.toml", "out/made", flags);
+    assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
+    assert!(stdout(&output).is_empty() && !home.at("out/made").exists(), "{flags:?}: {output:?}");
+    let said = stderr(&output);
+    assert!(said.contains(what) && said.contains("fs_write") && said.contains("hint: "), "{flags:?}: {said}");
+}
+
+#[test]
+fn a_manifest_in_fs_write_stays() {
+    let (home, manifest) = home();
+    fs::write(home.at("out/sub/m.toml"), &manifest).unwrap();
+    symlink("sub/m.toml", home.at("out/l.toml")).unwrap();
+    for file in ["out/sub/m.toml", "out/l.toml"] {
+        let refused = op(&home, file, "out/sub/m.toml", &[]);
+        assert_eq!(refused.status.code(), Some(9), "{refused:?}");
+        assert!(stderr(&refused).contains("Read-only file system"), "{refused:?}");
+        assert_eq!(fs::read_to_string(home.at("out/sub/m.toml")).unwrap(), manifest);
+        let other = op(&home, file, "out/sub/made", &[]);
+        assert!(other.status.success(), "{other:?}");
+    }
+}
+
+#[test]
+fn a_manifest_that_has_itself_written_is_refused() {
+    let (home, manifest) = home();
+    fs::write(home.at("m.toml"), manifest.replace("/out'", "/m.toml'")).unwrap();
+    let output = op(&home, "m.toml", "m.toml", &[]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("manifest") && stderr(&output).contains("writable grant"), "{output:?}");
+}
+
+#[test]
+fn a_credential_is_not_read_where_programs_could_lay_a_link() {
+    let (home, manifest) = home();
+    fs::write(home.at("manifest.toml"), manifest).unwrap();
+    symlink(home.at("secret"), home.at("out/tok")).unwrap();
+    symlink(home.at(""), home.at("out/sub/up")).unwrap();
+    symlink("out/tok", home.at("led")).unwrap();
+    fs::write(home.at("out/file"), "planted").unwrap();
+    for path in ["out/tok", "out/sub/up/secret", "led", "out/file", "out/sub/../tok", "./out/../out/tok"] {
+        is_refused(&home, &["--credential", &format!("TOK={path}")], "credential file");
+    }
+    // The same elsewhere, over a link of the user's too.
+    symlink("secret", home.at("own")).unwrap();
+    for path in ["secret", "own", "out/../secret"] {
+        let output = op(&home, "manifest.toml", "out/made", &["--credential", &format!("TOK={path}")]);
+        assert_eq!(stdout(&output), "token of the user's", "{path}: {output:?}");
+    }
+}
+
+#[test]
+fn no_audit_log_is_begun_where_programs_could_lay_a_link() {
+    let (home, manifest) = home();
+    fs::write(home.at("manifest.toml"), manifest).unwrap();
+    symlink(home.at("in"), home.at("out/logs")).unwrap();
+    symlink(home.at("secret"), home.at("out/log")).unwrap();
+    for path in ["out/log", "out/logs/log", "out/new"] {
+        is_refused(&home, &["--audit", path], "audit log");
+    }
+    assert_eq!(fs::read_dir(home.at("in")).unwrap().count(), 0);
+    assert_eq!(fs::read_to_string(home.at("secret")).unwrap(), "of the user's");
+    assert!(!home.at("out/new").exists());
+    let output = op(&home, "manifest.toml", "out/made", &["--audit", "in/log"]);
+    assert!(output.status.success() && home.at("in/log").exists(), "{output:?}");
+}
+
+#[test]
+fn no_report_is_led_elsewhere_by_programs() {
+    let (home, manifest) = home();
+    fs::write(home.at("manifest.toml"), manifest).unwrap();
+    fs::write(home.at("in/report"), "kept").unwrap();
+    symlink(home.at("in"), home.at("out/reports")).unwrap();
+    for path in ["out/reports/report", "out/sub/report"] {
+        is_refused(&home, &["--json", path], "directory of the report");
+    }
+    assert_eq!(fs::read_to_string(home.at("in/report")).unwrap(), "kept");
+    // Directly in fs_write no link is followed.
+    for path in ["out/report", "in/report"] {
+        let output = op(&home, "manifest.toml", "out/made", &["--json", path]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(fs::read_to_string(home.at(path)).unwrap().contains("\"exit_code\""));
+    }
+}
