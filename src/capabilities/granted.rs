@@ -8,7 +8,12 @@ use std::{
 };
 
 use super::Capabilities;
-use crate::{Error, below::Identity};
+use crate::{
+    Error,
+    below::Identity,
+    compile::{Led, Named},
+    host::remedy::of_path,
+};
 
 /// What is granted, by canonical paths: the whole of what a session is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +49,11 @@ impl Place {
         Ok(Self { identity: Identity::of_metadata(&fs::metadata(&path)?), path })
     }
 
+    fn of(named: Named<'_>) -> Self {
+        let source = named.led.source;
+        Self { identity: source.identity, path: source.path }
+    }
+
     #[cfg(test)]
     pub(super) fn named(path: &str) -> Self {
         Self { path: path.into(), identity: Identity::NOTHING }
@@ -65,22 +75,25 @@ pub(super) fn working_directory(given: &Path) -> Result<Place, Error> {
 /// What `caps` mean for a command in `cwd`.
 ///
 /// # Errors
-/// A path that is not there, or of no form that is known.
-pub(super) fn granted(caps: &Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
-    let look = |what: &'static str, given: &PathBuf| {
+/// A path that is not there, of no form that is known, or led to by a link where the command may write.
+pub(super) fn granted<'p>(caps: &'p Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
+    let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
-            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason))
-            .and_then(|path| Place::at(&path));
-        path.map_err(refused(what, given, "declare a path that exists"))
+            .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
+        let led = path.and_then(|path| Led::follow(&path));
+        let led = led.map_err(refused(what, given, "declare a path that exists"))?;
+        Ok(Named { what, given, led })
     };
-    let all = |what, given: &[PathBuf]| {
-        given.iter().map(|path| look(what, path)).collect::<Result<Vec<Place>, Error>>()
+    let all = |what, given: &'p [PathBuf]| {
+        given.iter().map(|path| look(what, path)).collect::<Result<Vec<Named<'p>>, Error>>()
     };
     let write = all("write path", &caps.write_paths)?;
-    let read = match caps.read_paths.as_slice() {
-        [] => None,
-        paths => Some(all("read path", paths)?),
-    };
+    let read = all("read path", &caps.read_paths)?;
+    // An earlier command with the same declaration could lay links there.
+    let writable = write.iter().map(|named| &*named.led.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
+    write.iter().chain(&read).try_for_each(|named| named.not_by_writers_of(&writable))?;
+    let places = |all: Vec<Named<'_>>| all.into_iter().map(Place::of).collect::<Vec<Place>>();
+    let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));
     Ok(settled(caps.net, cwd, write, read))
 }
 
@@ -135,7 +148,10 @@ fn refused<'p>(
     path: &'p Path,
     remedy: &'static str,
 ) -> impl FnOnce(io::Error) -> Error + 'p {
-    move |source| Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+    move |source| {
+        let remedy = Some(of_path(&source, "run as a user who may reach it", remedy).to_owned());
+        Error::Grant { what, path: path.to_owned(), source, remedy }
+    }
 }
 
 #[cfg(test)]

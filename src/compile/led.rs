@@ -17,8 +17,8 @@ use super::{
 
 /// A thing of the host, as a path led to it.
 #[derive(Debug)]
-pub(super) struct Led {
-    pub(super) source: Source,
+pub(crate) struct Led {
+    pub(crate) source: Source,
     /// Of that very thing.
     pub(super) metadata: Metadata,
     /// The links on the way, each without links on the way to itself.
@@ -30,7 +30,7 @@ impl Led {
     ///
     /// # Errors
     /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
-    pub(super) fn follow(path: &Path) -> io::Result<Self> {
+    pub(crate) fn follow(path: &Path) -> io::Result<Self> {
         match source::plain(path) {
             Err(error) if source::may_have_links(&error) => {}
             plain => return Ok(Self::of(path, plain?, Vec::new())),
@@ -45,18 +45,26 @@ impl Led {
         Ok(Self::of(&end, metadata, links))
     }
 
-    /// The first link on the way that commands may have laid: it lies in a writable grant. A grant itself is no link.
+    /// The first link on the way that commands may have laid: it lies in a writable grant.
     pub(super) fn by_commands(&self, view: &View) -> Option<&Path> {
-        let lies_in_one = |at: &Path| {
-            let mut bases = view.writable_directories().map(|(_, source)| &*source.path);
-            bases.any(|base| at != base && lexical::is_within(at, base))
-        };
+        self.by_writers_of(&writable(view))
+    }
+
+    /// The first link on the way that lies in one of these directories. The directory itself is no link.
+    pub(super) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
+        let lies_in_one =
+            |at: &Path| directories.iter().any(|base| at != *base && lexical::is_within(at, base));
         self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
     }
 
     fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
         Self { source: Source::of(path.to_owned(), &metadata), metadata, links }
     }
+}
+
+/// The directories that commands may write to.
+pub(super) fn writable(view: &View) -> Vec<&Path> {
+    view.writable_directories().map(|(_, source)| &*source.path).collect()
 }
 
 #[cfg(test)]

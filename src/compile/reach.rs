@@ -3,7 +3,13 @@
 
 use std::{fs, io, path::Path};
 
-use super::{Parts, Subject, led::Led, source::Source, view::View, walk::on_the_way};
+use super::{
+    Parts, Subject,
+    led::{self, Led},
+    source::Source,
+    view::View,
+    walk::on_the_way,
+};
 use crate::{
     Error,
     below::Identity,
@@ -51,28 +57,36 @@ pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// A path of the host's that the policy names, and what it led to: this very thing is granted.
-pub(super) struct Named<'p> {
-    pub(super) what: &'static str,
-    pub(super) given: &'p Path,
-    pub(super) led: Led,
+/// A path of the host's that somebody names, and what it led to: this very thing is granted.
+pub(crate) struct Named<'p> {
+    pub(crate) what: &'static str,
+    pub(crate) given: &'p Path,
+    pub(crate) led: Led,
 }
 
-/// Refuses what a link led to that a command may have laid. Also where that is writable anyway: there it would show once
-/// more, without its walls, what is protected or covered. All that is granted writable is in the view.
+/// Refuses what a link led to that a command may have laid. All that is granted writable is in the view.
 ///
 /// # Errors
 /// There is such a link.
 pub(super) fn not_led(view: &View, named: &[Named<'_>]) -> Result<(), Error> {
-    for Named { what, given, led } in named {
-        let Some(link) = led.by_commands(view) else { continue };
-        let (link, end) = (shown(link), shown(&led.source.path));
+    let writable = led::writable(view);
+    named.iter().try_for_each(|named| named.not_by_writers_of(&writable))
+}
+
+impl Named<'_> {
+    /// Refuses it where a link in one of these directories led there, be that writable anyway: it would show once more, without
+    /// its walls, what is protected or covered.
+    ///
+    /// # Errors
+    /// There is such a link.
+    pub(crate) fn not_by_writers_of(&self, directories: &[&Path]) -> Result<(), Error> {
+        let Some(link) = self.led.by_writers_of(directories) else { return Ok(()) };
+        let (link, end) = (shown(link), shown(&self.led.source.path));
         let reason =
             format!("commands could have laid the link that leads there: {link} lies in a writable grant");
         let remedy = format!("name the place it leads to, {end}, if that is what you mean");
-        return Err(in_reach(what, given, reason, remedy));
+        Err(in_reach(self.what, self.given, reason, remedy))
     }
-    Ok(())
 }
 
 /// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.

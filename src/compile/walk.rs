@@ -2,6 +2,7 @@
 //!
 //! By the text alone it cannot be told: up from a link is up from where the link leads.
 
+mod all;
 mod bases;
 
 use std::{
@@ -10,7 +11,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-pub(super) use self::bases::Bases;
+pub(crate) use self::all::on_the_way;
+pub(super) use self::{all::links_on, bases::Bases};
 use super::lexical;
 use crate::{Error, below::MOST_LINKS};
 
@@ -76,22 +78,6 @@ pub(super) enum Met {
     Nothing { first: PathBuf, path: PathBuf },
 }
 
-impl Met {
-    fn is_end(&self) -> bool {
-        !matches!(self, Self::Link { .. } | Self::Up { .. })
-    }
-
-    fn at(self) -> PathBuf {
-        match self {
-            Self::Link { at, .. }
-            | Self::Up { at }
-            | Self::Thing { at, .. }
-            | Self::Far { at, .. }
-            | Self::Nothing { first: at, .. } => at,
-        }
-    }
-}
-
 /// What is at a place.
 enum Looked {
     Something(Metadata),
@@ -115,47 +101,6 @@ pub(super) struct Walk<'b> {
     aim: Aim,
     /// What it is that the path leads to, in messages.
     what: &'static str,
-}
-
-/// Every place that decides where `path`, which is absolute, leads: links and `..` on the way, and its end. Messages call
-/// it `what`.
-///
-/// # Errors
-/// Where it is not allowed to look.
-pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let decides = |met: Met| match met {
-        // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
-        Met::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
-        met => Some(met.at()),
-    };
-    Ok(all_on(what, path)?.into_iter().filter_map(decides).collect())
-}
-
-/// The links that `path`, which is absolute, leads over, and where they lead in the end.
-///
-/// # Errors
-/// Where it is not allowed to look.
-pub(super) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
-    let mut met = all_on("path", path)?;
-    // Nothing is told of the root itself.
-    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), Met::at);
-    let links = met.into_iter().filter(|met| matches!(met, Met::Link { .. }));
-    Ok((links.map(Met::at).collect(), end))
-}
-
-/// Everything that a way comes by, to its end.
-fn all_on(what: &'static str, path: &Path) -> Result<Vec<Met>, Error> {
-    let root = Bases::new([PathBuf::from("/")]);
-    let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), Aim::Path) };
-    let mut all = Vec::new();
-    while let Some(met) = walk.go_on(|_| false)? {
-        let is_end = met.is_end();
-        all.push(met);
-        if is_end {
-            break;
-        }
-    }
-    Ok(all)
 }
 
 impl<'b> Walk<'b> {

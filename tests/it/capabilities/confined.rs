@@ -1,6 +1,6 @@
 //! What is declared is granted, and nothing else.
 
-use std::{fs, net::TcpListener};
+use std::{fs, net::TcpListener, os::unix::fs::symlink, path::Path};
 
 use kennel::{Capabilities, Layer, resolve_layer, wrap_command};
 
@@ -67,11 +67,11 @@ async fn read_paths_can_be_read_and_not_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_may_be_written_stays_so_although_it_may_be_read_too() {
-    let (place, outside) = (Place::new(), workspace());
+    let (place, outside, own) = (Place::new(), workspace(), workspace());
     fs::create_dir(place.path().join("sub")).unwrap();
     fs::create_dir(outside.path().join("sub")).unwrap();
-    let link = outside.path().join("link");
-    std::os::unix::fs::symlink(place.path().join("sub"), &link).unwrap();
+    let link = own.path().join("link");
+    symlink(place.path().join("sub"), &link).unwrap();
     let caps = Capabilities {
         read_paths: vec!["cwd".into(), "sub".into(), outside.path().join("sub"), link],
         ..writing(&[&outside.path()])
@@ -217,4 +217,31 @@ async fn what_git_obeys_stays_read_only_unless_it_is_named() {
     assert_eq!(fs::read_dir(&hooks).unwrap().count(), 0);
     assert_eq!(place.shell(&writing(&[&".git/hooks"]), script).await, "");
     assert_eq!(fs::read_to_string(hooks.join("pre-commit")).unwrap(), "x\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_that_commands_could_have_laid_grant_nothing() {
+    let (place, private) = (Place::new(), workspace());
+    fs::write(private.path().join("key"), "secret").unwrap();
+    let (private, key) = (private.path().display(), private.path().join("key"));
+    let plant = format!("ln -s {private} led; mkdir sub; ln -s {private} sub/up; ln -s led again");
+    assert_eq!(place.shell(&offline(), &plant).await, "");
+    let planted = place.path().join("led");
+    for named in
+        [Path::new("led"), Path::new("led/key"), Path::new("sub/up/key"), Path::new("again"), &planted]
+    {
+        for caps in [writing(&[&named]), reading(&[&named])] {
+            let error = place.wrapper.wrap("true", [""; 0], place.path(), &caps).await.unwrap_err();
+            let said = error.chain();
+            assert!(said.contains("commands could have laid the link"), "{}: {said}", named.display());
+            assert!(said.contains(named.to_str().unwrap()) && error.remedy().is_some(), "{said}");
+        }
+    }
+    // A link of the user's own leads, and so does the place itself.
+    let own = workspace();
+    symlink(&key, own.path().join("own")).unwrap();
+    let (own, key) = (own.path().join("own"), key.as_path());
+    for named in [own.as_path(), key] {
+        assert_eq!(place.shell(&reading(&[&named]), &format!("cat {}", key.display())).await, "secret");
+    }
 }
