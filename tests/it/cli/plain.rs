@@ -11,7 +11,7 @@ use std::{
 use super::cli;
 use crate::{
     listen::Hosted,
-    support::{has, kennel, kennel_path, refused, require, stderr, stdout, workspace},
+    support::{has, kennel, kennel_path, refused, require, require_ci_only, stderr, stdout, workspace},
 };
 
 fn is_refused(output: &Output, words: &str) {
@@ -112,6 +112,7 @@ fn ci_only_refuses_what_it_would_not_heed() {
         &cli(dir.path(), &["policy", "check", "--policy", file.to_str().unwrap()]),
         "require.keyring `if_available`: profile ci-only requires everything",
     );
+    require_ci_only!();
     // And the hints of what it refuses can be followed.
     let said = refused(dir.path(), &["--profile", "ci-only", "--cpu-time", "1s"]);
     assert!(said.contains("do without the limit, or choose another profile"), "{said}");
