@@ -6,7 +6,7 @@
 //! with the rights of a command, and nothing is removed that was there before it.
 
 mod allowance;
-mod contents;
+pub(crate) mod contents;
 mod forbid;
 mod held;
 mod index;

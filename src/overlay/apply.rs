@@ -2,6 +2,7 @@
 //! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
 
 mod inode;
+mod lead;
 mod make;
 mod record;
 

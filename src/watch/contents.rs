@@ -3,6 +3,7 @@
 //! its grants git reads, writes or removes with its user's rights.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::File,
     io::{self, Read},
@@ -30,7 +31,7 @@ use crate::{below, harmless::harmless};
 const LARGEST: u64 = 1 << 28;
 
 /// As much as is read of a config elsewhere.
-const LONGEST_CONFIG: u64 = 1 << 20;
+pub(crate) const LONGEST_CONFIG: u64 = 1 << 20;
 
 /// More than the longest name of a ref.
 const LONGEST: u64 = 1 << 13;
@@ -53,46 +54,73 @@ fn is_of_refs(way: &Path) -> bool {
 ///
 /// # Errors
 /// It cannot be read.
-pub(super) fn lead(file: &Found<'_>) -> io::Result<Option<String>> {
-    let name = file.name.as_bytes();
-    if name == b"MERGE_RR" {
+pub(super) fn of_found(found: &Found<'_>) -> io::Result<Option<String>> {
+    let configs = || {
+        let of = [found.directory, found.repository];
+        of.into_iter().filter_map(|of| read(of, OsStr::new("config"), LONGEST_CONFIG).transpose()).collect()
+    };
+    lead(&found.way(), |most| read(found.directory, found.name, most), configs)
+}
+
+/// The same of a file at `way` in a repository, of which `file` reads as much as is wanted. `configs` are all that may say how
+/// objects are named there: that of the repository, and one beside the file.
+///
+/// # Errors
+/// Something cannot be read.
+pub(crate) fn lead(
+    way: &Path,
+    file: impl FnOnce(u64) -> io::Result<Option<Vec<u8>>>,
+    configs: impl FnOnce() -> io::Result<Vec<Vec<u8>>>,
+) -> io::Result<Option<String>> {
+    let name = way.file_name().unwrap_or_default();
+    let bytes = name.as_bytes();
+    if bytes == b"MERGE_RR" {
         // Git follows links to what it names, so there is no name that it may have.
         return Ok(Some(
             "git would have written resolutions of conflicts where it said (git-rerere(1))".to_owned(),
         ));
     }
-    if name == b"index" || name.starts_with(b"sharedindex.") {
-        return of_index(file);
+    if bytes == b"index" || bytes.starts_with(b"sharedindex.") {
+        return Ok(match file(LARGEST)? {
+            Some(index) => of_index(&index, &configs()?),
+            None => None,
+        });
     }
-    let is_ref =
-        is_of_refs(file.around()) || name.ends_with(b"HEAD") || REFS.iter().any(|of| *of == file.name);
-    if !is_ref {
+    let is_in_refs = way.parent().is_some_and(is_of_refs);
+    if !is_in_refs && !bytes.ends_with(b"HEAD") && !REFS.iter().any(|of| *of == name) {
         return Ok(None);
     }
-    let text = read(file.directory, file.name, LONGEST)?.unwrap_or_default();
+    let text = file(LONGEST)?.unwrap_or_default();
     let to = text.strip_prefix(b"ref:").map(<[u8]>::trim_ascii);
     Ok(to.filter(|to| !is_branch(OsStr::from_bytes(to))).map(|to| format!("it led to {}", words(to))))
 }
 
-fn of_index(file: &Found<'_>) -> io::Result<Option<String>> {
-    let Some(index) = read(file.directory, file.name, LARGEST)? else { return Ok(None) };
-    let config = |of| read(of, OsStr::new("config"), LONGEST_CONFIG);
-    // A linked worktree has its repository's.
-    let config = match config(file.directory)? {
-        Some(config) => config,
-        None => config(file.repository)?.unwrap_or_default(),
-    };
-    let object = if has_long_names(&config) { SHA256 } else { SHA1 };
-    Ok(fault(&index, object).map(|fault| match fault {
+/// A command may have written one of the configs, and git heed another: an index is in order as each says it.
+fn of_index(index: &[u8], configs: &[Vec<u8>]) -> Option<String> {
+    let said = configs.iter().flat_map(|config| objects(config));
+    let said: BTreeSet<usize> = said.collect();
+    let sizes = if said.is_empty() { BTreeSet::from([SHA1]) } else { said };
+    sizes.into_iter().find_map(|object| fault(index, object)).map(|fault| match fault {
         Fault::Leads(name) => format!("it named {}; `git reset` makes another", words(&name)),
         Fault::Broken => "it was not as git writes one; `git reset` makes another".to_owned(),
-    }))
+    })
 }
 
-/// Whether objects are named by SHA-256: git-config(1), `extensions.objectFormat`.
-fn has_long_names(config: &[u8]) -> bool {
-    let has = |line: &[u8], word: &[u8]| line.windows(word.len()).any(|at| at.eq_ignore_ascii_case(word));
-    config.split(|byte| *byte == b'\n').any(|line| has(line, b"objectformat") && has(line, b"sha256"))
+/// How long names of objects are: git-config(1), `extensions.objectFormat`. More than one where it is not written as git
+/// writes it.
+fn objects(config: &[u8]) -> BTreeSet<usize> {
+    const KEY: &[u8] = b"objectformat";
+    let lower = config.to_ascii_lowercase();
+    let lines = lower.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let said = lines.filter(|line| line.windows(KEY.len()).any(|at| at == KEY));
+    let named: BTreeSet<usize> = said
+        .flat_map(|line| match line.strip_prefix(KEY).map(<[u8]>::trim_ascii_start) {
+            Some(b"= sha1" | b"=sha1") => vec![SHA1],
+            Some(b"= sha256" | b"=sha256") => vec![SHA256],
+            _ => vec![SHA1, SHA256],
+        })
+        .collect();
+    if named.is_empty() { BTreeSet::from([SHA1]) } else { named }
 }
 
 fn words(bytes: &[u8]) -> String {
@@ -112,4 +140,38 @@ fn read(directory: &OwnedFd, name: &OsStr, most: u64) -> io::Result<Option<Vec<u
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_objects_are_as_long_as_the_config_says() {
+        for (config, sizes) in [
+            ("", &[SHA1][..]),
+            ("[core]\n\tbare = false\n", &[SHA1]),
+            ("[extensions]\n\tobjectFormat = sha1\n", &[SHA1]),
+            ("[extensions]\n\tobjectFormat = sha256\n", &[SHA256]),
+            ("[extensions]\n\tobjectformat=SHA256\r\n", &[SHA256]),
+            ("[extensions]\n\tobjectFormat = sha1 # sha256\n", &[SHA1, SHA256]),
+            ("[extensions]\n\tobjectFormat = sha256\n\tobjectFormat = sha1\n", &[SHA1, SHA256]),
+            ("[extensions] objectFormat = \"sha256\"\n", &[SHA1, SHA256]),
+        ] {
+            assert_eq!(objects(config.as_bytes()).into_iter().collect::<Vec<_>>(), sizes, "{config}");
+        }
+    }
+
+    #[test]
+    fn an_index_is_in_order_as_every_config_says() {
+        let mut index = b"DIRC\0\0\0\x02\0\0\0\x01".to_vec();
+        index.extend([0; 60]);
+        index.extend(b"\0\x04../a");
+        index.resize(index.len() + 7 + SHA1, 0);
+        let [short, long] =
+            ["", "[extensions]\n\tobjectFormat = sha256\n"].map(|text| text.as_bytes().to_vec());
+        assert!(of_index(&index, &[]).is_some() && of_index(&index, std::slice::from_ref(&short)).is_some());
+        assert_eq!(of_index(&index, std::slice::from_ref(&long)), None, "by itself it would hide the name");
+        assert!(of_index(&index, &[long, short]).is_some());
+    }
 }

@@ -121,7 +121,7 @@ impl Found<'_> {
         }
         let lead = match self.is_link {
             true => self.link()?,
-            false => contents::lead(self)?,
+            false => contents::of_found(self)?,
         };
         let Some(lead) = lead else { return Ok(None) };
         let unlink = || unlinkat(self.directory, self.name, UnlinkatFlags::NoRemoveDir);

@@ -229,11 +229,6 @@ impl Drop for Look<'_> {
 }
 
 impl Found<'_> {
-    /// The way to its directory, from the top.
-    pub(super) fn around(&self) -> &Path {
-        &self.around.way
-    }
-
     /// From the top.
     pub(super) fn way(&self) -> PathBuf {
         self.around.way.join(self.name)

@@ -51,7 +51,7 @@ fn in_memory() -> bool {
 }
 
 /// Whether this pass has overlays here.
-fn available() -> bool {
+pub fn available() -> bool {
     in_memory() || env::var_os(UPPERS).is_some()
 }
 

@@ -10,6 +10,7 @@ use std::{
 use crate::support::{TempDir, has, kennel, report, require};
 
 use super::git::place;
+use crate::overlay::available;
 
 /// A repository `w` with a file, a file of the user's beside it, and an index with one name more, of that file.
 fn repository() -> (TempDir, PathBuf) {
@@ -155,4 +156,46 @@ fn what_git_writes_stays() {
     assert!(told.is_empty(), "{told:?}");
     assert!(String::from_utf8_lossy(&said.stdout).contains(" M a"), "{said:?}");
     assert!(git(&ws, "rev-parse alias linked third").status.success());
+}
+
+/// What a commit of an overlay withheld.
+fn withheld(ws: &Path, script: &str) -> Vec<String> {
+    let (output, report) = report(ws, &["-q", "--overlay", "--commit"], &["sh", "-euc", script]);
+    assert!(output.status.code().is_some_and(|code| [0, 125].contains(&code)), "{output:?}");
+    let refused = report["refused_changes"].as_array().unwrap();
+    let is_protected = |refused: &&serde_json::Value| refused["reason"] == "it is protected";
+    refused.iter().filter(is_protected).map(|refused| refused["path"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn an_overlay_commits_nothing_that_leads_elsewhere() {
+    require!(has("git"), "git");
+    require!(available(), "overlays in memory");
+    for (script, path) in [
+        ("cp forged .git/index", ".git/index"),
+        ("mv forged .git/index", ".git/index"),
+        ("mkdir -p .git/worktrees/x; cp forged .git/worktrees/x/index", ".git/worktrees/x/index"),
+        ("echo 'ref: ../../out' > .git/refs/heads/main", ".git/refs/heads/main"),
+        ("echo 'ref: ../../out' > .git/ORIG_HEAD", ".git/ORIG_HEAD"),
+        (RESOLUTION, ".git/MERGE_RR"),
+    ] {
+        let (_dir, ws) = repository();
+        let withheld = withheld(&ws, script);
+        assert!(withheld.contains(&path.to_owned()), "{script}: {withheld:?}");
+        for arguments in ["checkout .", "commit -q --allow-empty -m next"] {
+            git(&ws, arguments);
+        }
+        assert_eq!(profile(&ws), "mine\n", "{script}");
+        assert!(!ws.parent().unwrap().join("out").exists(), "{script}");
+    }
+    let (_dir, ws) = repository();
+    fs::remove_dir_all(ws.join(".git")).unwrap();
+    assert_eq!(withheld(&ws, "git init -q; cp forged .git/index"), [".git/index"], "of a new repository");
+    let (_dir, ws) = repository();
+    let who = "GIT_AUTHOR_NAME=me GIT_AUTHOR_EMAIL=me@x GIT_COMMITTER_NAME=me GIT_COMMITTER_EMAIL=me@x";
+    let script = format!(
+        "rm forged; export {who}; echo b > b; git add b; git commit -q -m b; git symbolic-ref refs/heads/c refs/heads/main"
+    );
+    assert_eq!(withheld(&ws, &script), [""; 0]);
+    assert_eq!(String::from_utf8_lossy(&git(&ws, "log --format=%s -1 c").stdout), "b\n");
 }
