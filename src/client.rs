@@ -3,10 +3,13 @@
 
 mod call;
 mod heard;
+mod reach;
 
 use std::{
+    collections::BTreeSet,
+    ffi::OsStr,
     fs, io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -18,8 +21,8 @@ use kennel_helper::{
 use nix::{
     sys::{
         socket::{
-            SockFlag, connect, getsockopt, setsockopt,
-            sockopt::{PeerCredentials, ReceiveTimeout, SendTimeout},
+            getsockopt, setsockopt,
+            sockopt::{PeerCredentials, ReceiveTimeout},
         },
         time::TimeVal,
     },
@@ -27,12 +30,15 @@ use nix::{
 };
 
 pub use self::call::Call;
-use self::heard::{heard, refused};
+use self::{
+    heard::{heard, refused},
+    reach::connected,
+};
 use crate::{
     Error, ListenError, Stats,
     error::STREAMS,
-    listen::{Refused, Welcome, directory::Directory, name::Name},
-    packet::{self, address, packet_socket},
+    listen::{Refused, Welcome, directory::Directory, lock::is_held, name::Name},
+    packet,
     stdio::is_standard,
 };
 
@@ -86,7 +92,8 @@ impl Client {
     /// Connects to the session of that name, where [`Session::listen`](crate::Session::listen) puts it.
     ///
     /// # Errors
-    /// An invalid name, or one that no session of this user has; a directory that other users can write to; a socket that
+    /// An invalid name, or one that no session of this user has; one whose socket was removed and is not put back, which
+    /// is waited for; a directory that other users can write to; a socket that
     /// another user listens on.
     pub fn connect(name: &str) -> Result<Self, Error> {
         Self::connect_in(Directory::usual(), name)
@@ -102,6 +109,9 @@ impl Client {
         let directory = Directory::open(directory.as_ref())?.ok_or_else(missing)?;
         let path = directory.socket(&name)?;
         let socket = match connected(&directory, &name) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) && is_held(&directory, &name) => {
+                return Err(ListenError::Unreachable { name: name.to_string() }.into());
+            }
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ECONNREFUSED)) => {
                 return Err(missing().into());
             }
@@ -133,9 +143,10 @@ impl Client {
         let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
         let failed = || ListenError::io("list", directory.path());
         let entries = fs::read_dir(directory.own_path("")).map_err(failed())?;
-        let names = entries.flatten().filter_map(|entry| Name::of_socket(entry.file_name().to_str()?));
-        let mut names: Vec<Name> = names.collect();
-        names.sort();
+        let files = entries.flatten().map(|entry| entry.file_name());
+        // By its lock alone where somebody has removed its socket.
+        let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
+        let names: BTreeSet<Name> = files.filter_map(|file| name(&file)).collect();
         Ok(names.iter().map(Name::to_string).collect())
     }
 
@@ -288,12 +299,4 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedFd> {
-    let socket = packet_socket(SockFlag::empty())?;
-    // It limits the wait for being let in, too.
-    setsockopt(&socket, SendTimeout, &TimeVal::new(PATIENCE, 0))?;
-    connect(socket.as_raw_fd(), &address(&directory.own_path(name.socket()))?)?;
-    Ok(socket)
 }

@@ -7,6 +7,7 @@ mod connection;
 pub(crate) mod directory;
 mod error;
 mod install;
+pub(crate) mod lock;
 pub(crate) mod name;
 mod peer;
 mod place;
@@ -17,7 +18,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tokio::{io::Interest, sync::watch, task::AbortHandle};
+use tokio::{sync::watch, task::AbortHandle};
 
 pub(crate) use self::directory::Directory;
 pub use self::error::ListenError;
@@ -28,7 +29,7 @@ use self::{
     name::Name,
     place::Place,
 };
-use crate::{Error, Session, compile::sockets_out_of_reach, sys};
+use crate::{Error, Session, compile::sockets_out_of_reach};
 
 /// What clients may bring along to their commands, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,9 @@ impl Session {
     /// `A-Z a-z 0-9 _ . -`, the first of them a letter or digit.
     ///
     /// The socket lies in `$XDG_RUNTIME_DIR/kennel`, or in `/tmp/kennel-UID` if that variable is not an absolute path.
-    /// Only processes of the same user and user namespace are served, so none in a sandbox.
+    /// Only processes of the same user and user namespace are served, so none in a sandbox. A socket that somebody
+    /// removes is put back within a second. Where that cannot be, since the directory is gone too, this ends when the
+    /// last command of a client has.
     ///
     /// # Errors
     /// An invalid name, or one that a running session has; a directory that other users or commands of this session can
@@ -94,10 +97,9 @@ impl Session {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
         sockets_out_of_reach(&self.compiled().view, directory.path())?;
-        let (place, listener) = Place::take(directory, name)?;
+        let place = Arc::new(Place::take(directory, name)?);
+        let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = install::install(place.directory())?;
-        let place = Arc::new(place);
-        let listener = sys::watched(listener, Interest::READABLE).map_err(Error::io("watch the socket"))?;
         let welcome = Welcome::ours().map_err(Error::io("look at our user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
         let spare = listener.get_ref().try_clone().map_err(Error::io("keep a descriptor in reserve"))?;

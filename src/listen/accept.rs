@@ -16,23 +16,27 @@ use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
-    time::timeout,
+    time::{MissedTickBehavior, interval, timeout},
 };
 
 use super::{
     Brings,
     connection::{Connection, turn_away, turn_away_for_want},
+    install::install,
     peer::Welcome,
     place::Place,
     serve::{LAST, Wish, serve},
 };
-use crate::{Session, packet, sys};
+use crate::{Session, failure, packet, sys};
 
 /// Clients that may be connected and not have said yet what they want.
 const EARLY: usize = 128;
 
 /// How long to wait when no connection can be taken, for want of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(20);
+
+/// How often to look whether the socket is still there.
+const LOOKS: Duration = Duration::from_secs(1);
 
 /// The place, given back when nobody keeps the door any more: also where the runtime has ended with the loop in it.
 pub(super) struct Leaving(pub(super) Arc<Place>);
@@ -57,18 +61,23 @@ pub(super) struct Door {
 
 impl Door {
     /// Lets clients in until one of them wants the session to end, or it has ended. Dropping the future kills what runs.
-    pub(super) async fn keep(self) {
+    pub(super) async fn keep(mut self) {
         let early = Arc::new(Semaphore::new(EARLY));
         let mut clients = JoinSet::new();
+        let mut looks = interval(LOOKS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let last = {
-            let mut closed = pin!(self.session.live().closed());
+            let session = self.session.clone();
+            let mut closed = pin!(session.live().closed());
             loop {
                 tokio::select! {
                     Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
                     () = &mut closed => break None,
                     client = self.next(&early) => if let Some((connection, permit)) = client {
                         clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
-                    }
+                    },
+                    // Nobody can come any more. Whose session it is else can go on with it.
+                    _ = looks.tick() => if !self.is_found() && clients.is_empty() { return }
                 }
             }
         };
@@ -112,6 +121,25 @@ impl Door {
 }
 
 impl Door {
+    /// Puts the socket back where somebody has removed it, and the client with it; whether the session can be found, or
+    /// may be again.
+    fn is_found(&mut self) -> bool {
+        let listener = match self.place.0.open() {
+            Ok(None) => return true,
+            Ok(Some(listener)) => listener,
+            Err(error) => {
+                tracing::debug!(error = failure::chain(&error), "the socket is gone");
+                return !error.is_final();
+            }
+        };
+        *self.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = listener.get_ref().try_clone().ok();
+        self.listener = listener;
+        if let Err(error) = install(self.place.0.directory()) {
+            tracing::debug!(error = failure::chain(&error), "the client was not put back");
+        }
+        true
+    }
+
     /// Lets one client in to hear that there is no descriptor for it: it would wait for good otherwise.
     fn tell_one(&self, error: &io::Error) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);

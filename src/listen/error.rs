@@ -42,6 +42,12 @@ pub enum ListenError {
         /// The name.
         name: String,
     },
+    /// A session of that name is running, but somebody has removed its socket, and it has not put it back.
+    #[error("session {name}: it is running, but its socket is gone")]
+    Unreachable {
+        /// Its name.
+        name: String,
+    },
     /// The process that listens on the socket is another user's.
     #[error("session {name}: its socket belongs to user {user}")]
     Stranger {
@@ -80,6 +86,16 @@ impl ListenError {
         move |source| Self::Io { what, path, source }
     }
 
+    /// For who puts a socket back: whether it will never have its name again, since the directory is gone, or the name
+    /// is another's.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Running { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// The failure class that machines read.
     #[must_use]
     pub fn failure(&self) -> Failure {
@@ -88,6 +104,7 @@ impl ListenError {
             Self::Directory { .. }
             | Self::Running { .. }
             | Self::NotRunning { .. }
+            | Self::Unreachable { .. }
             | Self::Gone { .. }
             | Self::Refused { .. }
             | Self::Io { .. } => (Class::RuntimeError, Boundary::Runtime),
@@ -107,6 +124,9 @@ impl ListenError {
             Self::NotRunning { .. } | Self::Gone { .. } => {
                 Some("start it with kennel session start --name; kennel session list shows those that run")
             }
+            Self::Unreachable { .. } => Some(
+                "it puts the socket back within a second, unless its program is stopped or busy: continue that, or end it",
+            ),
             Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
             Self::Io { source, .. } => match source.kind() {
                 io::ErrorKind::WouldBlock => {

@@ -36,7 +36,7 @@ impl Name {
     }
 
     /// The session whose lock a file is by its name.
-    pub(super) fn of_lock(file: &str) -> Option<Self> {
+    pub(crate) fn of_lock(file: &str) -> Option<Self> {
         Self::new(file.strip_suffix(".lock")?).ok()
     }
 

@@ -2,27 +2,28 @@
 
 use std::{
     ffi::OsStr,
-    fs,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    fs, io,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Mutex,
 };
 
 use nix::{
     errno::Errno,
-    fcntl::{Flock, FlockArg, OFlag, openat},
     sys::{
         socket::{Backlog, SockFlag, bind, connect, listen},
         stat::{Mode, fchmod},
     },
     unistd::{UnlinkatFlags, unlinkat},
 };
+use tokio::io::{Interest, unix::AsyncFd};
 
-use super::{directory::Directory, error::ListenError, name::Name};
+use super::{directory::Directory, error::ListenError, lock::Lock, name::Name};
 use crate::{
     below::{self, Identity},
     locked::locked,
     packet::{address, packet_socket},
+    sys,
 };
 
 /// Connections that may wait to be accepted.
@@ -34,19 +35,48 @@ pub(super) struct Place {
     directory: Directory,
     name: Name,
     path: PathBuf,
-    /// Released last, after the socket has been removed.
-    lock: Mutex<Option<Flock<OwnedFd>>>,
+    /// `None` once it was given back.
+    held: Mutex<Option<Held>>,
+}
+
+/// What of a place is its session's.
+#[derive(Debug)]
+struct Held {
+    lock: Lock,
+    /// The file of the socket, once there is one.
+    socket: Option<Identity>,
 }
 
 impl Place {
-    /// Takes a name. What a session left behind that is gone is removed.
-    pub(super) fn take(directory: Directory, name: Name) -> Result<(Self, OwnedFd), ListenError> {
+    /// Takes a name.
+    pub(super) fn take(directory: Directory, name: Name) -> Result<Self, ListenError> {
         let path = directory.socket(&name)?;
-        let lock = lock(&directory, &name)?;
-        let place = Self { directory, name, path, lock: Mutex::new(Some(lock)) };
-        place.clean()?;
-        let listener = place.bind().map_err(ListenError::io("listen on", &place.path))?;
-        Ok((place, listener))
+        let lock = Lock::take(&directory, &name)?;
+        Ok(Self { directory, name, path, held: Mutex::new(Some(Held { lock, socket: None })) })
+    }
+
+    /// Binds the socket: at first, and again where somebody has removed it. `None` where it is there, or the place was
+    /// given back. What a session left behind that is gone is removed.
+    ///
+    /// # Errors
+    /// `Running` where the name has become another session's; `NotFound` where the directory is gone.
+    pub(super) fn open(&self) -> Result<Option<AsyncFd<OwnedFd>>, ListenError> {
+        let mut held = locked(&self.held);
+        let Some(held) = held.as_mut().filter(|held| !self.has(&self.name.socket(), held.socket)) else {
+            return Ok(None);
+        };
+        // Without its file it keeps nobody else from the name.
+        if held.lock.has_name(&self.directory, &self.name) == Ok(false) {
+            held.lock = Lock::take(&self.directory, &self.name)?;
+        }
+        self.clean()?;
+        let bound = self.bind().map_err(|error| self.not_listening(error))?;
+        let (listener, socket) = self.listen(bound).map_err(|error| {
+            let _ = self.unlink(&self.name.socket());
+            self.not_listening(error)
+        })?;
+        held.socket = socket;
+        Ok(Some(listener))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -59,7 +89,8 @@ impl Place {
 
     /// Removes the socket of a session that is gone. One that answers although its lock is free is left alone.
     fn clean(&self) -> Result<(), ListenError> {
-        match self.knock().err().map(|error| error.raw_os_error()) {
+        let socket = packet_socket(SockFlag::SOCK_NONBLOCK).map_err(|error| self.not_listening(error))?;
+        match self.knock(&socket).err().map(|error| error.raw_os_error()) {
             // Somebody is there, with room for us or without.
             None | Some(Some(libc::EAGAIN)) => Err(ListenError::Running { name: self.name.to_string() }),
             Some(Some(libc::ENOENT)) => Ok(()),
@@ -71,31 +102,46 @@ impl Place {
     }
 
     /// Connects, to see whether anybody is there.
-    fn knock(&self) -> std::io::Result<()> {
-        let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
-        connect(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
-        Ok(())
+    fn knock(&self, socket: &OwnedFd) -> io::Result<()> {
+        Ok(connect(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?)
     }
 
-    fn bind(&self) -> std::io::Result<OwnedFd> {
+    fn bind(&self) -> io::Result<OwnedFd> {
         let socket = packet_socket(SockFlag::SOCK_NONBLOCK)?;
         // The file gets the mode of the socket, less the umask, which is not ours to change.
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         bind(socket.as_raw_fd(), &address(&self.directory.own_path(self.name.socket()))?)?;
-        listen(&socket, Backlog::new(BACKLOG)?)?;
         Ok(socket)
+    }
+
+    /// Lets clients connect to what was bound; with the file that it has, unless that was removed at once.
+    fn listen(&self, socket: OwnedFd) -> io::Result<(AsyncFd<OwnedFd>, Option<Identity>)> {
+        listen(&socket, Backlog::new(BACKLOG)?)?;
+        let there = below::stat(&self.directory, OsStr::new(&self.name.socket()))?;
+        Ok((sys::watched(socket, Interest::READABLE)?, there.map(|there| Identity::of(&there))))
+    }
+
+    fn not_listening(&self, error: io::Error) -> ListenError {
+        ListenError::io("listen on", &self.path)(error)
+    }
+
+    /// Whether a file is this very one.
+    fn has(&self, file: &str, one: Option<Identity>) -> bool {
+        let there = below::stat(&self.directory, OsStr::new(file)).ok().flatten();
+        one.is_some() && there.map(|there| Identity::of(&there)) == one
     }
 
     /// Gives the name back. Calling it again has no effect.
     pub(super) fn leave(&self) {
-        let mut lock = locked(&self.lock);
-        if let Some(lock) = lock.take() {
-            for file in [self.name.socket(), self.name.lock()] {
-                if let Err(error) = self.unlink(&file) {
-                    tracing::debug!(%file, %error, "not removed");
-                }
+        let mut held = locked(&self.held);
+        let Some(Held { lock, socket }) = held.take() else { return };
+        // What is another session's by now stays.
+        for (file, ours) in [(self.name.socket(), socket), (self.name.lock(), lock.identity())] {
+            if self.has(&file, ours)
+                && let Err(error) = self.unlink(&file)
+            {
+                tracing::debug!(%file, %error, "not removed");
             }
-            drop(lock);
         }
     }
 
@@ -125,32 +171,11 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
         let file = entry.map_err(unread())?.file_name();
         let Some(name) = file.to_str().and_then(Name::of_lock) else { continue };
         // Whoever gets the lock removes what is there, and gives the name back when dropped.
-        let cleaned = Directory::make(directory).and_then(|directory| Place::take(directory, name));
+        let taken = Directory::make(directory).and_then(|directory| Place::take(directory, name));
+        let cleaned = taken.and_then(|place| place.clean());
         if let Err(error) = cleaned {
             tracing::debug!(?file, %error, "not swept");
         }
     }
     Ok(())
-}
-
-/// Locks the name. The kernel lets go of the lock however the session ends.
-fn lock(directory: &Directory, name: &Name) -> Result<Flock<OwnedFd>, ListenError> {
-    let file = name.lock();
-    let failed = |errno: Errno| ListenError::io("lock", directory.path().join(name.lock()))(errno.into());
-    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    loop {
-        let opened =
-            openat(directory, file.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed)?;
-        let lock = match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
-            Err((_, Errno::EWOULDBLOCK)) => return Err(ListenError::Running { name: name.to_string() }),
-            lock => lock.map_err(|(_, errno)| failed(errno))?,
-        };
-        // The session before may have removed the file between our opening and our locking it: then this lock is one
-        // that nobody else will look at.
-        let ours = Identity::of_held(lock.as_fd()).map_err(failed)?;
-        let there = below::stat(directory, OsStr::new(&file)).map_err(failed)?;
-        if there.is_some_and(|there| Identity::of(&there) == ours) {
-            return Ok(lock);
-        }
-    }
 }

@@ -4,6 +4,7 @@ mod death;
 mod hostile;
 mod peers;
 mod place;
+mod removed;
 mod secrets;
 mod shortage;
 mod signals;

@@ -124,6 +124,7 @@ async fn name_that_is_taken_is_refused_and_free_again_afterwards() {
     fs::remove_file(place.join("a.lock")).unwrap();
     let error = session.listen_in(&place, "a").unwrap_err();
     assert_eq!(error.to_string(), "session a is running");
+    assert!(first.socket().exists(), "who came second leaves it alone");
     session.listen_in(&place, "b").unwrap();
     drop(first);
     session.listen_in(&place, "a").unwrap();
