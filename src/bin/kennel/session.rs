@@ -4,7 +4,7 @@ use std::{
     env, fmt,
     io::{self, Read},
     path::Path,
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 
 use kennel::{Client, Error, ListenError, Stats};
@@ -52,8 +52,10 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
     drop(host.stdin.take());
     let (socket, said) = (drained(host.stdout.take()), drained(host.stderr.take()));
     report::pass(&said);
-    write_all(io::stdout(), &socket)
-        .map_err(|source| Error::Io { what: "write the path of the socket", source })?;
+    if let Err(source) = write_all(io::stdout(), &socket) {
+        end(&start.name, host);
+        return Err(Error::Io { what: "the session was ended: write the path of its socket", source });
+    }
     // It has closed both ends: it takes commands, and said where, or it is about to end.
     if socket.is_empty() {
         let status = host.wait().map_err(|source| Error::Io { what: "wait for the session", source })?;
@@ -63,6 +65,15 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
         return Ok(FAILED.into());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a session that nobody was told of, and waits until it is gone.
+fn end(name: &str, mut host: Child) {
+    let ours = Client::connect(name).ok().filter(|client| u32::try_from(client.process()) == Ok(host.id()));
+    if !ours.is_some_and(|session| session.stop().is_ok()) {
+        let _ = host.kill();
+    }
+    let _ = host.wait();
 }
 
 fn drained(stream: Option<impl Read>) -> Vec<u8> {

@@ -126,6 +126,23 @@ fn start_that_fails_says_why_and_leaves_nothing() {
 }
 
 #[test]
+fn start_that_cannot_say_where_leaves_nothing() {
+    let (dir, runtime) = (workspace(), runtime());
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (reader, unread) = std::io::pipe().unwrap();
+    drop(reader);
+    for (stdout, cause) in [(Stdio::from(full), "No space left on device"), (unread.into(), "Broken pipe")] {
+        let mut start = at(runtime.path(), dir.path());
+        let output = start.args(["session", "start", "--name", "s"]).stdout(stdout).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{output:?}");
+        let words = format!("the session was ended: write the path of its socket: {cause}");
+        assert!(stderr(&output).contains(&words), "{output:?}");
+        let left: Vec<_> = fs::read_dir(runtime.path().join("kennel")).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "the client: {left:?}");
+    }
+}
+
+#[test]
 fn background_session_holds_nothing_of_its_starter() {
     let session = Background { workspace: workspace(), runtime: runtime() };
     // A pipe as descriptor 9: its end comes when nobody holds it any more.
