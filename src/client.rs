@@ -138,15 +138,15 @@ impl Client {
     /// The names of this user's sessions, in order. Some of them may have ended without cleaning up.
     ///
     /// # Errors
-    /// A directory for sockets that other users can write to.
+    /// A directory for sockets that other users can write to, or that cannot be read.
     pub fn sessions() -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
         let failed = || ListenError::io("list", directory.path());
         let entries = fs::read_dir(directory.own_path("")).map_err(failed())?;
-        let files = entries.flatten().map(|entry| entry.file_name());
+        let files: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
         // By its lock alone where somebody has removed its socket.
         let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
-        let names: BTreeSet<Name> = files.filter_map(|file| name(&file)).collect();
+        let names: BTreeSet<Name> = files.map_err(failed())?.iter().filter_map(|file| name(file)).collect();
         Ok(names.iter().map(Name::to_string).collect())
     }
 

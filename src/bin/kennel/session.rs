@@ -107,12 +107,17 @@ impl fmt::Display for Line {
 
 fn list(json: bool) -> Result<ExitCode, Error> {
     let mut lines = Vec::new();
+    let mut code = ExitCode::SUCCESS;
     for name in Client::sessions()? {
-        // One that has ended is none; what is wrong with another is no reason to hide the rest.
         match line(&name) {
             Ok(line) => lines.push(line),
-            Err(Error::Listen(ListenError::NotRunning { .. })) => {}
-            Err(error) => report::error(&error),
+            // One that has ended is none.
+            Err(Error::Listen(ListenError::NotRunning { .. } | ListenError::Gone { .. })) => {}
+            // What is wrong with one is no reason to hide the rest. But they are not all.
+            Err(error) => {
+                report::error(&error);
+                code = FAILED.into();
+            }
         }
     }
     let text = if json {
@@ -123,7 +128,7 @@ fn list(json: bool) -> Result<ExitCode, Error> {
         let lines = lines.iter().map(Line::to_string);
         std::iter::once(header).chain(lines).collect::<Vec<_>>().join("\n")
     };
-    report::answer(format!("{text}\n").as_bytes()).map(|()| ExitCode::SUCCESS)
+    report::answer(format!("{text}\n").as_bytes()).map(|()| code)
 }
 
 fn line(name: &str) -> Result<Line, Error> {

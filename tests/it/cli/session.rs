@@ -3,7 +3,10 @@
 use std::{
     fs::{self, File},
     io::{Read, Write},
-    os::fd::AsFd,
+    os::{
+        fd::AsFd,
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
     path::Path,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -20,7 +23,8 @@ use serde_json::Value;
 use crate::{
     listen::{at, runtime, signal},
     support::{
-        HEARTBEAT, beats, ends, has, is_silent, kennel_path, require, stderr, stdout, until, workspace,
+        HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, require, stderr, stdout, until,
+        workspace,
     },
 };
 
@@ -95,6 +99,35 @@ fn session_is_started_listed_used_and_stopped() {
     let output = session.exec(&[], &["true"]);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("hint: start it with kennel session start"), "{output:?}");
+}
+
+#[test]
+fn list_is_whole_or_an_error() {
+    let session = Background::start(&[]);
+    let list = || session.session(&["list", "--json"]);
+    let directory = session.runtime.path().join("kennel");
+    let mode = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+    // With which no client of ours can talk.
+    let _other = UnixListener::bind(directory.join("x.sock")).unwrap();
+    let output = list();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("x.sock: ") && stdout(&output).contains("\"s\""), "{output:?}");
+    // Root can look into the second.
+    let refused = if is_root() { &[0o777][..] } else { &[0o777, 0o400, 0o000] };
+    for &refused in refused {
+        mode(refused);
+        let output = list();
+        assert_eq!(output.status.code(), Some(125), "{refused:o}: {output:?}");
+        assert!(stderr(&output).contains("kennel: hint: "), "{refused:o}: {output:?}");
+    }
+    mode(0o700);
+    let elsewhere = runtime();
+    for absent in [elsewhere.path().to_owned(), elsewhere.path().join("a/b")] {
+        let mut list = session.command(&["session", "list", "--json"]);
+        let output = list.env("XDG_RUNTIME_DIR", absent).output().unwrap();
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"[]\n"[..]), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
 }
 
 #[test]

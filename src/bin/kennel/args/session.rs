@@ -56,7 +56,7 @@ pub(crate) enum SessionAction {
     /// What `start` starts.
     #[command(hide = true)]
     Host(Start),
-    /// List your running sessions.
+    /// List your running sessions; fail where one could not be looked at.
     List {
         /// Print JSON instead of a table.
         #[arg(long)]
