@@ -68,6 +68,12 @@ pub enum ListenError {
         /// Its name.
         name: String,
     },
+    /// The session has not answered although the time of a command is up.
+    #[error("session {name}: it does not answer, although the command's time is up")]
+    Silent {
+        /// Its name.
+        name: String,
+    },
     /// A call failed.
     #[error("{what} {}", shown(path))]
     Io {
@@ -106,6 +112,7 @@ impl ListenError {
             | Self::NotRunning { .. }
             | Self::Unreachable { .. }
             | Self::Gone { .. }
+            | Self::Silent { .. }
             | Self::Refused { .. }
             | Self::Io { .. } => (Class::RuntimeError, Boundary::Runtime),
         };
@@ -126,6 +133,9 @@ impl ListenError {
             }
             Self::Unreachable { .. } => Some(
                 "it puts the socket back within a second, unless its program is stopped or busy: continue that, or end it",
+            ),
+            Self::Silent { .. } => Some(
+                "its program is stopped or busy: continue it, or end it. Either kills what still runs of the command",
             ),
             Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
             Self::Io { source, .. } => match source.kind() {

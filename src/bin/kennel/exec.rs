@@ -30,6 +30,9 @@ use crate::{
 /// The status of a command whose time was up.
 const TIMED_OUT: u8 = 124;
 
+/// How much longer than the command's time to wait for the session, which is to end it and tell.
+const GRACE: Duration = Duration::from_secs(5);
+
 /// Runs `kennel exec`.
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     let json = exec.json.as_deref().map(report::create).transpose()?;
@@ -99,12 +102,14 @@ fn run(exec: &Exec) -> Result<End, Error> {
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;
     client.start(&call, [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()])?;
+    let overdue =
+        exec.timeout.and_then(|time| Instant::now().checked_add(time.duration())?.checked_add(GRACE));
     let mut window = None;
     let mut ending = Ending::default();
     // Whether the session has read what it was asked for, since when signals are the command's.
     let mut is_heard = false;
     loop {
-        let woken = wait(&client, &signals, window.as_mut());
+        let woken = wait(&client, &signals, window.as_mut(), overdue);
         let [spoken, signalled] =
             woken.map_err(|source| Error::Io { what: "wait for the command", source })?;
         if spoken {
@@ -127,6 +132,11 @@ fn run(exec: &Exec) -> Result<End, Error> {
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
                 return Ok(End::told(number, message, None));
             }
+        }
+        if !spoken && overdue.is_some_and(|time| Instant::now() >= time) {
+            // What was shown so far stays shown.
+            let _ = window.map(|window| window.close(patience(&signals, true)));
+            return Err(ListenError::Silent { name: exec.name.clone() }.into());
         }
     }
 }
@@ -196,16 +206,22 @@ fn listen() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-/// Sleeps until the session has spoken or a signal has come; shows and types meanwhile what there is.
-fn wait(client: &Client, signals: &SignalFd, window: Option<&mut Window>) -> io::Result<[bool; 2]> {
+/// Sleeps until the session has spoken or a signal has come, or it is that time; shows and types meanwhile what there is.
+fn wait(
+    client: &Client,
+    signals: &SignalFd,
+    window: Option<&mut Window>,
+    until: Option<Instant>,
+) -> io::Result<[bool; 2]> {
     let stdin = io::stdin();
     let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let mut fds = vec![watched(client.as_fd()), watched(signals.as_fd())];
     if let Some(window) = &window {
         fds.extend(window.watched(&stdin));
     }
-    let patience = descriptor::until(window.as_ref().and_then(|window| window.patience()));
-    match poll(&mut fds, patience) {
+    let left = until.map(|time| time.saturating_duration_since(Instant::now()));
+    let patience = window.as_ref().and_then(|window| window.patience());
+    match poll(&mut fds, descriptor::until(patience.into_iter().chain(left).min())) {
         // Nothing has happened yet: whoever calls looks again.
         Err(Errno::EINTR) => {}
         polled => drop(polled?),

@@ -127,6 +127,35 @@ fn a_session_that_does_not_answer_is_listed_and_not_waited_for() {
     assert!(stderr(&stopped).contains("it does not answer"), "{stopped:?}");
 }
 
+#[test]
+fn exec_with_a_timeout_ends_although_the_session_does_not_answer() {
+    let session = Hosted::start(&[]);
+    let tell = |number| kill(Pid::from_raw(session.host().cast_signed()), number).unwrap();
+    let exec = |timeout: &str, script: &str| {
+        let mut exec = session.kennel(&["exec", "s", "--timeout", timeout, "--", "sh", "-c", script]);
+        exec.stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let running = exec(&format!("{}ms", patient(Duration::from_secs(3)).as_millis()), HEARTBEAT);
+    until("the heart beats", || beats(session.workspace.path()) > 2);
+    tell(Signal::SIGSTOP);
+    let mut children = [running, exec("10ms", "touch ran")];
+    let end = std::time::Instant::now() + patient(Duration::from_secs(20));
+    while children.iter_mut().any(|child| child.try_wait().unwrap().is_none())
+        && std::time::Instant::now() < end
+    {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let ended = children.each_mut().map(|child| child.try_wait().unwrap());
+    tell(Signal::SIGCONT);
+    assert_eq!(ended.map(|status| status.and_then(|status| status.code())), [Some(125); 2]);
+    for child in children {
+        let said = stderr(&child.wait_with_output().unwrap());
+        assert!(said.contains("session s: it does not answer, although the command's time is up"), "{said}");
+    }
+    until("the heart stands still", || is_silent(session.workspace.path()));
+    assert!(session.is_well() && !session.workspace.path().join("ran").exists());
+}
+
 /// timeout(1) sends SIGCONT after SIGTERM.
 #[test]
 fn signal_that_ended_the_command_is_not_hidden_by_a_later_one() {

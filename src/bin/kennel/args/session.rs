@@ -95,7 +95,8 @@ pub(crate) struct Exec {
     /// Set variable K to V. With profile ci-only only one that the session passes (--pass-env); others are left out.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) setenv: Vec<(String, String)>,
-    /// Kill the command after TIME (exit status 124); at most the session's own timeout.
+    /// Kill the command after TIME (exit status 124); at most the session's own timeout. If the session does not answer
+    /// then, give up five seconds later (125).
     #[arg(long, value_name = "TIME")]
     pub(crate) timeout: Option<Span>,
     /// Run on its own terminal, with job control. Needs a terminal.
