@@ -128,8 +128,9 @@ impl Client {
             return Err(ListenError::io("look who listens on", &path)(source).into());
         }
         if checked.is_err() {
-            let message =
-                format!("session {name}: the process that listens on its socket is in a sandbox, or gone");
+            let message = format!(
+                "session {name}: this process or the one that listens on its socket is in a sandbox, or that one is gone"
+            );
             return Err(ListenError::Refused { message }.into());
         }
         Ok(Self { socket, name: name.to_string(), path, process: peer.pid() })

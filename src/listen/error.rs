@@ -5,8 +5,11 @@ use std::{io, path::PathBuf};
 use crate::{
     failure::{self, Boundary, Class, Details, Failure, shown},
     harmless::harmless,
-    host::remedy::of_call,
+    host::remedy::{of_call, of_session},
 };
+
+/// What can be done where there is none.
+const START: &str = "start it with kennel session start --name; kennel session list shows those that run";
 
 /// Why a session cannot listen, or a session that listens cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -128,9 +131,8 @@ impl ListenError {
             Self::Running { .. } => {
                 Some("use it with kennel exec, end it with kennel session stop, or take another name")
             }
-            Self::NotRunning { .. } | Self::Gone { .. } => {
-                Some("start it with kennel session start --name; kennel session list shows those that run")
-            }
+            Self::NotRunning { .. } => Some(of_session().unwrap_or(START)),
+            Self::Gone { .. } => Some(START),
             Self::Unreachable { .. } => Some(
                 "it puts the socket back within a second, unless its program is stopped or busy: continue that, or end it",
             ),
@@ -150,7 +152,7 @@ impl ListenError {
                 }
                 _ => of_call(source),
             },
-            Self::Refused { .. } => None,
+            Self::Refused { .. } => of_session(),
         }
     }
 }

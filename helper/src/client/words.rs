@@ -35,6 +35,10 @@ pub(crate) enum Trouble {
 
 const START: &[u8] = b"hint: start a session there: kennel session start --name NAME\n";
 
+const OUT_OF_REACH: &[u8] =
+    b"hint: this runs in a sandbox, where sessions outside of it are out of reach: run the command \
+                             without kennel-exec\n";
+
 /// Says what went wrong, and what can be done. That stderr is gone, or nobody reads it, is nothing that could be told.
 pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
     let _ = tell(trouble, socket.unwrap_or_default().to_bytes());
@@ -56,12 +60,13 @@ fn tell(trouble: &Trouble, socket: &[u8]) -> Result<(), Errno> {
         Trouble::TooLong => line(socket, b"the path is longer than a socket's can be"),
         Trouble::Connect(Errno(ENOENT | ECONNREFUSED)) => {
             line(socket, b"no session listens here")?;
-            write(&[START])
+            write(&[if sys::is_sandboxed() { OUT_OF_REACH } else { START }])
         }
         Trouble::Connect(Errno(EACCES)) => line(socket, b"permission denied"),
         Trouble::Connect(errno) => numbered(socket, b"cannot be connected to", *errno),
         Trouble::Stranger => {
-            line(socket, b"is not ours: the listener is another user's or in a sandbox, so nothing was sent")
+            line(socket, b"is not ours: the listener is another user's, or one of us in a sandbox, so nothing was sent")?;
+            if sys::is_sandboxed() { write(&[OUT_OF_REACH]) } else { Ok(()) }
         }
         Trouble::Directory(errno) => numbered(b"working directory", b"has no path", *errno),
         Trouble::Send(errno) => numbered(socket, b"the command could not be sent", *errno),

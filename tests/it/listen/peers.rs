@@ -10,7 +10,7 @@ use std::{
 use kennel_helper::client_wire::Ask;
 
 use super::{Hosted, hostile, runtime};
-use crate::support::{has, only_as_root, require, stderr, stdout};
+use crate::support::{has, kennel_path, only_as_root, require, stderr, stdout};
 
 #[test]
 fn payload_of_any_session_cannot_use_the_socket() {
@@ -43,6 +43,31 @@ fn payload_cannot_use_the_socket_of_its_own_session() {
     let output = session.exec(&[&client, &socket, "--", "echo", "got in"]).output().unwrap();
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
     assert!(session.is_well());
+}
+
+/// Whoever reads it shall not look for a fault of the host.
+#[test]
+fn who_is_in_a_sandbox_is_told_so() {
+    let session = Hosted::start(&[]);
+    let runtime = session.runtime.path().display().to_string();
+    let directory = session.socket.parent().unwrap().display().to_string();
+    let kennel = format!("{}:/kennel", kennel_path().display());
+    let client = format!("{}:/kennel-exec", session.client().display());
+    let socket = session.socket.display().to_string();
+    let unseen = &["--ro", &kennel, "--ro", &client, "--setenv", &format!("XDG_RUNTIME_DIR={runtime}")];
+    for flags in [&unseen[..], &[&unseen[..], &["--ro", &directory]].concat()] {
+        for command in [&["/kennel", "exec", "s", "--", "true"][..], &["/kennel-exec", &socket, "--", "true"]]
+        {
+            let run = [&["run", "-q"], flags, &["--"], command].concat();
+            let output = session.kennel(&run).output().unwrap();
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+            let hint = "hint: this runs in a sandbox, where sessions outside of it are out of reach";
+            assert!(said.contains(hint) && !said.contains("session start"), "{command:?}: {said}");
+        }
+    }
+    let output = Command::new(session.client()).args(["/tmp/kennel-absent.sock", "true"]).output().unwrap();
+    assert!(stderr(&output).contains("hint: start a session there"), "{output:?}");
 }
 
 #[test]

@@ -15,6 +15,10 @@ const SOCK_SEQPACKET: usize = 5;
 const SO_PEERCRED: usize = 17;
 const SO_PEERPIDFD: usize = 77;
 const RLIMIT_NOFILE: usize = 7;
+const PR_GET_SECCOMP: usize = 21;
+const PR_CAPBSET_READ: usize = 23;
+const PR_GET_NO_NEW_PRIVS: usize = 39;
+const SECCOMP_MODE_FILTER: usize = 2;
 const ENOPROTOOPT: i32 = 92;
 /// linux/sockios.h: of a Unix socket, how much memory has what its peer has not read.
 const SIOCOUTQ: usize = 0x5411;
@@ -209,6 +213,16 @@ impl Iterator for Strings {
         // SAFETY: execve(2) put a NUL-terminated string there, which nobody changes or takes away.
         Some(unsafe { CStr::from_ptr(ptr::with_exposed_provenance(address)) })
     }
+}
+
+/// prctl(2): whether this process has a seccomp filter, no new privileges and an empty bounding set, as in a sandbox of ours.
+/// Only for sentences to people.
+pub(crate) fn is_sandboxed() -> bool {
+    let ask = |question: usize, about: usize| call!(crate::kernel::nr::PRCTL, question, about, 0, 0, 0);
+    // Beyond the kernel's last capability it is an error.
+    ask(PR_GET_SECCOMP, 0) == Ok(SECCOMP_MODE_FILTER)
+        && ask(PR_GET_NO_NEW_PRIVS, 0) == Ok(1)
+        && (0..CAPABILITIES).all(|capability| ask(PR_CAPBSET_READ, capability) != Ok(1))
 }
 
 /// ioctl(SIOCOUTQ) of unix(7): whether the peer has not read all that was sent to it.
