@@ -6,9 +6,7 @@ mod heard;
 mod reach;
 
 use std::{
-    collections::BTreeSet,
-    ffi::OsStr,
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
@@ -32,7 +30,7 @@ use nix::{
 pub use self::call::Call;
 use self::{
     heard::{heard, refused},
-    reach::connected,
+    reach::{connected, names},
 };
 use crate::{
     Error, ListenError, Stats,
@@ -142,12 +140,7 @@ impl Client {
     /// A directory for sockets that other users can write to, or that cannot be read.
     pub fn sessions() -> Result<Vec<String>, Error> {
         let Some(directory) = Directory::open(&Directory::usual())? else { return Ok(Vec::new()) };
-        let failed = || ListenError::io("list", directory.path());
-        let entries = fs::read_dir(directory.own_path("")).map_err(failed())?;
-        let files: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
-        // By its lock alone where somebody has removed its socket.
-        let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
-        let names: BTreeSet<Name> = files.map_err(failed())?.iter().filter_map(|file| name(file)).collect();
+        let names = names(&directory).map_err(ListenError::io("list", directory.path()))?;
         Ok(names.iter().map(Name::to_string).collect())
     }
 

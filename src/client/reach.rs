@@ -1,7 +1,9 @@
-//! The way to a session's socket.
+//! The way to a session's socket, and which there are.
 
 use std::{
-    io,
+    collections::BTreeSet,
+    ffi::OsStr,
+    fs, io,
     os::fd::{AsRawFd, OwnedFd},
     thread::sleep,
     time::{Duration, Instant},
@@ -39,4 +41,11 @@ pub(super) fn connected(directory: &Directory, name: &Name) -> io::Result<OwnedF
             connected => return Ok(connected.map(|()| socket)?),
         }
     }
+}
+
+/// The names that sessions have, or had: by its lock alone where somebody has removed a session's socket.
+pub(super) fn names(directory: &Directory) -> io::Result<BTreeSet<Name>> {
+    let name = |file: &OsStr| Name::of_socket(file.to_str()?).or_else(|| Name::of_lock(file.to_str()?));
+    let files = fs::read_dir(directory.own_path(""))?;
+    files.map(|entry| Ok(name(&entry?.file_name()))).filter_map(io::Result::transpose).collect()
 }

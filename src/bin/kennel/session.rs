@@ -70,7 +70,7 @@ fn in_background(start: &Start) -> Result<ExitCode, Error> {
 /// Ends a session that nobody was told of, and waits until it is gone.
 fn end(name: &str, mut host: Child) {
     let ours = Client::connect(name).ok().filter(|client| u32::try_from(client.process()) == Ok(host.id()));
-    if !ours.is_some_and(|session| session.stop().is_ok()) {
+    if ours.is_none_or(|session| session.stop().is_err()) {
         let _ = host.kill();
     }
     let _ = host.wait();
