@@ -9,7 +9,11 @@ use super::validate::check_text;
 use super::words::words;
 use super::{PolicyError, Profile, Size, Span};
 use crate::compile::network::name_server;
-use crate::proxy::{address, rule::Rules, upstream::Upstream};
+use crate::proxy::{
+    address,
+    rule::Rules,
+    upstream::{LEFT_OUT, Upstream},
+};
 
 /// The network of a sandbox.
 ///
@@ -71,8 +75,8 @@ impl fmt::Debug for Network {
 /// A URL as it may be shown.
 fn without_credentials(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        (None, Some((_, host))) => format!("…@{host}"),
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{LEFT_OUT}@{host}"),
+        (None, Some((_, host))) => format!("{LEFT_OUT}@{host}"),
         _ => url.to_owned(),
     }
 }
@@ -117,7 +121,7 @@ words! {
 }
 
 impl Network {
-    /// The same with the credentials of an upstream proxy left out: to be shown, not to be used.
+    /// The same with the credentials of an upstream proxy left out: to be shown, and refused where it is used.
     #[must_use]
     pub fn shown(&self) -> Self {
         Self { upstream: self.upstream.as_deref().map(without_credentials), ..self.clone() }
@@ -323,6 +327,11 @@ mod tests {
         check(|network| network.allow_addresses.push("203.0.113.0/24".into())).expect("addresses");
         check(|network| network.upstream = Some("environment".into())).expect("upstream");
         check(|network| network.upstream = Some("http://u:p@proxy.example:3128".into())).expect("upstream");
+        check(|network| {
+            network.upstream = Some("http://u:p@proxy.example:3128".into());
+            *network = network.shown();
+        })
+        .expect_err("`…` is no password");
         for (change, start) in [
             ((|network| network.allow.push("x".into())) as fn(&mut Network), "network.allow `x`: "),
             (|network| network.deny.push("a b:1".into()), "network.deny `a b:1`: "),

@@ -10,6 +10,9 @@ use super::destination::{Destination, Host};
 /// The word for what the caller's environment says.
 const ENVIRONMENT: &str = "environment";
 
+/// What stands for credentials where a policy is shown.
+pub(crate) const LEFT_OUT: &str = "…";
+
 /// An HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Upstream {
@@ -70,6 +73,11 @@ impl Upstream {
             Some((user, authority)) => (Some(user), authority),
             None => (None, rest),
         };
+        if user == Some(LEFT_OUT) {
+            let reason = "its credentials were left out when the policy was shown; write http://user:password@host:port, \
+                          or `environment` for what https_proxy says";
+            return Err(reason.to_owned());
+        }
         let at = Destination::parse(authority).map_err(|reason| format!("{form}: {reason}"))?;
         let authorization = user.map(|user| format!("Basic {}", STANDARD.encode(decoded(user))));
         Ok(Self { at, authorization, by: by.split(',').filter_map(By::parse).collect() })
@@ -158,5 +166,7 @@ mod tests {
             assert!(!reason.contains("secret"), "{reason}");
         }
         Upstream::check("http://proxy:3128").expect("plain");
+        let reason = Upstream::check("http://…@proxy:3128").expect_err("nobody's credentials");
+        assert!(reason.contains("were left out") && reason.contains("user:password@"), "{reason}");
     }
 }
