@@ -7,7 +7,7 @@ use std::{os::unix::process::ExitStatusExt, process::ExitStatus, time::Duration}
 
 use crate::{Ended, Enforcement, Limit, Limits, Outcome, Size, Span, Usage, cgroup::Used};
 
-/// Why Kennel ended a command.
+/// Why Kennel ordered the end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// Its wall time was up.
@@ -30,7 +30,7 @@ pub(crate) enum Full {
 /// What is known of an end.
 pub(crate) struct Facts<'f> {
     pub(crate) status: ExitStatus,
-    /// Why Kennel ended it, if it did.
+    /// Why Kennel ordered its end, if it did.
     pub(crate) cause: Option<Cause>,
     pub(crate) duration: Duration,
     pub(crate) usage: &'f Usage,
@@ -85,18 +85,20 @@ pub(crate) struct Hit {
     pub(crate) used: Option<String>,
 }
 
+/// Whether a command has the status of a kill. With any other it ended by itself, and what was ordered meanwhile came too late.
+pub(crate) fn was_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(libc::SIGKILL)
+}
+
 /// Decides.
 pub(crate) fn ending(facts: &Facts<'_>) -> Ending {
     let by_itself = if facts.status.signal().is_some() { Ended::Signaled } else { Ended::Exited };
-    let (ended, hit) = match facts.cause {
+    let (ended, hit) = match facts.cause.filter(|_| was_killed(facts.status)) {
         Some(Cause::TimedOut) => (Ended::TimedOut, Some(timed_out(facts))),
         Some(Cause::Killed) => (Ended::Killed, None),
-        // It may have come to its end before the kill did.
-        _ if facts.status.success() => (by_itself, None),
-        Some(Cause::Flooded { seen, cap }) if facts.status.signal() == Some(libc::SIGKILL) => {
-            (by_itself, Some(flooded(seen, cap)))
-        }
-        Some(Cause::Flooded { .. }) | None => {
+        Some(Cause::Flooded { seen, cap }) => (by_itself, Some(flooded(seen, cap))),
+        None if facts.status.success() => (by_itself, None),
+        None => {
             let hit = out_of_memory(facts).or_else(|| by_signal(facts)).or_else(|| facts.full.map(full));
             (by_itself, hit.or_else(|| out_of_pids(facts)))
         }
@@ -248,6 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn who_ended_before_the_kill_ended_by_itself() {
+        for cause in [Cause::TimedOut, Cause::Killed] {
+            for (raw, ended) in
+                [(0, Ended::Exited), (exit(3), Ended::Exited), (libc::SIGTERM, Ended::Signaled)]
+            {
+                let ending = judged(raw, Some(cause), 0, &limits(), None);
+                assert_eq!(ending, Ending { ended, hit: None }, "{cause:?}, {raw}");
+            }
+        }
+    }
+
+    #[test]
     fn full_places_count_for_who_failed() {
         let of = |raw, full| judged(raw, None, 0, &limits(), Some(full)).hit;
         assert_eq!(of(exit(1), Full::Bytes(4 << 20)), hit(Limit::Tmpfs, "4M", Some("4M")));
@@ -259,8 +273,8 @@ mod tests {
     proptest! {
         #[test]
         fn who_succeeds_by_itself_hit_no_limit(used: u64, seen: u64, cap: u64, room: u64, floods: bool) {
-            let cause = floods.then_some(Cause::Flooded { seen, cap });
-            let ending = judged(0, cause, used, &limits(), Some(Full::Bytes(room)));
+            let cause = if floods { Cause::Flooded { seen, cap } } else { Cause::TimedOut };
+            let ending = judged(0, Some(cause), used, &limits(), Some(Full::Bytes(room)));
             prop_assert_eq!(ending, Ending { ended: Ended::Exited, hit: None });
         }
 

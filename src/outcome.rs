@@ -11,7 +11,7 @@ use crate::{
     policy::Protection,
 };
 
-/// What ended a command.
+/// What ended a command. If it ended by itself before it was killed, that is what counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {

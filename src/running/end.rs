@@ -8,7 +8,7 @@ use super::Running;
 use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
-    ending::{Facts, Full, ending},
+    ending::{Facts, Full, ending, was_killed},
     error::WORKING_DIRECTORY,
     explain, failure,
     proxy::Witness,
@@ -56,6 +56,7 @@ impl Running {
     /// What became of the command; `full` is a private file system of it in which nothing was left.
     pub(crate) fn outcome(&mut self, status: ExitStatus, mut usage: Usage, full: Option<Full>) -> Outcome {
         let duration = self.born.elapsed();
+        self.killed = self.killed.filter(|_| was_killed(status));
         let group = self.used();
         group.enter(&mut usage);
         let ending = ending(&Facts {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kennel::{Change, Committed, Ended, Error, Outcome, Policy, PolicyError, Refusal, Report, Session};
+use kennel::{Change, Committed, Error, Outcome, Policy, PolicyError, Refusal, Report, Session};
 
 use crate::{FAILED, args::Run, report};
 
@@ -73,7 +73,7 @@ impl Choice {
 
 /// Whether the command did, whatever became of its output.
 fn has_succeeded(outcome: &Outcome) -> bool {
-    outcome.status.success() && outcome.ended != Ended::TimedOut && !outcome.is_left
+    outcome.status.success() && !outcome.is_left
 }
 
 /// What became of them.
