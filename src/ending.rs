@@ -53,15 +53,15 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// The outcome of a command that ended so; nothing was enforced, refused, counted or recorded yet.
-    pub(crate) fn outcome(self, status: ExitStatus, usage: Usage, duration: Duration) -> Outcome {
+    pub(crate) fn outcome(self, facts: &Facts<'_>) -> Outcome {
         let limit = self.hit.as_ref().map(|hit| hit.limit);
         let (configured, used) = self.hit.map(|hit| (hit.configured, hit.used)).unwrap_or_default();
         Outcome {
-            status,
+            status: facts.status,
             ended: self.ended,
             limit,
-            duration,
-            usage,
+            duration: facts.duration,
+            usage: *facts.usage,
             stdout_bytes: None,
             stderr_bytes: None,
             truncated: false,
@@ -73,6 +73,7 @@ impl Ending {
             unaudited: None,
             configured,
             used,
+            timeout: facts.timeout,
         }
     }
 }

@@ -186,6 +186,8 @@ pub struct Outcome {
     pub(crate) configured: Option<String>,
     /// What it used of that limit, in the same words, as far as that is known.
     pub(crate) used: Option<String>,
+    /// The wall time that held for it.
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Outcome {
@@ -266,7 +268,8 @@ impl Outcome {
         });
         let (class, boundary, message) = match (self.ended, self.limit) {
             (Ended::TimedOut, _) => {
-                let message = format!("command timed out after {}ms", self.duration.as_millis());
+                let timeout = self.timeout.unwrap_or(self.duration);
+                let message = format!("command timed out after {}ms", timeout.as_millis());
                 (Class::Timeout, Boundary::Sandbox, message)
             }
             (Ended::Killed, _) => {

@@ -14,7 +14,7 @@ use entelix_core::{
 use tokio::sync::OnceCell;
 
 use self::code::Interpreter;
-use crate::{Command, Ended, Error, FileKind, Limits, Output, Session, Size};
+use crate::{Command, Error, FileKind, Limits, Output, Session, Size, failure::Class};
 
 /// Of each output stream that much is kept where the policy does not say, in bytes.
 const OUTPUT: u64 = 16 << 20;
@@ -179,12 +179,11 @@ async fn within<T>(
 /// What became of a command, in the words of the trait.
 fn told(output: Output) -> CommandOutput {
     let mut stderr = output.stderr;
-    if output.outcome.ended == Ended::TimedOut {
+    if let Some(failure) = output.outcome.failure().filter(|failure| failure.class == Class::Timeout) {
         if stderr.last().is_some_and(|last| *last != b'\n') {
             stderr.push(b'\n');
         }
-        let limit = output.outcome.configured.as_deref().unwrap_or_default();
-        stderr.extend_from_slice(format!("command timed out after {limit}\n").as_bytes());
+        stderr.extend_from_slice(format!("{}\n", failure.message).as_bytes());
     }
     CommandOutput {
         exit_code: output.outcome.exit_code().into(),

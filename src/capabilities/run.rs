@@ -87,7 +87,7 @@ fn outcome(
     limits: &RunLimits,
 ) -> Outcome {
     let (limits, timeout) = (&limits.limits(), limits.timeout);
-    let ending = ending(&Facts {
+    let facts = Facts {
         status,
         cause,
         duration,
@@ -96,8 +96,8 @@ fn outcome(
         timeout,
         full: None,
         group: &Used::default(),
-    });
-    ending.outcome(status, usage, duration)
+    };
+    ending(&facts).outcome(&facts)
 }
 
 /// Reads until the command has ended; answers whether its time was up before.

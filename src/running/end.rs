@@ -59,7 +59,7 @@ impl Running {
         self.killed = self.killed.filter(|_| was_killed(status));
         let group = self.used();
         group.enter(&mut usage);
-        let ending = ending(&Facts {
+        let facts = Facts {
             status,
             cause: self.killed,
             duration,
@@ -68,15 +68,16 @@ impl Running {
             timeout: self.asked.timeout,
             full,
             group: &group,
-        });
+        };
+        let ended = ending(&facts).outcome(&facts);
         let (user_us, system_us) = (usage.user_us, usage.system_us);
         tracing::debug!(parent: &self.span, %status, user_us, system_us, killed = usage.killed, "ended");
         let inside = self.inside.get_ref();
         let Undone { mut denials, is_left } =
             if self.is_stuck { inside.undo_so_far() } else { inside.undo() };
         denials.extend(self.refusals.iter().flat_map(|refusals| refusals.denials(!status.success())));
-        if let (Some(hit), Some(judge)) = (&ending.hit, &self.asked.judge) {
-            denials.extend(explain::of_end(&judge.limits, hit.limit));
+        if let (Some(limit), Some(judge)) = (ended.limit, &self.asked.judge) {
+            denials.extend(explain::of_end(&judge.limits, limit));
         }
         self.exec.denied(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));
@@ -85,7 +86,7 @@ impl Running {
             denials,
             is_left,
             audit_id: self.exec.id().map(str::to_owned),
-            ..ending.outcome(status, usage, duration)
+            ..ended
         };
         self.exec.ended(&mut outcome);
         outcome

@@ -63,9 +63,7 @@ async fn timeout_of_the_policy_is_124_too() {
     let env = harness(&kennel, dir.path(), NoNetwork, &[]).await;
     let result = shell(&env, "sleep 20").await;
     assert_eq!(result.exit_code, 124, "{result:?}");
-    let time = result.stderr.trim_end().strip_prefix("kennel: command timed out after ");
-    let time: u64 = time.and_then(|rest| rest.strip_suffix("ms")).unwrap().parse().unwrap();
-    assert!((200..5000).contains(&time), "{result:?}");
+    assert_eq!(result.stderr.trim_end(), "kennel: command timed out after 200ms");
 }
 
 #[tokio::test]
