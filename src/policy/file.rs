@@ -11,6 +11,9 @@ use crate::inherited::inherited_descriptor;
 /// What is said of an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
 
+const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
+const NOT_IN_A_FILE: &str = "only in files is `~/` the home directory; write the path in full";
+
 impl Policy {
     /// Reads a policy from TOML. Every key may be left out; the workspace is then `.`. Paths stay as written.
     ///
@@ -90,7 +93,10 @@ impl Policy {
         let from = if is_descriptor { Path::new("policy") } else { path };
         let absolute = text::absolute(from, path)?;
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
-        let base = Base { directory: absolute.parent().unwrap_or(Path::new("/")), home: home.as_deref() };
+        let base = Base {
+            directory: absolute.parent().unwrap_or(Path::new("/")),
+            home: home.as_deref().ok_or(NO_HOME),
+        };
         base.apply(&mut policy)?;
         // By a descriptor nobody says where it lies, and the next caller has to open it himself.
         policy.files.extend((!is_descriptor).then_some(absolute));
@@ -108,7 +114,7 @@ impl Policy {
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub fn based_in(mut self, directory: &Path) -> Result<Policy, PolicyError> {
-        Base { directory, home: None }.apply(&mut self)?;
+        Base { directory, home: Err(NOT_IN_A_FILE) }.apply(&mut self)?;
         Ok(self)
     }
 }
@@ -124,7 +130,8 @@ fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
 /// What paths in a file are relative to.
 struct Base<'a> {
     directory: &'a Path,
-    home: Option<&'a Path>,
+    /// Or why it is not known.
+    home: Result<&'a Path, &'static str>,
 }
 
 impl Base<'_> {
@@ -179,9 +186,7 @@ impl Base<'_> {
 
     fn expand(&self, key: &str, path: &mut PathBuf) -> Result<(), PolicyError> {
         let Ok(rest) = path.strip_prefix("~") else { return Ok(()) };
-        let Some(home) = self.home else {
-            return Err(PolicyError::path(key, path, "HOME is not an absolute path; write the path in full"));
-        };
+        let home = self.home.map_err(|reason| PolicyError::path(key, path, reason))?;
         *path = home.join(rest).components().collect();
         Ok(())
     }
@@ -377,7 +382,7 @@ landlock = "if_available"
 
     #[test]
     fn tilde_is_the_home_directory() {
-        let base = Base { directory: Path::new("/dir"), home: Some(Path::new("/home/me")) };
+        let base = Base { directory: Path::new("/dir"), home: Ok(Path::new("/home/me")) };
         for (written, joined) in
             [("~", "/home/me"), ("~/a", "/home/me/a"), ("~me/a", "/dir/~me/a"), ("a/~", "/dir/a/~")]
         {
@@ -385,7 +390,7 @@ landlock = "if_available"
             base.join("cwd", &mut path).expect(written);
             assert_eq!(path, Path::new(joined));
         }
-        let homeless = Base { home: None, ..base };
+        let homeless = Base { home: Err(NO_HOME), ..base };
         let error = homeless.join("cwd", &mut "~/a".into()).expect_err("no home").to_string();
         assert_eq!(error, "cwd `~/a`: HOME is not an absolute path; write the path in full");
     }

@@ -268,6 +268,33 @@ fn a_shown_policy_means_the_same_elsewhere() {
 }
 
 #[test]
+fn a_tilde_in_flags_is_the_home_directory_for_every_command() {
+    let (dir, home) = (workspace(), workspace());
+    fs::create_dir(home.path().join("sub")).unwrap();
+    let flags = ["--ro=~/sub:~/seen", "--tmpfs=~/empty:1M", "--protect=./~"];
+    let at_home = |arguments: &[&str]| {
+        let mut command = Command::new(kennel_path());
+        command.current_dir(dir.path()).env("HOME", home.path()).args(arguments).output().unwrap()
+    };
+    let shown = at_home(&[&["policy", "show"], &flags[..]].concat());
+    let policy: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let path = |name: &str| Value::from(home.path().join(name).to_str().unwrap());
+    let [bound, empty] = [&policy["mounts"][0], &policy["mounts"][1]];
+    assert_eq!((&bound["source"], &bound["target"]), (&path("sub"), &path("seen")));
+    assert_eq!((&empty["target"], &policy["protect"][0]), (&path("empty"), &"./~".into()));
+    assert!(at_home(&[&["policy", "check"], &flags[..]].concat()).status.success());
+    let script = ["--", "sh", "-c", "cd ~/seen && cd ~/empty"];
+    let ran = at_home(&[&["run", "-q"], &flags[..], &script].concat());
+    assert!(ran.status.success(), "{ran:?}");
+    let mut homeless = Command::new(kennel_path());
+    let refused = homeless.args(["run", "--mask=~/x", "true"]).env_remove("HOME").output().unwrap();
+    assert!(
+        refused.status.code() == Some(125) && stderr(&refused).contains("write the path in full"),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn remarks_go_to_stderr_and_never_to_stdout() {
     let dir = workspace();
     let output =

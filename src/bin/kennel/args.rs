@@ -16,6 +16,7 @@ pub(crate) use self::{
     policy::PolicyFlags,
     session::{Exec, SessionAction, Start},
 };
+use crate::home;
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -110,7 +111,7 @@ allow it, Kennel failed or could not pass on its output; 126 and 127 when it can
 #[derive(Debug, Args)]
 pub(crate) struct Op {
     /// The manifest, a TOML file.
-    #[arg(value_name = "MANIFEST")]
+    #[arg(value_name = "MANIFEST", value_parser = home::path())]
     pub(crate) manifest: PathBuf,
     /// The name of one of its operations.
     #[arg(value_name = "OPERATION")]
@@ -122,10 +123,10 @@ pub(crate) struct Op {
     #[arg(long, value_name = "K=FILE", value_parser = assignment)]
     pub(crate) credential: Vec<(String, String)>,
     /// Append requests and decisions to FILE, as lines of JSON.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) audit: Option<PathBuf>,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
     #[arg(short, long)]
@@ -149,7 +150,7 @@ pub(crate) enum AuditAction {
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.
-        #[arg(required = true, value_name = "FILE")]
+        #[arg(required = true, value_name = "FILE", value_parser = home::path())]
         files: Vec<PathBuf>,
     },
 }
@@ -190,7 +191,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections and denials.
     #[arg(short, long)]

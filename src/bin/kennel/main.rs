@@ -8,6 +8,7 @@ mod descriptor;
 mod exec;
 #[path = "../../harmless.rs"]
 mod harmless;
+mod home;
 mod host;
 mod manual;
 mod op;

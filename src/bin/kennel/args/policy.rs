@@ -8,6 +8,7 @@ use kennel::{
 };
 
 use super::{assignment, word};
+use crate::home;
 
 /// They add to and override what a policy file says.
 #[derive(Debug, Args)]
@@ -16,31 +17,31 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Option<Profile>,
     /// Directory to work on, visible at its own path [default: the current directory].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = home::path())]
     pub(crate) workspace: Option<PathBuf>,
     /// Read a policy from a TOML or JSON file, or from a descriptor, such as <(…) of a shell.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) policy: Option<PathBuf>,
     /// Show P read-only, at T if given.
-    #[arg(long, value_name = "P[:T]", help_heading = "View")]
+    #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = home::paths)]
     pub(crate) ro: Vec<String>,
     /// Show P writable, at T if given.
-    #[arg(long, value_name = "P[:T]", help_heading = "View")]
+    #[arg(long, value_name = "P[:T]", help_heading = "View", value_parser = home::paths)]
     pub(crate) rw: Vec<String>,
     /// Put an empty private directory at P.
-    #[arg(long, value_name = "P[:SIZE]", help_heading = "View")]
+    #[arg(long, value_name = "P[:SIZE]", help_heading = "View", value_parser = home::paths)]
     pub(crate) tmpfs: Vec<String>,
     /// Hide P.
-    #[arg(long, value_name = "P", help_heading = "View")]
+    #[arg(long, value_name = "P", help_heading = "View", value_parser = home::path())]
     pub(crate) mask: Vec<PathBuf>,
     /// Keep P in the workspace read-only, in addition to .git/hooks and .git/config.
-    #[arg(long, value_name = "P", help_heading = "View")]
+    #[arg(long, value_name = "P", help_heading = "View", value_parser = home::path())]
     pub(crate) protect: Vec<PathBuf>,
     /// Collect changes to the workspace in memory instead of writing them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
     /// Like --overlay, with the changes in the empty directory DIR; for large changes, or before Linux 6.6.
-    #[arg(long, value_name = "DIR", help_heading = "View")]
+    #[arg(long, value_name = "DIR", help_heading = "View", value_parser = home::path())]
     pub(crate) overlay_upper: Option<PathBuf>,
     /// Like --overlay, at most SIZE [default: that of --tmp-size].
     #[arg(long, value_name = "SIZE", help_heading = "View")]
@@ -53,7 +54,7 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
-    #[arg(long, value_name = "DIR", help_heading = "View")]
+    #[arg(long, value_name = "DIR", help_heading = "View", value_parser = home::path())]
     pub(crate) cwd: Option<PathBuf>,
     /// Network access [default: set by the profile; `proxy` with any --allow].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
@@ -71,7 +72,7 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "URL", help_heading = "Network")]
     pub(crate) upstream: Option<String>,
     /// Use the proxy at this Unix socket instead of Kennel's; it alone decides what passes.
-    #[arg(long, value_name = "SOCKET", help_heading = "Network")]
+    #[arg(long, value_name = "SOCKET", help_heading = "Network", value_parser = home::path())]
     pub(crate) proxy_socket: Option<PathBuf>,
     /// Ask the name server at ADDRESS[:PORT] instead of the system's.
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
@@ -81,7 +82,7 @@ pub(crate) struct PolicyFlags {
     pub(crate) no_transparent: bool,
     /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day. FILE must
     /// lie outside of what is granted writable; /dev/fd/N is the file that was opened there.
-    #[arg(long, value_name = "FILE", help_heading = "Audit")]
+    #[arg(long, value_name = "FILE", help_heading = "Audit", value_parser = home::path())]
     pub(crate) audit: Option<PathBuf>,
     /// Give each line the hash of the one before, for `kennel audit verify`.
     #[arg(long, help_heading = "Audit")]

@@ -6,6 +6,7 @@ use clap::{Arg, Args, Subcommand};
 use kennel::Span;
 
 use super::{PolicyFlags, assignment};
+use crate::home;
 
 pub(super) const HELP: &str = "\
 Examples:
@@ -90,7 +91,7 @@ pub(crate) struct Exec {
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// Start in DIR (relative to your directory) instead of the session's directory.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = home::path())]
     pub(crate) cwd: Option<PathBuf>,
     /// Set variable K to V. With profile ci-only only one that the session passes (--pass-env); others are left out.
     #[arg(long, value_name = "K=V", value_parser = assignment)]
@@ -103,7 +104,7 @@ pub(crate) struct Exec {
     #[arg(long)]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) json: Option<PathBuf>,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
