@@ -2,6 +2,7 @@
 
 use std::{
     os::fd::OwnedFd,
+    path::PathBuf,
     sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
@@ -25,6 +26,7 @@ use crate::{
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
         let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
+        let workspace: PathBuf = caller.absolute(&policy.workspace).components().collect();
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new(compile::spawn_options(policy, &host, &caller))?;
         // It makes its namespaces while the rest is compiled. An error from here on takes it away again.
@@ -55,7 +57,7 @@ impl Live {
             counts: Counts::default(),
             ledger: Mutex::default(),
             serving: None,
-            span: tracing::info_span!("session", name = trail.session(), workspace = %policy.workspace.display()),
+            span: tracing::info_span!("session", name = trail.session(), workspace = %workspace.display()),
             trail,
         };
         // They lie in the zygote's socket until it has set up.
@@ -63,7 +65,7 @@ impl Live {
         live.set_up(claim).await?;
         live.trail.write(None, || Record::Session {
             profile: policy.profile,
-            workspace: policy.workspace.display().to_string(),
+            workspace: workspace.display().to_string(),
             network: policy.effective_network(),
             enforcement: live.enforcement.level(),
         })?;

@@ -72,6 +72,17 @@ impl Drop for Background {
 }
 
 #[test]
+fn the_audit_log_names_the_workspace_in_full() {
+    let place = workspace();
+    let log = place.path().join("log");
+    let session = Background::start(&["--workspace", "./", "--audit", log.to_str().unwrap()]);
+    let text = std::fs::read_to_string(&log).unwrap();
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let workspace = session.workspace.path().to_str().unwrap();
+    assert_eq!((&first["event"], &first["workspace"]), (&"session".into(), &workspace.into()));
+}
+
+#[test]
 fn session_is_started_listed_used_and_stopped() {
     let session = Background::start(&[]);
     let output = session.exec(&[], &["sh", "-c", "pwd; echo x > here; exit 5"]);
