@@ -120,8 +120,8 @@ pub(crate) struct Op {
     #[arg(long, value_name = "K=V", value_parser = assignment)]
     pub(crate) arg: Vec<(String, String)>,
     /// Take credential K from FILE instead of the environment.
-    #[arg(long, value_name = "K=FILE", value_parser = assignment)]
-    pub(crate) credential: Vec<(String, String)>,
+    #[arg(long, value_name = "K=FILE", value_parser = credential)]
+    pub(crate) credential: Vec<(String, PathBuf)>,
     /// Append requests and decisions to FILE, as lines of JSON.
     #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) audit: Option<PathBuf>,
@@ -212,4 +212,9 @@ where
 fn assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
+}
+
+fn credential(text: &str) -> Result<(String, PathBuf), String> {
+    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
+    Ok((key.to_owned(), home::behind(file)?))
 }

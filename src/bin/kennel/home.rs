@@ -17,6 +17,11 @@ pub(crate) fn paths(text: &str) -> Result<String, String> {
     expanded_paths(text, home().as_deref())
 }
 
+/// A path behind something else.
+pub(crate) fn behind(text: &str) -> Result<PathBuf, String> {
+    expanded(text.into(), home().as_deref())
+}
+
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }

@@ -7,7 +7,7 @@ use std::{
     io::{self, Read, Seek as _},
     mem,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError, mpsc},
     thread,
@@ -120,13 +120,13 @@ fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result<File, Erro
 
 /// The credentials in the files that were named. A file that programs could exchange is not opened: we may read more than
 /// they.
-fn from_files(named: &[(String, String)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
-    let read = |(key, path): &(String, String)| {
+fn from_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
+    let read = |(key, path): &(String, PathBuf)| {
         if inherited_descriptor(path).is_none() {
-            policy.check_outside("credential file", Path::new(path))?;
+            policy.check_outside("credential file", path)?;
         }
-        let secret = read(Path::new(path)).map_err(|error| {
-            let source = io::Error::new(error.kind(), format!("{path}: {error}"));
+        let secret = read(path).map_err(|error| {
+            let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
             SpawnError::CredentialFailed { key: key.clone(), source: source.into() }
         })?;
         Ok((key.clone(), secret))

@@ -116,7 +116,8 @@ fn what_is_no_operation_is_125_and_nothing_runs() {
         (&["say", "--arg", "word=-x"], "`word` begins with `-`"),
         (&["say", "--arg", "word=a", "--arg", "x=y"], "there is no `x`"),
         (&["say", "--arg", "word=a", "--arg", "word=b"], "`word` is given twice"),
-        (&["say", "--arg", "word"], "NAME=VALUE"),
+        (&["say", "--arg", "word"], "write NAME=VALUE"),
+        (&["say", "--credential", "TOKEN"], "write KEY=FILE"),
     ] {
         let output = home.run_op(&manifest, operation);
         assert_eq!(output.status.code(), Some(125), "{output:?}");
