@@ -139,6 +139,7 @@ Examples:
   kennel audit verify --head \"$HASH\" exec.log   also that nothing was cut off since it printed HASH
 
 Prints how many records each log has, how many of them are chained (--audit-chain), and the hash of the last.
+
 Exit status: 0 if every log is intact; 1 if one is not; 125 if one cannot be read. All logs are checked.";
 
 #[derive(Debug, Subcommand)]

@@ -37,12 +37,31 @@ fn completions_are_scripts_that_know_the_verbs() {
 fn every_verb_has_a_page_with_its_flags() {
     let whole = stdout(&kennel(&["man"]));
     for verb in ["run", "session", "exec", "probe", "policy", "audit", "completions", "man"] {
-        assert!(whole.contains(&format!("kennel\\-{verb}(1)")), "{verb}");
+        assert!(whole.contains(&format!("\\fBkennel {verb}\\fR")), "{verb}");
         let page = kennel(&["man", verb]);
         assert!(page.status.success() && stdout(&page).contains(".SH SYNOPSIS"), "{verb}: {page:?}");
     }
     assert!(stdout(&kennel(&["man", "run"])).contains("workspace"));
-    assert!(stdout(&kennel(&["man", "session", "start"])).contains("kennel-session-start 1"));
+    for (page, title, synopsis) in [
+        (&["exec"][..], "\"kennel exec\"", "\\fBkennel exec\\fR [OPTIONS] <NAME> \\-\\- <CMD>..."),
+        (
+            &["session", "start"],
+            "\"kennel session start\"",
+            "\\fBkennel session start\\fR [OPTIONS] \\-\\-name <NAME>",
+        ),
+        (&[], "kennel", "\\fBkennel\\fR <COMMAND>"),
+    ] {
+        let text = stdout(&kennel(&[&["man"], page].concat()));
+        let version = env!("CARGO_PKG_VERSION");
+        assert!(text.contains(&format!(".TH {title} 1  \"kennel {version}\"")), "{text}");
+        assert!(text.contains(&format!(".SH SYNOPSIS\n{synopsis}\n")), "{text}");
+    }
+    let run = stdout(&kennel(&["man", "run"]));
+    assert!(
+        run.contains(".SH EXAMPLES\n.nf\n  kennel run \\-\\- make test   ")
+            && run.contains(".SH EXIT STATUS\n"),
+        "{run}"
+    );
     for absent in [&["man", "jump"][..], &["man", "session", "host"], &["man", "run", "x"]] {
         let output = kennel(absent);
         assert_eq!(output.status.code(), Some(125), "{absent:?}");
