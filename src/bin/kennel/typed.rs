@@ -8,8 +8,7 @@ use kennel::Error;
 
 use crate::args::{Arguments, Exec, Run, Verb};
 
-const NOT_TEXT: &str =
-    "is not UTF-8, which is not understood here; grant a path with such a name by a directory around it";
+const NOT_TEXT: &str = "is not UTF-8, which is not understood here";
 
 /// What was typed, `kennel` itself first.
 ///
@@ -33,10 +32,23 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
 
 /// The error for an argument that would have to be text and is not: the first of those that are ours.
 pub(crate) fn not_text(typed: &[OsString]) -> Error {
-    let own = typed.iter().take_while(|argument| *argument != "--");
-    let value = own.into_iter().find(|argument| argument.to_str().is_none());
-    let value = value.map_or_else(String::new, |value| value.to_string_lossy().into_owned());
-    Error::Command { what: "argument", value, reason: NOT_TEXT.to_owned() }
+    let own: Vec<&OsString> = typed.iter().take_while(|argument| *argument != "--").collect();
+    let at = own.iter().position(|argument| argument.to_str().is_none());
+    let value =
+        at.and_then(|at| own.get(at)).map_or_else(String::new, |value| value.to_string_lossy().into_owned());
+    // It has the flag in it, or behind it.
+    let flag = match (value.strip_prefix("--"), at) {
+        (Some(_), _) => value.split('=').next(),
+        (None, Some(at)) => at.checked_sub(1).and_then(|before| own.get(before)?.to_str()),
+        (None, None) => None,
+    };
+    let has_policy = own.get(1).is_some_and(|verb| *verb != "exec");
+    let remedy = match flag {
+        Some("--ro" | "--rw" | "--tmpfs") => "; grant a path with such a name by a directory around it",
+        Some("--setenv") if has_policy => "; give `kennel` that variable, and name it with --pass-env",
+        _ => "",
+    };
+    Error::Command { what: "argument", value, reason: format!("{NOT_TEXT}{remedy}") }
 }
 
 /// The arguments of one command, its name first, if they are understood.
@@ -49,7 +61,30 @@ fn alone<A: Args>(after: &[OsString]) -> Option<A> {
 mod tests {
     use clap::Parser;
 
-    use super::{Arguments, OsString, parse};
+    use super::{Arguments, OsString, not_text, parse};
+
+    #[test]
+    fn what_is_no_text_has_the_remedy_of_its_flag() {
+        use std::os::unix::ffi::OsStringExt;
+        for (line, words) in [
+            ("run --ro /a\u{1} true", "by a directory around it"),
+            ("run --rw=/a\u{1} true", "by a directory around it"),
+            ("run --setenv A=\u{1} -- true", "name it with --pass-env"),
+            ("session start --name a --setenv=A=\u{1}", "name it with --pass-env"),
+            ("exec a --setenv A=\u{1} -- true", "not understood here"),
+            ("op m.toml say --arg a=\u{1}", "not understood here"),
+            ("run --allow \u{1}:1 true", "not understood here"),
+            ("run --hostname=\u{1} true", "not understood here"),
+            ("op m.toml \u{1}", "not understood here"),
+        ] {
+            // No UTF-8 has such a byte.
+            let word = |word: &str| word.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
+            let typed: Vec<_> =
+                ["kennel"].into_iter().chain(line.split(' ')).map(word).map(OsString::from_vec).collect();
+            let error = not_text(&typed).to_string();
+            assert!(error.contains('\u{fffd}') && error.ends_with(words), "{line:?}: {error}");
+        }
+    }
 
     #[test]
     fn one_command_alone_understands_what_the_whole_does() {
