@@ -2,10 +2,14 @@
 
 use std::{
     ffi::OsStr,
+    fmt,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 use super::{error::PolicyError, validate::check_text};
 
@@ -78,11 +82,36 @@ impl<P: Into<PathBuf>> From<P> for Audit {
 }
 
 /// As it stands in a policy: a path, or a table.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged, expecting = "audit is a path, or a table with path, fail_closed, chain and arguments")]
+#[derive(Serialize)]
+#[serde(untagged)]
 enum Written {
     Path(PathBuf),
     Table(Table),
+}
+
+/// Not derived: what is untagged loses the places of keys.
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WrittenVisitor)
+    }
+}
+
+struct WrittenVisitor;
+
+impl<'de> Visitor<'de> for WrittenVisitor {
+    type Value = Written;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a path, or a table with path, fail_closed, chain and arguments")
+    }
+
+    fn visit_str<E>(self, path: &str) -> Result<Written, E> {
+        Ok(Written::Path(path.into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, keys: A) -> Result<Written, A::Error> {
+        Table::deserialize(MapAccessDeserializer::new(keys)).map(Written::Table)
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,9 +165,13 @@ mod tests {
         let again: Audit =
             serde_json::from_str(&serde_json::to_string(&audit).expect("plain")).expect("same");
         assert_eq!(again, audit);
-        for bad in [r#"{"chain":true}"#, r#"{"path":"/log","chian":true}"#, "7"] {
+        for (bad, words) in [
+            (r#"{"chain":true}"#, "missing field `path`"),
+            (r#"{"path":"/log","chian":true}"#, "unknown field `chian`"),
+            ("7", "expected a path, or a table with path"),
+        ] {
             let error = serde_json::from_str::<Audit>(bad).expect_err("refused").to_string();
-            assert!(error.contains("audit is a path"), "{error}");
+            assert!(error.contains(words), "{error}");
         }
     }
 

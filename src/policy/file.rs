@@ -269,6 +269,11 @@ landlock = "if_available"
             ("[limits]\npids = 1\nmem = 1", "policy:3:1: unknown field `mem`"),
             ("[require]\nlandlok = 'required'", "policy:2:1: unknown variant `landlok`"),
             ("[[mounts]]\ntype = 'proc'\ntarget = '/p'\ntaget = '/p'", "policy:4:1: unknown field `taget`"),
+            (
+                "[[mounts]]\ntype = 'proc'\ntarget = '/p'\nsize = 1",
+                "policy:4:1: mounts[0]: field `size` does not belong to it",
+            ),
+            ("[audit]\npath = '/l'\nchian = true", "policy:3:1: unknown field `chian`"),
         ] {
             let error = toml_error(text);
             assert!(error.starts_with(start), "{error}");

@@ -1,6 +1,6 @@
 //! Mounts as they are written: the arguments of flags, and the keys of policy files.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Deserializer, de};
 
@@ -176,16 +176,19 @@ pub(super) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec
     all.map(mount).collect()
 }
 
-/// Where the mount that a message begins with lies in a TOML text, in bytes from its start: the parser itself knows only where
-/// all of them begin.
+/// Where the mount that a message begins with lies in a TOML text, or the field of it that the message is about, in bytes from
+/// its start: the parser itself knows only where all of them begin.
 pub(super) fn offset(text: &str, message: &str) -> Option<usize> {
     #[derive(Deserialize)]
     struct Places {
-        mounts: Vec<toml::Spanned<de::IgnoredAny>>,
+        mounts: Vec<toml::Spanned<BTreeMap<toml::Spanned<String>, de::IgnoredAny>>>,
     }
-    let (index, _) = message.strip_prefix("mounts[")?.split_once("]: ")?;
+    let (index, said) = message.strip_prefix("mounts[")?.split_once("]: ")?;
     let places: Places = toml::from_str(text).ok()?;
-    Some(places.mounts.get(index.parse::<usize>().ok()?)?.span().start)
+    let mount = places.mounts.get(index.parse::<usize>().ok()?)?;
+    let field = said.strip_prefix("field `").and_then(|said| said.split_once('`'));
+    let key = field.and_then(|(name, _)| mount.get_ref().keys().find(|key| key.get_ref() == name));
+    Some(key.map_or(mount.span(), |key| key.span()).start)
 }
 
 #[cfg(test)]

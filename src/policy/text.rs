@@ -27,7 +27,7 @@ pub(crate) fn parse_toml<T: DeserializeOwned>(file: &str, text: &str, empty: &st
     toml::from_str(text).map_err(|error: toml::de::Error| {
         let begins = || error.span().map_or(0, |span| span.start);
         let offset = mount_text::offset(text, error.message()).unwrap_or_else(begins);
-        PolicyError::syntax(file, text.as_bytes(), offset, error.message())
+        PolicyError::syntax(file, text.as_bytes(), offset, &plain(error.message()))
     })
 }
 
@@ -45,8 +45,36 @@ pub(crate) fn parse_json<T: DeserializeOwned>(file: &str, text: &str, empty: &st
         let (line, column) = (error.line().max(1), error.column().max(1));
         let whole = error.to_string();
         let place = format!(" at line {} column {}", error.line(), error.column());
-        PolicyError::syntax_at(file, line, column, whole.strip_suffix(&place).unwrap_or(&whole))
+        PolicyError::syntax_at(file, line, column, &plain(whole.strip_suffix(&place).unwrap_or(&whole)))
     })
+}
+
+/// What serde says of a value of the wrong kind, without the words of Rust.
+fn plain(message: &str) -> String {
+    if message == "wanted string or table" {
+        return "invalid type: expected a word".to_owned();
+    }
+    let said = message.rsplit_once(", expected ").and_then(|(said, expected)| {
+        let (what, found) = said.split_once(": ").filter(|(what, _)| what.starts_with("invalid "))?;
+        Some((what, found, expected))
+    });
+    let Some((what, found, expected)) = said else { return message.to_owned() };
+    let expected = match expected {
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" => "a whole number, 0 or more",
+        "f64" => "a number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "path string" => "a path",
+        _ if expected.starts_with("struct ") => "a table",
+        _ => expected,
+    };
+    let found = match found {
+        "map" => "table".into(),
+        "sequence" => "list".into(),
+        _ => found.replacen("floating point `", "number `", 1),
+    };
+    format!("{what}: {found}, expected {expected}")
 }
 
 /// Where `file` lies, links unresolved; `path` is what it is called.
@@ -129,5 +157,36 @@ where
             map.insert(key, access.next_value()?);
         }
         Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_the_wrong_kind_are_told_without_words_of_rust() {
+        for (said, plainly) in [
+            (
+                "invalid type: boolean `true`, expected struct Overlay",
+                "invalid type: boolean `true`, expected a table",
+            ),
+            (
+                "invalid type: string \"a, expected u64\", expected u64",
+                "invalid type: string \"a, expected u64\", expected a whole number, 0 or more",
+            ),
+            ("invalid type: sequence, expected a sequence", "invalid type: list, expected a list"),
+            ("invalid type: map, expected f64", "invalid type: table, expected a number"),
+            (
+                "invalid type: floating point `1.5`, expected u64",
+                "invalid type: number `1.5`, expected a whole number, 0 or more",
+            ),
+            (
+                "unknown field `a, expected u64`, expected `b`",
+                "unknown field `a, expected u64`, expected `b`",
+            ),
+        ] {
+            assert_eq!(plain(said), plainly);
+        }
     }
 }

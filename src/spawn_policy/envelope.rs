@@ -54,7 +54,7 @@ impl Envelope {
 fn without_value(error: PolicyError) -> PolicyError {
     let PolicyError::Syntax { file, line, column, message } = error else { return error };
     // What is expected is ours, unless the value was so long that it was cut off: then it may be anything.
-    let wanted = ["a table", "a sequence", "a string"].map(|wanted| format!(", expected {wanted}"));
+    let wanted = ["a table", "a list", "a string"].map(|wanted| format!(", expected {wanted}"));
     let wanted = wanted.into_iter().find(|wanted| message.ends_with(wanted)).unwrap_or_default();
     let cut = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": ")).map(|(what, value)| {
         let kind: String = value.chars().take_while(char::is_ascii_alphabetic).collect();
@@ -92,8 +92,8 @@ mod tests {
     fn errors_name_the_place_and_no_value() {
         for (text, said) in [
             (r#"{"program":"p","env":"hidden, expected x"}"#, "invalid type: string, expected a table"),
-            (r#"{"program":"p","env":{"A":["hidden"]}}"#, "invalid type: sequence, expected a string"),
-            (r#"{"program":"p","argv":"hidden"}"#, "invalid type: string, expected a sequence"),
+            (r#"{"program":"p","env":{"A":["hidden"]}}"#, "invalid type: list, expected a string"),
+            (r#"{"program":"p","argv":"hidden"}"#, "invalid type: string, expected a list"),
             (r#"{"program":"p","env":{"A":7777}}"#, "invalid type: integer, expected a string"),
             (r#"{"program":"p","env":{"A":"hidden"#, "EOF while parsing a string"),
         ] {
