@@ -7,7 +7,7 @@ use crate::{
     AuditError, ListenError, OverlayError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure, exit, shown},
     harmless::harmless,
-    host::remedy::of_call,
+    host::remedy::{of_call, of_writing},
     policy::{PolicyError, Protection},
 };
 
@@ -216,6 +216,7 @@ impl Error {
                 "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
             ),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
+            Self::Io { what, source } if what.starts_with("write ") => of_writing(source),
             Self::Io { source, .. } => of_call(source),
             _ => None,
         }

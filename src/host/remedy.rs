@@ -7,7 +7,7 @@ use std::{fs, io, path::Path};
 use caps::{CapSet, Capability};
 
 use self::shortage::shortage;
-pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path};
+pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path, of_writing};
 use super::confined::Confined;
 use crate::policy::Protection;
 

@@ -16,6 +16,14 @@ pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     }
 }
 
+/// What can be done where something could not be written.
+pub(crate) fn of_writing(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::ENOSPC | libc::EDQUOT => Some("make room there, or write it elsewhere"),
+        _ => of_call(error),
+    }
+}
+
 /// What can be done where a path of the host cannot be used: `closed` where its user may not go there, `otherwise` in
 /// most other cases.
 pub(crate) fn of_path(error: &io::Error, closed: &'static str, otherwise: &'static str) -> &'static str {

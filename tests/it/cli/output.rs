@@ -18,7 +18,8 @@ use serde_json::Value;
 use crate::{
     listen::{Hosted, signal},
     support::{
-        TempDir, ends, full_pipe, kennel, patient_flag, payload_path, report, stderr, until, workspace,
+        TempDir, ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until,
+        workspace,
     },
 };
 
@@ -85,6 +86,16 @@ fn output_that_cannot_be_written_is_not_lost_in_silence() {
         assert_eq!((&report["ended"], &report["stdout_bytes"]), (&"exited".into(), &4.into()), "{report}");
         assert_eq!((&report["truncated"], &report["failure"]["message"]), (&true.into(), &line.into()));
         assert!(!report["denials"].as_array().unwrap().is_empty(), "{report}");
+    }
+}
+
+#[test]
+fn a_full_stdout_has_the_hint_to_make_room_there() {
+    for command in [&["probe"][..], &["policy", "show"], &["--help"]] {
+        let output = Command::new(kennel_path()).args(command).stdout(full()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(125), "{command:?}: {said}");
+        assert!(said.contains("hint: make room there") && !said.contains("epoll"), "{command:?}: {said}");
     }
 }
 
