@@ -34,7 +34,7 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
     const NAME: &str = "name an existing directory with --workspace";
     const REACH: &str = "run as a user who may reach the workspace";
     const READ: &str = "run as a user who may read the workspace";
-    let given = parts.caller.absolute(&parts.policy.workspace);
+    let given = clean(parts.caller.absolute(&parts.policy.workspace));
     let refused = |source: io::Error, remedy: &str| Error::Grant {
         what: "workspace",
         path: given.clone(),

@@ -9,8 +9,12 @@ use kennel::{Error, Mount, Policy, PolicyError};
 /// # Errors
 /// A path that JSON cannot hold; no current directory.
 pub(crate) fn shown(policy: Policy) -> Result<Policy, Error> {
-    let here = std::env::current_dir();
-    let here = here.map_err(|source| Error::Io { what: "find the current directory", source })?;
+    let here = match std::env::current_dir() {
+        Ok(here) => here,
+        // It is nowhere, and nothing is relative to it.
+        Err(_) if policy.clone().based_in(Path::new("/"))? == policy => "/".into(),
+        Err(source) => return Err(Error::Io { what: "find the current directory", source }),
+    };
     let mut policy = policy.based_in(&here)?;
     policy.network = policy.network.shown();
     full("workspace", &mut policy.workspace)?;

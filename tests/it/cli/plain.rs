@@ -31,6 +31,35 @@ fn a_policy_that_cannot_be_shown_is_an_error() {
 }
 
 #[test]
+fn full_paths_can_be_shown_where_the_current_directory_is_gone() {
+    let (dir, gone) = (workspace(), workspace());
+    let script = "rmdir \"$0\" && exec \"$@\"";
+    let show = |flags: &[&str]| {
+        let here = gone.path().join("here");
+        fs::create_dir(&here).unwrap();
+        let mut show = Command::new("sh");
+        show.current_dir(&here).args(["-c", script]).arg(&here).arg(kennel_path());
+        show.args(["policy", "show"]).args(flags).output().unwrap()
+    };
+    let workspace = dir.path().to_str().unwrap();
+    let shown = show(&["--workspace", workspace, "--ro", "/usr/share", "--protect", ".env"]);
+    assert!(shown.status.success() && stdout(&shown).contains(workspace), "{shown:?}");
+    is_refused(&show(&["--workspace", workspace, "--ro", "sub"]), "find the current directory");
+    is_refused(&show(&[]), "find the current directory");
+}
+
+#[test]
+fn a_workspace_is_named_without_a_dot() {
+    let mut run = Command::new(kennel_path());
+    let output = run.current_dir("/").args(["run", "--", "true"]).output().unwrap();
+    is_refused(&output, "workspace /: a directory of the system cannot be a workspace");
+    let dir = workspace();
+    let real = fs::canonicalize(dir.path()).unwrap();
+    let output = kennel(&real, &["--workspace", "./absent/."], &["true"]).output().unwrap();
+    is_refused(&output, &format!("workspace {}/absent: No such file", real.display()));
+}
+
+#[test]
 fn text_that_is_none_is_named() {
     let dir = workspace();
     for (flag, value) in [("--ro", &b"/tmp/\xff"[..]), ("--setenv", b"A=\xff"), ("--profile", b"\xff")] {
