@@ -190,6 +190,7 @@ impl Error {
             | Self::Unavailable { remedy, .. }
             | Self::Step { remedy, .. }
             | Self::File { remedy, .. } => remedy.as_deref(),
+            Self::Policy(error) => error.remedy(),
             Self::Listen(error) => error.remedy(),
             Self::Spawn(error) => error.remedy(),
             Self::Audit(error) => error.remedy(),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{self, Boundary, Class, Details, Failure};
 use crate::harmless::harmless;
+use crate::host::remedy::of_path;
 
 /// Why a policy was refused.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +68,16 @@ impl PolicyError {
             Self::Value { .. } | Self::Conflict { .. } => Class::CapabilityDenied,
         };
         Failure::new(class, Boundary::Manifest, failure::chain(self), Details::None)
+    }
+
+    /// What a person can do about it, if anything is known.
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Read { source, .. } => {
+                Some(of_path(source, "run as a user who may read it", "name a file that is there"))
+            }
+            _ => None,
+        }
     }
 
     /// A refused value.

@@ -138,6 +138,7 @@ impl SpawnError {
     pub fn remedy(&self) -> Option<&str> {
         match self {
             Self::Sandbox(error) => error.remedy(),
+            Self::Manifest(error) => error.remedy(),
             Self::HashMismatch { .. } => {
                 Some("find out who changed the program; if it was you, put its new hash into the manifest")
             }

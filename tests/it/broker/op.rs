@@ -137,7 +137,8 @@ fn what_is_no_operation_is_125_and_nothing_runs() {
         std::fs::remove_file(home.at("manifest.toml")).unwrap();
         let output = absent.output().unwrap();
         assert!(
-            stderr(&output).starts_with("kennel: manifest: read manifest.toml: No such file"),
+            stderr(&output).starts_with("kennel: manifest: read manifest.toml: No such file")
+                && stderr(&output).contains("hint: name a file that is there"),
             "{output:?}"
         );
     }

@@ -72,6 +72,8 @@ fn files_that_are_not_there_are_refused_by_name() {
     ] {
         let said = refused(dir.path(), &["--policy", name]);
         assert!(said.contains(name) && said.contains(words), "{name}: {said}");
+        let is_absent = words.starts_with("No such") || words.starts_with("read ");
+        assert_eq!(said.contains("hint: name a file that is there"), is_absent, "{name}: {said}");
     }
 }
 
