@@ -19,7 +19,7 @@ use crate::{
     policy::without_dots,
 };
 
-/// Why a path is refused.
+/// Why a path is refused. Where the system did it, why is in `source()`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathEscape {
@@ -32,7 +32,7 @@ pub enum PathEscape {
         root: PathBuf,
     },
     /// The root does not exist, is not a directory, or cannot be read.
-    #[error("workspace root {}", shown(root))]
+    #[error("reach workspace root {}", shown(root))]
     Root {
         /// The root as the caller wrote it.
         root: PathBuf,
@@ -40,7 +40,7 @@ pub enum PathEscape {
         source: io::Error,
     },
     /// Nothing is known about the path, or it cannot be opened.
-    #[error("path {}", shown(path))]
+    #[error("reach path {}", shown(path))]
     Path {
         /// The path as the caller wrote it.
         path: PathBuf,

@@ -127,6 +127,9 @@ fn a_missing_root_is_an_error_of_its_own() {
     for (root, expected) in [(root.join("none"), libc::ENOENT), (root.join("file"), libc::ENOTDIR)] {
         let confined = confine_path(&root, "x");
         assert!(matches!(confined, Err(PathEscape::Root { .. })), "{confined:?}");
+        let error = confined.as_ref().expect_err("no root");
+        assert!(error.to_string().starts_with("reach workspace root "), "what was tried: {error}");
+        assert!(error.failure().message.starts_with(&format!("{error}: ")), "and why");
         assert_eq!(errno(confined), Some(expected));
         let opened = open_beneath(&root, "x", &READ);
         assert!(matches!(opened, Err(PathEscape::Root { .. })), "{opened:?}");
