@@ -10,7 +10,8 @@ use std::{
 use super::protected::denials;
 use crate::{
     listen::{at, runtime},
-    support::{TempDir, fails, kennel_path, refused, report, runs, stderr, succeeds, workspace},
+    overlay::available,
+    support::{TempDir, fails, kennel_path, refused, report, require, runs, stderr, succeeds, workspace},
 };
 
 /// What a command would write: the next one would get the host's network.
@@ -133,6 +134,7 @@ fn the_policy_stays_in_every_grant_that_shows_it() {
 
 #[test]
 fn an_overlay_never_commits_the_policy() {
+    require!(available(), "overlays in memory");
     let text = "workspace = '.'\n";
     let ws = with_policy("kennel.toml", text);
     let flags = ["--policy", "kennel.toml", "--overlay", "--commit"];
