@@ -1,9 +1,12 @@
 //! How a command ended, what it used, what was refused. Plain data.
 
-use std::{ops::Deref, process::ExitStatus, time::Duration};
+mod output;
+
+use std::{process::ExitStatus, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::output::Output;
 use crate::{
     ChildOutput, Enforcement, Failure,
     failure::{Boundary, Class, Details, exit},
@@ -279,25 +282,5 @@ impl Outcome {
             _ => return None,
         };
         Some(Failure::new(class, boundary, message, details).recorded(self.audit_id.clone()))
-    }
-}
-
-/// The outcome of a command whose output was collected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Output {
-    /// How it ended.
-    pub outcome: Outcome,
-    /// What it wrote to stdout, with a marker at the end where the cap cut it.
-    pub stdout: Vec<u8>,
-    /// What it wrote to stderr, likewise.
-    pub stderr: Vec<u8>,
-}
-
-impl Deref for Output {
-    type Target = Outcome;
-
-    fn deref(&self) -> &Outcome {
-        &self.outcome
     }
 }
