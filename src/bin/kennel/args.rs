@@ -128,7 +128,8 @@ pub(crate) struct Op {
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Say nothing on stderr about degraded protections and denials.
+    /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
+    /// records that were lost, are said.
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
@@ -194,7 +195,8 @@ pub(crate) struct Run {
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
     #[arg(long, value_name = "FILE", value_parser = home::path())]
     pub(crate) json: Option<PathBuf>,
-    /// Say nothing on stderr about degraded protections and denials.
+    /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
+    /// records that were lost, are said.
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments.

@@ -56,7 +56,7 @@ pub(crate) struct PolicyFlags {
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = home::path())]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network access [default: set by the profile; `proxy` with any --allow].
+    /// Network access [default: set by the profile; of repo-write and ci-only `proxy` with --allow or --proxy-socket].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
