@@ -17,8 +17,13 @@ pub(super) const SHA256: usize = 32;
 const EXTENDED: usize = 0x4000;
 const LENGTH: usize = 0xfff;
 
-/// An extension that says where in the file entries are: several threads read them then.
+/// An extension that says where in the file entries are: several threads read them then. It is looked for everywhere, as another
+/// says where it is.
 const OFFSETS: &[u8] = b"IEOT";
+
+/// What such a table begins with, besides its name and size; and how many bytes a block has in it.
+const VERSION: u32 = 1;
+const BLOCK: usize = 8;
 
 /// What is wrong with an index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,12 +42,19 @@ pub(super) fn fault(index: &[u8], object: usize) -> Option<Fault> {
     }
     let reader = Reader { index, is_compressed: version == 4, object };
     let looked = number(index, 8).ok_or(Fault::Broken).and_then(|count| {
-        reader.entries(HEADER, count)?;
-        let at = index.windows(OFFSETS.len()).enumerate().filter(|(_, word)| *word == OFFSETS);
-        let mut tables = at.filter_map(|(at, _)| table(index, at, count));
-        tables.try_for_each(|blocks| blocks.into_iter().try_for_each(|(at, count)| reader.entries(at, count)))
+        let entries = reader.entries(count)?;
+        let mut words = index.windows(OFFSETS.len()).enumerate().filter(|(_, word)| *word == OFFSETS);
+        let is_same = words.all(|(at, _)| reader.has_same_entries(at, &entries) != Some(false));
+        is_same.then_some(()).ok_or(Fault::Broken)
     });
     looked.err()
+}
+
+/// An entry, by where it begins.
+struct Entry {
+    begin: usize,
+    /// Whether its name has nothing of the one before it.
+    has_whole_name: bool,
 }
 
 struct Reader<'i> {
@@ -53,27 +65,57 @@ struct Reader<'i> {
 }
 
 impl Reader<'_> {
-    /// So many entries from `at` on.
-    fn entries(&self, mut at: usize, count: u32) -> Result<(), Fault> {
-        let mut name = Vec::new();
-        for entry in 0..count {
-            at = self.entry(at, entry == 0, &mut name).ok_or(Fault::Broken)?;
+    /// Reads so many entries.
+    fn entries(&self, count: u32) -> Result<Vec<Entry>, Fault> {
+        let (mut entries, mut name) = (Vec::new(), Vec::new());
+        let mut begin = HEADER;
+        for _ in 0..count {
+            let (kept, end) = self.entry(begin, &mut name).ok_or(Fault::Broken)?;
             if !stays(&name) {
                 return Err(Fault::Leads(name));
             }
+            entries.push(Entry { begin, has_whole_name: kept == 0 });
+            begin = end;
         }
-        Ok(())
+        Ok(entries)
     }
 
-    /// Reads one name, and says where the next entry is.
-    fn entry(&self, entry: usize, is_first: bool, name: &mut Vec<u8>) -> Option<usize> {
+    /// Whether a table of blocks has the entries that were read, in their order. Threads would read others by it. `None` where it is
+    /// no table to git.
+    fn has_same_entries(&self, at: usize, entries: &[Entry]) -> Option<bool> {
+        let size = usize::try_from(number(self.index, at + OFFSETS.len())?).ok()?;
+        let version = number(self.index, at + 8)?;
+        let blocks = size.checked_sub(size_of_val(&VERSION))? / BLOCK;
+        if version != VERSION || blocks == 0 {
+            return None;
+        }
+        let is_whole = blocks * BLOCK + size_of_val(&VERSION) == size;
+        let Some(table) = self.index.get(at + 12..).and_then(|rest| rest.get(..blocks * BLOCK)) else {
+            return Some(false);
+        };
+        let mut next = 0;
+        let in_order = table.chunks(BLOCK).all(|block| {
+            let (Some(from), Some(count)) = (number(block, 0), number(block, 4)) else { return false };
+            // The first name of a block is read without the one before it.
+            let is_next = entries
+                .get(next)
+                .is_some_and(|entry| entry.has_whole_name && u32::try_from(entry.begin) == Ok(from));
+            next = next.saturating_add(count as usize);
+            is_next
+        });
+        Some(is_whole && in_order && next == entries.len())
+    }
+
+    /// Reads one name; says how much of the one before it has kept, and where the next entry is.
+    fn entry(&self, entry: usize, name: &mut Vec<u8>) -> Option<(usize, usize)> {
         let flags_at = entry.checked_add(STAT + self.object)?;
         let flags = usize::from(u16::from_be_bytes(self.index.get(flags_at..)?.first_chunk().copied()?));
         let mut at = flags_at + if flags & EXTENDED == 0 { 2 } else { 4 };
         let mut kept = 0;
         if self.is_compressed {
             let dropped = varint(self.index, &mut at)?;
-            kept = if is_first { 0 } else { name.len().checked_sub(dropped)? };
+            // Of the first there is nothing to drop, whatever it says.
+            kept = if entry == HEADER { 0 } else { name.len().checked_sub(dropped)? };
         }
         let rest = self.index.get(at..)?;
         let length = match flags & LENGTH {
@@ -82,18 +124,11 @@ impl Reader<'_> {
         };
         name.truncate(kept);
         name.extend_from_slice(rest.get(..length)?);
+        // Git takes the byte behind it for its end.
+        (*rest.get(length)? == 0).then_some(())?;
         let end = if self.is_compressed { at + length + 1 } else { entry + ((at - entry + length + 8) & !7) };
-        (end <= self.index.len()).then_some(end)
+        (end <= self.index.len()).then_some((kept, end))
     }
-}
-
-/// Where the blocks of entries are, and how many in each, if there is a table of them: one that has all.
-fn table(index: &[u8], at: usize, count: u32) -> Option<Vec<(usize, u32)>> {
-    let size = usize::try_from(number(index, at + 4)?).ok()?;
-    let blocks = index.get(at + 8..)?.get(..size)?.strip_prefix(&1_u32.to_be_bytes())?;
-    let block = |block: &[u8]| Some((usize::try_from(number(block, 0)?).ok()?, number(block, 4)?));
-    let blocks: Option<Vec<(usize, u32)>> = blocks.chunks(8).map(block).collect();
-    blocks.filter(|blocks| blocks.iter().map(|(_, count)| u64::from(*count)).sum::<u64>() == u64::from(count))
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -172,17 +207,66 @@ mod tests {
         }
     }
 
+    fn table(pairs: &[(usize, u32)], more: &[u8]) -> Vec<u8> {
+        let number = |number: usize| u32::try_from(number).expect("small").to_be_bytes();
+        let pairs: Vec<u8> =
+            pairs.iter().flat_map(|(at, count)| [number(*at), count.to_be_bytes()].concat()).collect();
+        [OFFSETS, &number(4 + pairs.len() + more.len()), &1_u32.to_be_bytes(), &pairs, more].concat()
+    }
+
     /// git reads the blocks of the table then, and not what lies before it.
     #[test]
-    fn names_in_blocks_of_a_table_are_found() {
+    fn a_table_that_has_other_entries_is_broken() {
         let hidden = forged(&[b"../x"], b"");
         let entry = &hidden[HEADER..hidden.len() - SHA1];
         let first = forged(&[b"a"], b"").len() - SHA1;
-        let at = u32::try_from(first).expect("small").to_be_bytes();
-        let table =
-            [OFFSETS, &12_u32.to_be_bytes(), &1_u32.to_be_bytes(), &[at, 1_u32.to_be_bytes()].concat()]
-                .concat();
-        assert_eq!(fault(&forged(&[b"a"], &[entry, &table].concat()), SHA1), leads(b"../x"));
+        for (pairs, more) in [
+            (&[(first, 1)][..], &b""[..]),
+            // Git rounds down, and adds nothing up.
+            (&[(first, 1)], b"x"),
+            (&[(first, 2)], b""),
+            (&[(first, 1), (HEADER, 1)], b""),
+            (&[(HEADER, 1), (first, 0)], b""),
+            (&[(HEADER, 2)], b""),
+            (&[(HEADER, 1)], b"x"),
+        ] {
+            let index = forged(&[b"a"], &[entry, &table(pairs, more)].concat());
+            assert_eq!(fault(&index, SHA1), Some(Fault::Broken), "{pairs:?}");
+        }
+        let same = table(&[(HEADER, 1)], b"");
+        assert_eq!(fault(&forged(&[b"a"], &[entry, &same].concat()), SHA1), None);
+        assert_eq!(fault(&forged(&[b"a", b"IEOT", b"dir/IEOT"], &[b"IEOT", entry].concat()), SHA1), None);
+        // One that ends behind the file.
+        assert_eq!(fault(&forged(&[b"a"], &table(&[(HEADER, 1)], b"")[..16]), SHA1), Some(Fault::Broken));
+    }
+
+    #[test]
+    fn many_tables_take_no_longer_than_the_file() {
+        let names: Vec<String> = (0..20_000).map(|number| format!("n{number}")).collect();
+        let names: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
+        let tables = table(&[(HEADER, 20_000)], b"").repeat(20_000);
+        let begun = std::time::Instant::now();
+        assert_eq!(fault(&forged(&names, &tables), SHA1), None);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    }
+
+    /// Sequentially it is `a../x`.
+    #[test]
+    fn a_block_begins_with_a_whole_name() {
+        let mut index = b"DIRC\0\0\0\x04\0\0\0\x02".to_vec();
+        let mut entry = |length: u8, dropped: u8, rest: &[u8]| {
+            let begin = index.len();
+            index.extend([1; STAT + SHA1]);
+            index.extend([&[0, length, dropped], rest, b"\0"].concat());
+            begin
+        };
+        let (first, second) = (entry(1, 0, b"a"), entry(6, 0, b"../x!"));
+        for (pairs, expected) in
+            [(&[(first, 2)][..], None), (&[(first, 1), (second, 1)], Some(Fault::Broken))]
+        {
+            let index = [&index[..], &table(pairs, b""), &[0; SHA1]].concat();
+            assert_eq!(fault(&index, SHA1), expected, "{pairs:?}");
+        }
     }
 
     #[test]
