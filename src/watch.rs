@@ -13,6 +13,7 @@ mod index;
 mod links;
 mod look;
 mod moment;
+mod packs;
 mod place;
 mod remove;
 

@@ -1,5 +1,5 @@
 //! Files of a repository by which git outside goes elsewhere without a look: the names in an index, the ref that another one
-//! stands for, and where resolutions of conflicts are written. A command that writes one of them decides which file outside of
+//! stands for, packs and tables of refs in lists of them, and where resolutions of conflicts are written. A command that writes one of them decides which file outside of
 //! its grants git reads, writes or removes with its user's rights.
 
 use std::{
@@ -24,10 +24,11 @@ use super::{
     index::{Fault, SHA1, SHA256, fault},
     links::is_branch,
     look::Found,
+    packs,
 };
 use crate::{below, harmless::harmless};
 
-/// Larger than any that anybody has: it is read as a whole.
+/// Larger than any that anybody has: what is smaller is read as a whole.
 const LARGEST: u64 = 1 << 28;
 
 /// As much as is read of a config elsewhere.
@@ -40,10 +41,16 @@ const LONGEST: u64 = 1 << 13;
 const REFS: &[&str] =
     &["AUTO_MERGE", "BISECT_EXPECTED_REV", "MERGE_AUTOSTASH", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF"];
 
-/// Whether files may be such in a directory at `way` of a repository: where there is a `HEAD`, as in the top of one and in
-/// what a linked worktree has for itself, and among refs.
+/// Whether files may be such in a directory at `way` of a repository: in its top, in what a linked worktree has for itself, in
+/// submodules, among refs, packs and tables of refs. A command can take a `HEAD` away for a while: that there is none is no sign.
 pub(super) fn decide(directory: &OwnedFd, way: &Path) -> nix::Result<bool> {
-    Ok(is_of_refs(way) || below::stat(directory, OsStr::new("HEAD"))?.is_some())
+    let is_below = |name: &str| way.parent().is_some_and(|parent| parent.ends_with(name));
+    let is_known = way.as_os_str().is_empty()
+        || is_below("worktrees")
+        || ["modules", "refs", "reftable"].iter().any(|of| way.iter().any(|part| part == *of))
+        || way.ends_with("objects/pack")
+        || is_below("objects/pack");
+    Ok(is_known || below::stat(directory, OsStr::new("HEAD"))?.is_some())
 }
 
 fn is_of_refs(way: &Path) -> bool {
@@ -81,10 +88,19 @@ pub(crate) fn lead(
         ));
     }
     if bytes == b"index" || bytes.starts_with(b"sharedindex.") {
-        return Ok(match file(LARGEST)? {
-            Some(index) => of_index(&index, &configs()?),
-            None => None,
-        });
+        let Some(index) = file(LARGEST)? else { return Ok(None) };
+        return match index.len() as u64 {
+            LARGEST => Ok(Some("it was too large to look through".to_owned())),
+            _ => Ok(of_index(&index, &configs()?)),
+        };
+    }
+    if bytes == b"tables.list" {
+        let lists = file(LONGEST_CONFIG)?.unwrap_or_default();
+        return Ok(packs::foreign_table(&lists).map(|name| format!("it named {}", words(name))));
+    }
+    if bytes == b"multi-pack-index" || bytes.ends_with(b".midx") {
+        let index = file(LARGEST)?.unwrap_or_default();
+        return Ok(packs::names_others(&index).then(|| "it named packs that lie elsewhere".to_owned()));
     }
     let is_in_refs = way.parent().is_some_and(is_of_refs);
     if !is_in_refs && !bytes.ends_with(b"HEAD") && !REFS.iter().any(|of| *of == name) {
