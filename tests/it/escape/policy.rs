@@ -11,7 +11,10 @@ use super::protected::denials;
 use crate::{
     listen::{at, runtime},
     overlay::available,
-    support::{TempDir, fails, kennel_path, refused, report, require, runs, stderr, succeeds, workspace},
+    support::{
+        TempDir, fails, is_without_user_namespace, kennel_path, refused, report, require, runs, stderr,
+        succeeds, workspace,
+    },
 };
 
 /// What a command would write: the next one would get the host's network.
@@ -65,7 +68,11 @@ fn the_policy_of_a_profile_that_requires_everything_is_not_written() {
 
 #[test]
 fn a_session_does_not_write_its_policy() {
-    let text = "workspace = '.'\n";
+    // As root's other commands do where there is no user namespace.
+    let text = match is_without_user_namespace() {
+        true => "workspace = '.'\non_unavailable = 'degrade'\n",
+        false => "workspace = '.'\n",
+    };
     let (ws, runtime) = (with_policy("kennel.toml", text), runtime());
     let session =
         |arguments: &[&str]| -> Output { at(runtime.path(), ws.path()).args(arguments).output().unwrap() };
