@@ -34,10 +34,17 @@ pub(crate) fn use_stdout(arguments: &[&str]) {
 }
 
 fn give(path: &str) -> io::Result<()> {
-    while !Path::new(path).exists() {
-        thread::sleep(Duration::from_millis(10));
-    }
-    let mut socket = UnixStream::connect(path)?;
+    // Bound it may not listen yet.
+    let mut socket = loop {
+        match UnixStream::connect(path) {
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                thread::sleep(Duration::from_millis(10));
+            }
+            connected => break connected?,
+        }
+    };
     let stdout = [io::stdout().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&stdout)];
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None)?;
