@@ -23,7 +23,7 @@ use std::{
 use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2},
-    sys::stat::{FileStat, Mode, SFlag, fstat, fstatat},
+    sys::stat::{FileStat, Mode, fstat, fstatat},
 };
 
 pub use self::kind::FileKind;
@@ -71,20 +71,16 @@ fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
         let directory = held.as_ref().map_or(AT_FDCWD, OwnedFd::as_fd);
         let next = openat(directory, part.as_os_str(), flags, Mode::empty())?;
         // A link itself is what O_PATH opens then.
-        if is_kind(&next, SFlag::S_IFLNK)? {
+        if kind(&fstat(&next)?) == FileKind::Link {
             return Err(Errno::ELOOP);
         }
         held = Some(next);
     }
     let held = held.ok_or(Errno::ENOENT)?;
-    match more.contains(OFlag::O_DIRECTORY) && !is_kind(&held, SFlag::S_IFDIR)? {
+    match more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
         true => Err(Errno::ENOTDIR),
         false => Ok(held),
     }
-}
-
-fn is_kind(held: &OwnedFd, kind: SFlag) -> nix::Result<bool> {
-    Ok(SFlag::from_bits_truncate(fstat(held)?.st_mode) & SFlag::S_IFMT == kind)
 }
 
 /// What has `name` in a directory, itself and not what it links to; `None` where nothing has.
