@@ -184,7 +184,8 @@ impl Scan<'_> {
             Ok(directory) => directory,
             Err(error) => return self.cannot_read(path, &error),
         };
-        let is_opaque = mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
+        // What lies in an opaque directory has no mark of its own: overlayfs does not look below there any more.
+        let is_opaque = level.is_opaque || mark(&directory, OPAQUE)?.is_some_and(|value| value == b"y");
         let below = lower.filter(|lower| kind(lower) == FileKind::Directory);
         // Only what was there is copied up, and directories of the workspace cannot be renamed.
         let gone = below.is_none() && !is_opaque && mark(&directory, ORIGIN)?.is_some();

@@ -146,23 +146,24 @@ async fn directories_keep_their_sticky_bit() {
 async fn directories_are_renamed_replaced_and_become_files() {
     require_overlay!();
     let dir = workspace();
-    for name in ["moved/in", "replaced", "becomes-file/x"] {
+    for name in ["moved/in", "replaced/in/in", "becomes-file/x"] {
         fs::create_dir_all(dir.path().join(name)).unwrap();
     }
-    for name in ["moved/in/a", "replaced/old", "becomes-file/x/y", "becomes-dir"] {
+    for name in ["moved/in/a", "replaced/old", "replaced/in/in/old", "becomes-file/x/y", "becomes-dir"] {
         fs::write(dir.path().join(name), name).unwrap();
     }
     let session = session(dir.path()).await;
     // The kernel answers EXDEV to the rename of a directory of the workspace, and mv copies.
-    let script = "mv moved elsewhere; rm -r replaced; mkdir replaced; echo n > replaced/new; \
+    let script = "mv moved elsewhere; rm -r replaced; mkdir -p replaced/in/in; echo n > replaced/new; \
                   rm -r becomes-file; echo f > becomes-file; rm becomes-dir; mkdir becomes-dir; echo d > becomes-dir/d";
     shell(&session, script).await;
-    assert!(shell(&session, "ls replaced").await == "new\n", "the old one does not shine through");
+    assert_eq!(shell(&session, "find replaced -type f").await, "replaced/new\n", "nothing shines through");
     let done = commit(&session).await;
     for line in [
         "D moved/",
         "A elsewhere/in/a",
         "D replaced/old",
+        "D replaced/in/in/old",
         "A replaced/new",
         "M becomes-file",
         "M becomes-dir/",
@@ -170,6 +171,7 @@ async fn directories_are_renamed_replaced_and_become_files() {
         assert!(done.iter().any(|done| done == line), "{line}: {done:?}");
     }
     assert!(!dir.path().join("moved").exists() && !dir.path().join("replaced/old").exists());
+    assert_eq!(fs::read_dir(dir.path().join("replaced/in/in")).unwrap().count(), 0, "nor deeper");
     assert_eq!(fs::read(dir.path().join("elsewhere/in/a")).unwrap(), b"moved/in/a");
     assert_eq!(fs::read(dir.path().join("becomes-file")).unwrap(), b"f\n");
     assert_eq!(fs::read(dir.path().join("becomes-dir/d")).unwrap(), b"d\n");

@@ -30,6 +30,7 @@ fn operation() -> impl Strategy<Value = String> {
         2 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("[ -f {path} ] && echo {byte} >> {path}")),
         3 => path().prop_map(|path| format!("mkdir {path}")),
         2 => path().prop_map(|path| format!("rm -rf {path}")),
+        1 => (path(), "[abc]").prop_map(|(path, name)| format!("rm -rf {path} && mkdir -p {path}/{name}")),
         2 => (path(), path()).prop_map(|(from, to)| {
             format!("[ -z \"$(find {from} -type d ! -perm -u=rwx)\" ] && mv -T {from} {to}")
         }),
