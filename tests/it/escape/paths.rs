@@ -7,13 +7,13 @@ use std::{
         unix::fs::{MetadataExt, symlink},
         unix::net::UnixListener,
     },
-    process::Stdio,
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use super::{check, check_outside, command, landlock_abi, lines};
-use crate::support::{attempt, only_as_root, patient, quiet, require, workspace};
+use crate::support::{attempt, only_as_root, patient, payload_path, quiet, require, stdout, workspace};
 
 #[test]
 fn a_path_outside_the_grants_leads_nowhere() {
@@ -185,7 +185,10 @@ fn files_are_not_opened_by_handle() {
     let file = ws.path().join("f").display().to_string();
     assert_eq!(attempt(ws.path(), &[], "spray-handles", &[&file]), "EPERM");
     only_as_root!();
-    check_outside(&[(&format!("open s:{file} 0"), "ok"), ("open_by_handle_at $ w:8,1,2,0 0", "ok")]);
+    // Not every file system has files by such handles, but root may ask for them.
+    let outside = Command::new(payload_path()).args(["spray-handles", &file]).output().unwrap();
+    let said = stdout(&outside);
+    assert!(said.contains("ok") || said == "ESTALE", "{said}");
 }
 
 #[test]
