@@ -25,6 +25,11 @@ fn operation() -> impl Strategy<Value = String> {
     let attribute = |(path, value): (String, u8)| {
         format!("python3 -c \"import os; os.setxattr('{path}', 'user.k{}', b'{value}')\"", value % 2)
     };
+    // The kernel answers EXDEV to the rename of a directory of the workspace.
+    let exchange = |(from, to): (String, String)| {
+        let call = format!("ctypes.CDLL(None).renameat2(-100, b'{from}', -100, b'{to}', 2)");
+        format!("[ ! -d {from} ] && [ ! -d {to} ] && python3 -c \"import ctypes; {call}\"")
+    };
     prop_oneof![
         4 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("echo {byte} > {path}")),
         2 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("[ -f {path} ] && echo {byte} >> {path}")),
@@ -36,6 +41,8 @@ fn operation() -> impl Strategy<Value = String> {
         }),
         1 => (path(), path()).prop_map(|(from, to)| format!("case {to}/ in {from}/*) ;; *) cp -rT --remove-destination {from} {to};; esac")),
         1 => (path(), path()).prop_map(|(to, at)| format!("ln -sfn {to} {at}")),
+        1 => (path(), path()).prop_map(|(from, to)| format!("[ -f {from} ] && [ ! -L {from} ] && ln -T {from} {to}")),
+        1 => (path(), path()).prop_map(exchange),
         1 => (path(), prop::sample::select(vec!["700", "755", "500"]))
             .prop_map(|(path, mode)| format!("[ ! -L {path} ] && chmod {mode} {path}")),
         1 => (path(), 1..9_u32).prop_map(|(path, megabytes)| format!("[ -f {path} ] && truncate -s {megabytes}M {path}")),
