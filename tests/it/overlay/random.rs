@@ -1,16 +1,19 @@
-//! Any sequence of changes, made in an overlay and committed, leaves what it leaves in a plain directory.
+//! Any sequence of changes, made in an overlay and committed, leaves what it leaves in a plain directory; and what others did
+//! there meanwhile stays.
 
 use std::{
     collections::BTreeMap,
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::Path,
+    process::Command,
 };
 
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
+use tokio::runtime::{Builder, Runtime};
 
 use kennel::{Policy, Profile, Session};
 
@@ -94,18 +97,25 @@ fn begin(directory: &Path) {
     symlink("a/b", directory.join("a/c")).unwrap();
 }
 
-#[test]
-fn a_commit_is_what_the_changes_were() {
-    require_overlay!();
-    require!(has("python3"), "python3");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn runner() -> TestRunner {
     let cases = match (crate::support::is_emulated(), std::env::var_os(super::UPPERS).is_some()) {
         (true, true) => 3,
         (true, _) => 6,
         (_, true) => 12,
         _ => 40,
     };
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}
+
+#[test]
+fn a_commit_is_what_the_changes_were() {
+    require_overlay!();
+    require!(has("python3"), "python3");
+    let runtime = runtime();
     let scripts = prop::collection::vec(prop::collection::vec(operation(), 1..12), 1..3);
     let check = |scripts: Vec<Vec<String>>| {
         let (overlaid, plain) = (workspace(), workspace());
@@ -131,5 +141,63 @@ fn a_commit_is_what_the_changes_were() {
         prop_assert!(is_without_temporaries(overlaid.path()));
         Ok(())
     };
-    TestRunner::new(config).run(&scripts, check).unwrap();
+    runner().run(&scripts, check).unwrap();
+}
+
+/// What somebody outside does to the workspace: what he writes says so.
+fn meanwhile() -> impl Strategy<Value = String> {
+    let path = || "[abc](/[abc]){0,2}";
+    prop_oneof![
+        3 => (path(), any::<u8>()).prop_map(|(path, byte)| format!("echo outside {byte} > {path}")),
+        2 => path().prop_map(|path| format!("mkdir {path}")),
+        1 => path().prop_map(|path| format!("rm -rf {path}")),
+        1 => (path(), path()).prop_map(|(from, to)| format!("mv -T {from} {to}")),
+        1 => (path(), path()).prop_map(|(from, to)| format!("ln -T {from} {to}")),
+        1 => (path(), prop::sample::select(vec!["700", "755"]))
+            .prop_map(|(path, mode)| format!("[ ! -L {path} ] && chmod {mode} {path}")),
+    ]
+}
+
+/// The files that somebody outside wrote, by path.
+fn of_others(base: &Path) -> BTreeMap<String, String> {
+    let mut files = tree(base);
+    files.retain(|path, _| {
+        let path = base.join(path);
+        path.is_file() && !path.is_symlink() && fs::read(path).unwrap().starts_with(b"outside")
+    });
+    files
+}
+
+#[test]
+fn a_commit_takes_nothing_that_others_wrote_meanwhile() {
+    require_overlay!();
+    require!(has("python3"), "python3");
+    let runtime = runtime();
+    let some = |most| prop::collection::vec(operation(), 1..most);
+    let scripts = prop::collection::vec((some(8), prop::collection::vec(meanwhile(), 1..5), some(4)), 1..3);
+    let check = |scripts: Vec<(Vec<String>, Vec<String>, Vec<String>)>| {
+        let dir = workspace();
+        begin(dir.path());
+        let done: Result<(), TestCaseError> = runtime.block_on(async {
+            let session = session(dir.path()).await;
+            for (before, outside, after) in &scripts {
+                let inside =
+                    |script: &[String]| format!("umask 022; exec 2>/dev/null\n{}\n:", script.join("\n"));
+                super::shell(&session, &inside(before)).await;
+                let script = inside(outside);
+                let others =
+                    Command::new("sh").args(["-c", &script]).current_dir(dir.path()).status().unwrap();
+                prop_assert!(others.success());
+                super::shell(&session, &inside(after)).await;
+                let written = of_others(dir.path());
+                let committed = session.commit().await.unwrap();
+                prop_assert_eq!(of_others(dir.path()), written, "{:?}", committed);
+            }
+            Ok(())
+        });
+        done?;
+        prop_assert!(is_without_temporaries(dir.path()));
+        Ok(())
+    };
+    runner().run(&scripts, check).unwrap();
 }
