@@ -200,8 +200,7 @@ fn call(exec: &Exec, size: Option<(u16, u16)>) -> Result<Call, Error> {
 
 /// From now on every signal is the command's, but what is ignored here.
 fn listen() -> io::Result<SignalFd> {
-    let signals =
-        passed_on().chain([libc::SIGCONT]).map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
+    let signals = passed_on().map(Signal::try_from).collect::<nix::Result<SigSet>>()?;
     signals.thread_block()?;
     Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
@@ -253,8 +252,13 @@ fn pass_on(
         match (number, window) {
             (libc::SIGTSTP, _) => {
                 client.signal(libc::SIGSTOP)?;
+                window.into_iter().for_each(Window::leave);
                 // Stop as the shell expects of us; the SIGCONT that continues us is passed on like any other.
                 raise(Signal::SIGSTOP).map_err(|errno| failed(errno.into()))?;
+            }
+            (libc::SIGCONT, Some(window)) => {
+                window.again().map_err(failed)?;
+                client.signal(number)?;
             }
             (libc::SIGWINCH, Some(window)) => window.resize().map_err(failed)?,
             _ => client.signal(number)?,

@@ -15,6 +15,7 @@ mod op;
 mod overlay;
 mod policy;
 mod probe;
+mod raw;
 mod report;
 mod run;
 mod session;

@@ -18,9 +18,11 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     args::Run,
     overlay::{Choice, Settled},
-    policy, report,
+    policy,
+    raw::{Raw, fit},
+    report,
     signals::{Signals, means_to_end},
-    terminal::{self, Keyboard, Raw, Screen, Showing},
+    terminal::{self, Keyboard, Screen, Showing},
 };
 
 /// How long a thread that may block stays with nothing to do, where it can be had again.
@@ -206,9 +208,7 @@ async fn told_to_end(status: ExitStatus, signals: &mut Signals) {
     loop {
         match signals.next().await {
             number if means_to_end(number) => return,
-            libc::SIGTSTP => {
-                let _ = raise(Signal::SIGSTOP);
-            }
+            libc::SIGTSTP => drop(raise(Signal::SIGSTOP)),
             _ => {}
         }
     }
@@ -226,7 +226,7 @@ async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
     let mut typing = tokio::spawn(terminal::type_in(keyboard.typed(), terminal.clone()));
     let showing = Showing::start(terminal.clone(), screen);
     let ended = tokio::select! {
-        outcome = until_end(&mut child, &mut signals, Some(&terminal)) => Some(outcome),
+        outcome = until_end(&mut child, &mut signals, Some((&terminal, &raw))) => Some(outcome),
         _ = &mut typing => None,
     };
     let outcome = match ended {
@@ -271,29 +271,28 @@ async fn show_the_rest(
 async fn until_end(
     child: &mut Child,
     signals: &mut Signals,
-    terminal: Option<&Terminal>,
+    window: Option<(&Terminal, &Raw)>,
 ) -> Result<Outcome, Error> {
     loop {
         let number = tokio::select! {
             outcome = child.wait() => return outcome,
             number = signals.next() => number,
         };
-        pass_on(child, number, terminal).map_err(|source| Error::Io { what: "pass a signal on", source })?;
+        pass_on(child, number, window).map_err(|source| Error::Io { what: "pass a signal on", source })?;
     }
 }
 
-fn pass_on(child: &Child, number: i32, terminal: Option<&Terminal>) -> io::Result<()> {
-    match (number, terminal) {
+fn pass_on(child: &Child, number: i32, window: Option<(&Terminal, &Raw)>) -> io::Result<()> {
+    match (number, window) {
         (libc::SIGTSTP, _) => {
             child.signal(libc::SIGSTOP)?;
-            // Stop as the shell expects of us; when it continues us, so is the command.
-            raise(Signal::SIGSTOP)?;
-            child.signal(libc::SIGCONT)
+            window.into_iter().for_each(|(_, raw)| raw.leave());
+            // Stop as the shell expects of us; the SIGCONT that continues us is passed on like any other.
+            return Ok(raise(Signal::SIGSTOP)?);
         }
-        (libc::SIGWINCH, Some(terminal)) => {
-            // Ours may be gone.
-            Terminal::size(io::stdin()).map_or(Ok(()), |(rows, columns)| terminal.resize(rows, columns))
-        }
-        _ => child.signal(number),
+        (libc::SIGCONT, Some((terminal, raw))) => raw.again(terminal)?,
+        (libc::SIGWINCH, Some((terminal, _))) => return fit(terminal),
+        _ => {}
     }
+    child.signal(number)
 }

@@ -7,14 +7,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::FAILED;
 
-/// Signals that end, stop or inform the command; a terminal sends some of them, a supervisor others. SIGXFSZ is our own: we
-/// have it blocked.
-const PASSED_ON: [i32; 12] = [
+/// Signals that end, stop, continue or inform the command; a terminal sends some of them, a supervisor others. SIGXFSZ is our
+/// own: we have it blocked.
+const PASSED_ON: [i32; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
     libc::SIGQUIT,
     libc::SIGTSTP,
+    libc::SIGCONT,
     libc::SIGUSR1,
     libc::SIGUSR2,
     libc::SIGWINCH,

@@ -1,4 +1,4 @@
-//! The user's own terminal while a command runs on another: raw, its size followed, put back at the end.
+//! The user's own terminal while a command runs on another: what is typed and what is shown.
 
 use std::{
     io::{self, IsTerminal},
@@ -13,12 +13,7 @@ use std::{
 };
 
 use kennel::{Error, Terminal};
-use nix::{
-    errno::Errno,
-    poll::PollFlags,
-    sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
-    unistd::read,
-};
+use nix::{errno::Errno, poll::PollFlags, sys::termios::tcgetattr, unistd::read};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::{
@@ -52,28 +47,6 @@ const STALLS: u32 = 5;
 
 /// How long a stdout that is no terminal may hold up the end, once we are told to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The user's terminal in raw mode; put back when this is dropped.
-pub(crate) struct Raw {
-    before: Termios,
-}
-
-impl Raw {
-    pub(crate) fn enter() -> io::Result<Self> {
-        let before = tcgetattr(io::stdin())?;
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
-        Ok(Self { before })
-    }
-}
-
-impl Drop for Raw {
-    fn drop(&mut self) {
-        // The terminal may be gone; then there is nothing to put back. It may not be read: then TCSADRAIN would not return.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
-    }
-}
 
 pub(crate) fn no_thread(source: io::Error) -> Error {
     Error::Io { what: "start a thread", source }

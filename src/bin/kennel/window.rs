@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use kennel::Terminal;
 use nix::poll::{PollFd, PollFlags};
 
 use crate::{
     descriptor::{unblocked, wait, write_patiently, write_while},
-    terminal::{AGAIN, LAST, MOMENT, MOST_LAST, Raw, is_gone},
+    raw::{Raw, fit},
+    terminal::{AGAIN, LAST, MOMENT, MOST_LAST, is_gone},
 };
 
 /// How long our terminal may take nothing of that.
@@ -144,11 +144,17 @@ impl Window {
 
     /// Makes the command's terminal as large as ours.
     pub(crate) fn resize(&self) -> io::Result<()> {
-        match (&self.master, Terminal::size(io::stdin())) {
-            (Some(master), Ok((rows, columns))) => Terminal::set_size(master, rows, columns),
-            // One of them is gone.
-            _ => Ok(()),
-        }
+        self.master.as_ref().map_or(Ok(()), fit)
+    }
+
+    /// Gives the user's terminal back for as long as we are stopped.
+    pub(crate) fn leave(&self) {
+        self.raw.iter().for_each(Raw::leave);
+    }
+
+    /// Takes it once more when we are continued.
+    pub(crate) fn again(&self) -> io::Result<()> {
+        self.raw.as_ref().zip(self.master.as_ref()).map_or(Ok(()), |(raw, master)| raw.again(master))
     }
 
     /// Shows what the command wrote last, and gives the user's terminal back. A stdout that is no terminal is waited for as
