@@ -7,7 +7,7 @@ use crate::{
     AuditError, ListenError, OverlayError, SpawnError,
     failure::{self, Boundary, Class, Details, Failure, exit, shown},
     harmless::harmless,
-    host::remedy::{of_call, of_writing},
+    host::remedy::{of_call, of_terminal, of_writing},
     policy::{PolicyError, Protection},
 };
 
@@ -149,6 +149,9 @@ impl From<SpawnError> for Error {
 /// What [`Error::Command`] calls where a command starts.
 pub(crate) const WORKING_DIRECTORY: &str = "working directory";
 
+/// [`Error::Io`] about a command's own terminal.
+pub(crate) const TERMINAL: &str = "open a terminal for the command";
+
 /// The standard streams, by their numbers, as [`Error::Io`] names one that cannot be given to a command.
 pub(crate) const STREAMS: [&str; 3] =
     ["stdin of the command", "stdout of the command", "stderr of the command"];
@@ -217,6 +220,7 @@ impl Error {
                 "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
             ),
             Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
+            Self::Io { what: TERMINAL, source } => of_terminal(source),
             Self::Io { what, source } if what.starts_with("write ") => of_writing(source),
             Self::Io { source, .. } => of_call(source),
             _ => None,

@@ -7,7 +7,7 @@ use std::{fs, io, path::Path};
 use caps::{CapSet, Capability};
 
 use self::shortage::shortage;
-pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path, of_writing};
+pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path, of_terminal, of_writing};
 use super::confined::Confined;
 use crate::policy::Protection;
 
@@ -284,6 +284,7 @@ fn sysctl_of(protection: Protection) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Error, error::TERMINAL};
 
     /// The remedy on a host that has exactly these settings.
     fn on(settings: &[(&str, &str)], container: bool, protection: Protection, errno: i32) -> String {
@@ -405,6 +406,8 @@ mod tests {
         let of = |errno| of_call(&io::Error::from_raw_os_error(errno));
         assert!(of(libc::ENOSPC).is_some_and(|remedy| remedy.contains("room")));
         assert!(of(libc::EPERM).is_some_and(|remedy| remedy.contains("seccomp filter")));
+        let none_left = Error::io(TERMINAL)(io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(none_left.remedy().is_some_and(|remedy| remedy.contains("kernel.pty.max")), "{none_left:?}");
         assert_eq!((of(libc::EPIPE), of_call(&io::ErrorKind::InvalidData.into())), (None, None));
     }
 

@@ -9,7 +9,7 @@ use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
     ending::{Facts, Full, ending, was_killed},
-    error::WORKING_DIRECTORY,
+    error::{TERMINAL, WORKING_DIRECTORY},
     explain, failure,
     proxy::Witness,
     watch::Undone,
@@ -34,9 +34,7 @@ impl Running {
                 value: self.asked.directory.display().to_string(),
                 reason: format!("cannot be entered in the sandbox: {}", failure::words(&source)),
             },
-            (section::REQUEST, request::TERMINAL, _) => {
-                Error::Io { what: "open a terminal for the command", source }
-            }
+            (section::REQUEST, request::TERMINAL, _) => Error::Io { what: TERMINAL, source },
             (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },
             (section::LIMITS, _, _) => Error::Io { what: "set the command's limits", source },
             _ => self.prepared.step_failed(self.asked.narrow.as_ref(), (section, index), errno),

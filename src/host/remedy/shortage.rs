@@ -5,6 +5,16 @@ use std::io;
 /// What can be done where a path did not stay what it was.
 pub(crate) const EXCHANGED: &str = "run again: it was being exchanged while the sandbox was prepared";
 
+/// What can be done where a command gets no terminal. The machine has so many for all sandboxes and containers, whoever asks.
+pub(crate) fn of_terminal(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::ENOSPC => Some(
+            "end what has many terminals, or raise the limit of terminals of the whole machine: kernel.pty.max",
+        ),
+        _ => of_call(error),
+    }
+}
+
 /// What can be done about a call of the outside's own.
 pub(crate) fn of_call(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
