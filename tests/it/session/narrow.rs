@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use kennel::{Command, Error, Mount, Policy, Sandbox, Session};
 
 use super::{attempt, in_time, probing, ready, said, sharing::server, with_payload};
-use crate::support::workspace;
+use crate::support::{require, workspace};
 
 /// What creating, and overwriting, a file at each path answers.
 async fn writes(command: &mut Command, paths: &[&Path]) -> Vec<String> {
@@ -79,6 +79,26 @@ async fn read_only_reaches_what_lies_below_and_nothing_beside() {
     all.read_only(dir.path()).read_only("/data").read_only("/tmp/data");
     assert_eq!(writes(&mut all, &paths).await, [no, no, no, no, ok]);
     assert_eq!(writes(&mut call(&session), &paths).await, [ok; 5]);
+}
+
+/// It can be written as it was opened, and not opened anew.
+#[tokio::test]
+async fn a_descriptor_that_was_passed_leads_to_no_other() {
+    require!(kennel::Host::detect().landlock_abi > 0, "Landlock");
+    let (dir, other) = (workspace(), workspace());
+    let mount = Mount::ReadWrite { source: other.path().to_owned(), target: Some("/data".into()) };
+    let session = Session::prepare(&with_payload(dir.path()).mount(mount)).await.unwrap();
+    let mut narrow = attempt(&session, "use-stdout passed");
+    let mut narrow = in_time(narrow.read_only("/data").stdout(kennel::Stdio::piped()).spawn()).await.unwrap();
+    let mut wide = session.command("sh");
+    let outcome =
+        in_time(wide.args(["-c", "/payload give-stdout passed > /data/file"]).output()).await.unwrap();
+    assert!(outcome.status.success());
+    let mut answer = String::new();
+    let mut stdout = narrow.stdout.take().unwrap();
+    in_time(tokio::io::AsyncReadExt::read_to_string(&mut stdout, &mut answer)).await.unwrap();
+    assert_eq!(answer, "EACCES\n");
+    assert_eq!(fs::read_to_string(other.path().join("file")).unwrap(), "ok\n", "it was given that to say so");
 }
 
 #[tokio::test]
