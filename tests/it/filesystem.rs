@@ -7,5 +7,6 @@ mod nesting;
 mod private;
 mod profiles;
 mod protected;
+mod random;
 mod view;
 mod workspace;

@@ -110,8 +110,10 @@ impl Emitter<'_> {
 
     /// Directories between the mount that the target lies in and the target itself.
     fn parents(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
-        let above: Vec<&Path> = lexical::ancestors(target).skip(1).collect();
-        for path in above.into_iter().rev().filter(|path| *path != Path::new("/")) {
+        let mount = self.view.mount_above(target).map_or(Path::new("/"), |(path, _)| path);
+        let between: Vec<&Path> =
+            lexical::ancestors(target).skip(1).take_while(|path| *path != mount).collect();
+        for path in between.into_iter().rev() {
             match self.view.get(path).map(|place| &place.node) {
                 Some(Node::Symlink { .. } | Node::File { .. }) => {
                     let reason = format!("{} is not a directory in the sandbox", path.display());
