@@ -16,6 +16,9 @@ pub(super) trait Count {
     fn read(&self, bytes: usize) -> io::Result<()>;
 
     fn written(&self, _bytes: usize) {}
+
+    /// What was to be written found no room.
+    fn full(&self) {}
 }
 
 pub(super) struct Counted<T, C> {
@@ -57,9 +60,13 @@ impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.inner).poll_write(context, bytes))?;
-        self.count.written(written);
-        Poll::Ready(Ok(written))
+        let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
+        match &polled {
+            Poll::Ready(Ok(written)) => self.count.written(*written),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.count.full(),
+        }
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
 //! Requests in absolute form, passed on to their origin. Each message is taken apart and written anew, so what an origin
 //! reads is what was decided about.
 
-use std::sync::Arc;
+use std::{error::Error as _, io, sync::Arc};
 
 use http_body_util::BodyExt;
 use hyper::{
@@ -12,7 +12,7 @@ use hyper::{
     http::uri::{Authority, PathAndQuery, Scheme},
 };
 use hyper_util::rt::TokioIo;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::task::JoinSet;
 
 use super::{
     Proxy,
@@ -84,10 +84,7 @@ impl Kept {
             rewrite(&mut request, destination, origin.through.as_ref());
             let limits = &proxy.gate.settings().limits;
             origin.allowance.grant(limits.header_size * 4);
-            let answer = timeout(limits.idle_time, origin.sender.try_send_request(request)).await;
-            let Ok(answer) = answer else {
-                return Err(noted(proxy, Refusal::of(destination, Reason::Timeout("its answer"))).await);
-            };
+            let answer = origin.sender.try_send_request(request).await;
             origin.allowance.lift();
             match answer {
                 Ok(mut response) => {
@@ -105,7 +102,7 @@ impl Kept {
                         let error = error.into_error();
                         let reason = match error.is_user() {
                             true => Reason::Malformed("the body of the request is malformed or breaks off"),
-                            false => Reason::Unreachable(failure::words(&error)),
+                            false => unanswered(&error),
                         };
                         return Err(noted(proxy, Refusal::of(destination, reason)).await);
                     }
@@ -153,6 +150,15 @@ impl Origin {
             _ => None,
         };
         Ok(Self { destination, sender, through, allowance, _driver: driver })
+    }
+}
+
+/// Why there is no answer. However long a body is on its way up, only silence takes too long: `Metered` ends that.
+fn unanswered(error: &hyper::Error) -> Reason {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    match cause.map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => Reason::Timeout("its answer"),
+        _ => Reason::Unreachable(failure::words(error)),
     }
 }
 

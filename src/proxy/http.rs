@@ -25,11 +25,10 @@ use super::{
     destination::Destination,
     dial::{self, Dialled},
     forward::Kept,
-    meter::Tally,
     refusal::{Reason, Refusal},
-    relay::{self, HALF_OPEN},
+    relay,
     stream::Stream,
-    watched::{Watched, is_left},
+    watched::{Watch, Watched},
 };
 use crate::locked::locked;
 
@@ -54,14 +53,14 @@ pub(super) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
-    let tally = Arc::new(Tally::new());
-    let stream = Watched::new(stream, Arc::clone(&tally));
-    let left = is_left(stream.as_raw_fd(), &tally, HALF_OPEN.min(limits.idle_time));
+    let watch = Arc::new(Watch::new());
+    let stream = Watched::new(stream, Arc::clone(&watch));
+    let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
     // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
     let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let served = tokio::select! {
         served = served => served,
-        () = left => return,
+        () = over => return,
     };
     if let Err(error) = served {
         tracing::debug!(%error, "connection to the proxy");

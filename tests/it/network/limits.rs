@@ -104,6 +104,44 @@ fn what_is_silent_for_long_is_ended_and_not_as_if_complete() {
 }
 
 #[test]
+fn a_body_that_takes_its_time_is_not_silence() {
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let to = at("one.test", origin.port());
+    let flags = flags(&net, &[&to], "idle_time = \"2s\"");
+    let head = format!(">POST http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\nContent-Length: 8\\r\\n\\r\\n");
+    let slow: Vec<&str> = [&*head].into_iter().chain([">a", "~500"].into_iter().cycle().take(16)).collect();
+    let stopped = [&*head, ">a", "<"];
+    let heard = net.talk(&flags, &[&[&*slow, &["!", "<"]].concat(), &stopped]);
+    assert!(heard[0].starts_with("HTTP/1.1 200 "), "{heard:?}");
+    assert!(heard[1].starts_with("HTTP/1.1 504 "), "{heard:?}");
+    assert_eq!(origin.seen()[0].body, b"aaaaaaaa");
+}
+
+#[test]
+fn who_takes_nothing_of_his_answer_is_sent_away() {
+    let net = Net::new();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let sender = std::sync::Mutex::new(sender);
+    let server = Server::start(move |mut stream, _| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
+        while stream.write_all(&[b'x'; 1 << 16]).is_ok() {}
+        let _ = sender.lock().unwrap().send(());
+    });
+    let to = at("one.test", server.port);
+    let flags = flags(&net, &[&to], "idle_time = \"700ms\"");
+    let get = format!(">GET http://{to}/ HTTP/1.1\\r\\nHost: {to}\\r\\n\\r\\n");
+    let stay = patient(Duration::from_secs(5)).as_millis();
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| net.talk(&flags, &[&[&get, &format!("~{stay}")]]));
+        ended.recv_timeout(patient(Duration::from_secs(30))).expect("the origin is let go");
+        assert!(begun.elapsed().as_millis() < stay, "while the client is there: {:?}", begun.elapsed());
+    });
+}
+
+#[test]
 fn bytes_of_a_sandbox_run_out() {
     require!(has("curl"), "curl");
     let net = Net::new();
