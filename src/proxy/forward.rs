@@ -194,9 +194,23 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
             "only http:// is passed on in absolute form; use CONNECT for others",
         ));
     }
+    if !is_framed_plainly(request.headers()) {
+        return refuse(Reason::Malformed("the only transfer encoding that is passed on is chunked, once"));
+    }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
     Destination::parse(&with_port).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+}
+
+/// Whether everybody on the way finds the same end of the body. Of several encodings the outer one was taken off here, and
+/// who looks at another of them would take the rest for a request of its own.
+fn is_framed_plainly(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    match (encodings.next(), encodings.next()) {
+        (None, _) => true,
+        (Some(only), None) => only.as_bytes().eq_ignore_ascii_case(b"chunked"),
+        _ => false,
+    }
 }
 
 /// Whether something follows the host, which may be an address in brackets.
