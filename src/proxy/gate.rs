@@ -181,9 +181,8 @@ impl Gate {
     fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, Refusal> {
         // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
         let address = address.to_canonical();
-        for host in [address, reached(address)].map(Host::Address) {
-            let here = Destination { host, port: destination.port };
-            if let Some(rule) = self.settings.deny.find(&here) {
+        for here in [address, reached(address)] {
+            if let Some(rule) = self.settings.deny.find_address(here, destination.port) {
                 return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
             }
         }
@@ -296,6 +295,18 @@ mod tests {
         }
         assert_eq!(word(&gate(&wide, &[], &[]), "0.0.0.0:80").await, "allowed");
         assert_eq!(word(&gate(&wide, &["0.0.0.0:*"], &[]), "127.0.0.1:80").await, "allowed");
+    }
+
+    #[tokio::test]
+    async fn who_denies_localhost_denies_its_addresses() {
+        let gate = gate(&["0.0.0.0/0:*", "[::/0]:*"], &["localhost:80"], &[]);
+        for destination in ["127.0.0.1:80", "127.3.2.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80", "0.0.0.0:80"]
+        {
+            assert_eq!(word(&gate, destination).await, "denied", "{destination}");
+        }
+        for destination in ["127.0.0.1:81", "10.0.0.1:80"] {
+            assert_eq!(word(&gate, destination).await, "allowed", "{destination}");
+        }
     }
 
     #[tokio::test]

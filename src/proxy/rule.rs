@@ -101,6 +101,13 @@ impl Rules {
         self.0.iter().find(|rule| rule.matches(destination))
     }
 
+    /// The first rule that matches an address, as that or, where it is one of loopback, as `localhost`.
+    pub(crate) fn find_address(&self, ip: IpAddr, port: u16) -> Option<&Rule> {
+        let destination = Destination { host: Host::of(ip), port };
+        let is_local = ip.to_canonical().is_loopback();
+        self.0.iter().find(|rule| rule.matches(&destination) || is_local && rule.is_for_localhost(port))
+    }
+
     /// Whether there is a port at which a rule matches the host.
     pub(crate) fn may_match(&self, host: &Host) -> bool {
         self.0.iter().any(|rule| rule.host.covers(host))
