@@ -1,6 +1,6 @@
 //! The proxy that ours goes through: its address, its credentials, and what passes it by. Pure.
 
-use std::{collections::BTreeMap, ffi::OsString, fmt};
+use std::{collections::BTreeMap, ffi::OsString, fmt, net::IpAddr};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use ipnet::IpNet;
@@ -106,6 +106,10 @@ impl By {
         if let Ok(network) = text.parse::<IpNet>() {
             return Some(Self::Network(network));
         }
+        // Without the brackets that IPv6 has in a host, as others take it.
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return Some(Self::Network(address.to_canonical().into()));
+        }
         match Host::parse(text.trim_start_matches("*.").trim_start_matches('.')).ok()? {
             Host::Address(address) => Some(Self::Network(address.into())),
             Host::Name(name) => Some(Self::Name(name.to_string())),
@@ -138,7 +142,7 @@ mod tests {
     fn environment_names_the_proxy_and_what_passes_it_by() {
         let variables = environment(&[
             ("https_proxy", "http://user:p%40ss@proxy.example:3128/"),
-            ("NO_PROXY", "localhost, .corp.example,10.0.0.0/8,192.0.2.1"),
+            ("NO_PROXY", "localhost, .corp.example,10.0.0.0/8,192.0.2.1,::1,[2001:db8::1]"),
         ]);
         let upstream = Upstream::of("environment", &variables).expect("valid").expect("there");
         assert_eq!(upstream.at.to_string(), "proxy.example:3128");
@@ -150,6 +154,9 @@ mod tests {
             ("10.1.2.3", true),
             ("192.0.2.1", true),
             ("192.0.2.2", false),
+            ("[::1]", true),
+            ("[2001:db8::1]", true),
+            ("[2001:db8::2]", false),
             ("localhost", true),
         ] {
             assert_eq!(upstream.passes_by(&Host::parse(host).expect(host)), by, "{host}");
