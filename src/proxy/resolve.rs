@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use hickory_proto::{ProtoError, rr::Name as Asked};
 use hickory_resolver::{
     TokioResolver,
     config::{ConnectionConfig, NameServerConfig, ResolverConfig},
@@ -56,9 +57,8 @@ impl Resolver {
         let look_up = async {
             let _slot = self.slots.acquire().await;
             let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await?;
-            // With its dot at the end no search domain is appended to a name that has one inside.
-            let absolute = if name.as_str().contains('.') { format!("{name}.") } else { name.to_string() };
-            let found = resolver.lookup_ip(absolute).await.map_err(|error| explained(&error))?;
+            let asked = asked(name).map_err(io::Error::other)?;
+            let found = resolver.lookup_ip(asked).await.map_err(|error| explained(&error))?;
             Ok(found.iter().collect())
         };
         timeout(PATIENCE, look_up).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
@@ -78,6 +78,15 @@ impl Resolver {
         };
         builder.build().map_err(io::Error::other)
     }
+}
+
+/// A name as the library has it, label by label: out of a text it takes none with an underscore or a hyphen at its begin.
+fn asked(name: &Name) -> Result<Asked, ProtoError> {
+    let text = name.as_str();
+    let mut asked = Asked::from_labels(text.split('.').map(str::as_bytes))?;
+    // To a name of several labels no search domain is appended.
+    asked.set_fqdn(text.contains('.'));
+    Ok(asked)
 }
 
 /// Whether a file as resolv.conf(5) names no server, or is not there.
