@@ -29,7 +29,7 @@ use nix::{
 pub use self::kind::FileKind;
 pub(crate) use self::{
     identity::Identity,
-    kind::{is_regular, kind, regular, stores},
+    kind::{is_proc, is_regular, kind, regular, stores},
     mode::{change_mode, mode_of, open_up},
     names::names,
     temporary::{rename_without_replacing, temporary_name, under_temporary_name},

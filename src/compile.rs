@@ -15,6 +15,7 @@ mod git;
 mod grants;
 mod home;
 mod identity;
+mod kernels;
 mod landlock;
 mod led;
 mod lexical;
@@ -229,6 +230,7 @@ fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(Vie
     network::show_resolver(&mut view, parts);
     grants::show_masks(&mut view, parts)?;
     let ways = secrets::mask(&mut view, parts)?;
+    kernels::mask(&mut view, parts)?;
     certificates::show(&mut view, parts);
     let protected = protect::protect(&mut view, parts, workspace, &ways)?;
     if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {

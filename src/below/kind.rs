@@ -72,8 +72,16 @@ pub enum FileKind {
 /// # Errors
 /// `EOPNOTSUPP` for a file system of the kernel's.
 pub(crate) fn stores(of: impl AsFd) -> io::Result<()> {
-    let kind = FsType(fstatfs(of)?.filesystem_type().0 & 0xffff_ffff);
-    if KERNELS.contains(&kind) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+    if KERNELS.contains(&file_system(of)?) { Err(Errno::EOPNOTSUPP.into()) } else { Ok(()) }
+}
+
+/// Whether it lies in a procfs.
+pub(crate) fn is_proc(of: impl AsFd) -> io::Result<bool> {
+    Ok(file_system(of)? == PROC_SUPER_MAGIC)
+}
+
+fn file_system(of: impl AsFd) -> io::Result<FsType> {
+    Ok(FsType(fstatfs(of)?.filesystem_type().0 & 0xffff_ffff))
 }
 
 /// Looks at what was opened.

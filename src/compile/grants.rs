@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Parts,
+    Parts, kernels,
     led::Led,
     lexical::{self, clean},
     pin,
@@ -60,6 +60,7 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
     std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
+    kernels::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
     Ok(source)
 }
 
@@ -173,6 +174,9 @@ fn bind<'p>(
         }
         (access, _) => access,
     };
+    if access != Access::Device {
+        kernels::may_show(source, access).map_err(|error| refused(error, Some("grant another path")))?;
+    }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
         link_to_canonical(view, parts, &path, &source.path);

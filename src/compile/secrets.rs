@@ -123,7 +123,7 @@ fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), E
     let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in of_homes.chain(of_system) {
-        let Some(secret) = look(view, parts, &path)? else { continue };
+        let Some(secret) = look(view, parts, SECRET, &path)? else { continue };
         if secret.path != path {
             ways.push(Way::new(Path::new("/"), path));
         }
@@ -134,9 +134,17 @@ fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), E
     Ok((secrets, ways))
 }
 
-/// The secret at `path`, if there is one. Where it is not allowed to look, and a command could allow it to itself, one may be
+/// What must be covered at `path`, if it is there. Where it is not allowed to look, and a command could allow it to itself, one may be
 /// there: an earlier command can have closed a directory on the way.
-fn look(view: &View, parts: &Parts<'_>, path: &Path) -> Result<Option<Source>, Error> {
+///
+/// # Errors
+/// One may be there.
+pub(super) fn look(
+    view: &View,
+    parts: &Parts<'_>,
+    what: &'static str,
+    path: &Path,
+) -> Result<Option<Source>, Error> {
     // Most are not there: one call.
     let source = match fs::symlink_metadata(path).and_then(|_| Source::resolve(path)) {
         Ok(source) => return Ok(Some(source)),
@@ -144,7 +152,7 @@ fn look(view: &View, parts: &Parts<'_>, path: &Path) -> Result<Option<Source>, E
     };
     let may_be_seen = match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => false,
-        Some(libc::EACCES) => match walk::on_the_way(SECRET, path) {
+        Some(libc::EACCES) => match walk::on_the_way(what, path) {
             Err(Error::Grant { path: closed, .. }) if !can_be_opened(view, parts.caller, &closed) => false,
             Err(error) => return Err(error),
             Ok(_) => true,
@@ -160,7 +168,7 @@ fn look(view: &View, parts: &Parts<'_>, path: &Path) -> Result<Option<Source>, E
         _ => of_call(&source),
     };
     let remedy = remedy.map(str::to_owned);
-    Err(Error::Grant { what: SECRET, path: path.to_owned(), source, remedy })
+    Err(Error::Grant { what, path: path.to_owned(), source, remedy })
 }
 
 /// Whether a command could open the directory that the host's `path` lies in.

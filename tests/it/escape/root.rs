@@ -1,10 +1,10 @@
 //! What real root may do to the host, and must not be able to from inside. Files of the kernel are tried by
 //! everybody: an ordinary user is refused by the kernel before, with the same or another errno.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use super::{check, check_outside, of_other_ids};
-use crate::support::{is_root, only_as_root, require, workspace};
+use crate::support::{has, is_alone, is_root, only_as_root, refused, require, succeeds, workspace};
 
 /// Files of the host's that change the whole machine, with what a sandboxed root gets.
 const KNOBS: &[&str] = &[
@@ -48,6 +48,56 @@ fn no_knob_of_the_kernel_is_turned() {
     assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), pattern);
     only_as_root!();
     check_outside(&[("open s:/proc/sys/kernel/core_pattern 1", "ok")]);
+}
+
+/// As in the root of a container, or of a chroot.
+#[test]
+fn knobs_that_the_host_has_mounted_in_a_grant_are_not_turned() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    let own_mounts = r#"exec unshare -m "$@""#;
+    if !is_alone("escape::root::knobs_that_the_host_has_mounted_in_a_grant_are_not_turned", own_mounts) {
+        return;
+    }
+    let (ws, chroot) = (workspace(), workspace());
+    let at = |name: &str| format!("{}/{name}", chroot.path().display());
+    for name in ["proc", "sys", "kernel"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("pattern"), "").unwrap();
+    for words in [
+        ["-t", "proc", "proc", &at("proc")],
+        ["-t", "sysfs", "sysfs", &at("sys")],
+        ["--bind", "--", "/proc/sys/kernel", &at("kernel")],
+        ["--bind", "--", "/proc/sys/kernel/core_pattern", &at("pattern")],
+    ] {
+        let output = std::process::Command::new("mount").args(words).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let pattern = fs::read_to_string(at("pattern")).unwrap();
+    let granted = chroot.path().to_str().unwrap();
+    // Nothing of it is there to be opened, and the file is an empty one.
+    let script = format!("cd {granted} && ls -A proc sys kernel && cat pattern && echo '|/x' >pattern");
+    for (dir, flags) in [(chroot.path(), &[][..]), (ws.path(), &["--rw", granted])] {
+        assert_eq!(succeeds(dir, flags, &script), "kernel:\n\nproc:\n\nsys:");
+    }
+    // Read-only, what shows no process may be seen.
+    let script = format!("cd {granted} && ls -A proc kernel && cat pattern && test -d sys/kernel");
+    assert_eq!(succeeds(ws.path(), &["--ro", granted], &script), "kernel:\n\nproc:");
+    check(
+        ws.path(),
+        &["--ro", granted],
+        &[(&format!("open s:{} 1", at("sys/devices/system/cpu/uevent")), "EROFS")],
+    );
+    for (flag, name) in [("--rw", "proc"), ("--ro", "proc"), ("--ro", "kernel"), ("--rw", "sys")] {
+        let said = refused(ws.path(), &[flag, &format!("{}:/x", at(name))]);
+        assert!(said.contains("of the host, which is never shown") || name == "sys", "{said}");
+        assert!(said.contains("which can only be shown read-only") || name != "sys", "{said}");
+    }
+    for name in ["proc", "sys", "kernel"] {
+        assert!(refused(Path::new(&at(name)), &[]).contains("which"), "{name}");
+    }
+    assert_eq!(fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap(), pattern);
 }
 
 #[test]
