@@ -107,7 +107,12 @@ impl<'t> Looked<'t> {
             Ok(_) | Err(Errno::EACCES) => {}
             Err(errno) => return Err(errno.into()),
         }
-        self.open_up(path, &self.tree.open(path, DIRECTORY)?)?;
+        // Nothing is opened from a root that is closed, not even itself.
+        let held = match path.as_os_str().is_empty() {
+            true => self.tree.root.try_clone_to_owned()?,
+            false => self.tree.open(path, DIRECTORY)?,
+        };
+        self.open_up(path, &held)?;
         Ok(self.tree.open(path, flags)?)
     }
 

@@ -94,6 +94,17 @@ async fn modes_that_keep_their_owner_out_keep_nobody_out() {
 }
 
 #[tokio::test]
+async fn a_workspace_that_a_command_closes_is_open_to_a_commit() {
+    require_overlay!();
+    let dir = workspace();
+    let session = session(dir.path()).await;
+    shell(&session, "mkdir d; echo x > d/f; chmod 0 \"$PWD\"").await;
+    assert_eq!(changes(&session).await, ["A d/", "A d/f"]);
+    assert_eq!(commit(&session).await, ["A d/", "A d/f"]);
+    assert_eq!(fs::read(dir.path().join("d/f")).unwrap(), b"x\n");
+}
+
+#[tokio::test]
 async fn what_lies_too_deep_is_refused_and_the_rest_applied() {
     require_overlay!();
     let dir = workspace();
