@@ -13,7 +13,10 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use crate::support::{TempDir, is_emulated, shell, stdout, workspace};
+use crate::{
+    overlay,
+    support::{TempDir, is_emulated, shell, stdout, workspace},
+};
 
 /// What is said of a directory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,6 +36,14 @@ impl Word {
             Self::Tmpfs => "--tmpfs",
         }
     }
+}
+
+/// What lies around all of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outermost {
+    Grant(Word),
+    Workspace,
+    Overlay,
 }
 
 /// Every directory of the tree: three in each, three levels deep.
@@ -76,16 +87,26 @@ fn expected(path: &Path, words: &BTreeMap<PathBuf, Word>) -> Rights {
     Rights { reads, writes, reaches_host }
 }
 
-fn holds(words: &BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
-    let (dir, ws) = (tree(), workspace());
+fn holds(outermost: Outermost, mut words: BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
+    let (dir, other) = (tree(), workspace());
     let place = |path: &Path| dir.path().join(path).display().to_string();
-    let flags: Vec<String> =
+    let mut flags: Vec<String> =
         words.iter().flat_map(|(path, word)| [word.flag().to_owned(), place(path)]).collect();
+    let (ws, word) = match outermost {
+        Outermost::Grant(word) => (other.path(), word),
+        _ => (dir.path(), Word::ReadWrite),
+    };
+    match outermost {
+        Outermost::Grant(word) => flags.extend([word.flag().to_owned(), place(Path::new(""))]),
+        Outermost::Workspace => {}
+        Outermost::Overlay => flags.push("--overlay".to_owned()),
+    }
+    words.insert(PathBuf::new(), word);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let script = "for d in $(echo DIR/{a,b,c} DIR/{a,b,c}/{a,b,c} DIR/{a,b,c}/{a,b,c}/{a,b,c}); do
         r=-; [ -f $d/file ] && r=r; w=-; : 2>/dev/null > $d/new && w=w; echo $d $r$w; done";
     let script = format!("exec bash -c '{}'", script.replace("DIR", &dir.path().display().to_string()));
-    let output = shell(ws.path(), &flags, &script);
+    let output = shell(ws, &flags, &script);
     if output.status.code() == Some(125) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         prop_assert!(said.contains("hint: "), "{}", said);
@@ -94,11 +115,12 @@ fn holds(words: &BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
     let said: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     prop_assert_eq!(said.len(), directories().len(), "{:?}", output);
     for path in directories() {
-        let Rights { reads, writes, reaches_host } = expected(&path, words);
+        let Rights { reads, writes, reaches_host } = expected(&path, &words);
         let line = said.iter().find_map(|line| line.strip_prefix(&format!("{} ", place(&path))));
         prop_assert!(line.is_some_and(|line| line.contains('r') == reads), "{:?}: {:?}", path, line);
         let is_written = line.is_some_and(|line| line.contains('w'));
         prop_assert!(writes.is_none_or(|writes| writes == is_written), "{:?}: {:?}", path, line);
+        let reaches_host = reaches_host && outermost != Outermost::Overlay;
         prop_assert_eq!(dir.path().join(&path).join("new").exists(), reaches_host, "{:?}", path);
     }
     Ok(true)
@@ -107,18 +129,20 @@ fn holds(words: &BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
 #[test]
 fn the_innermost_grant_counts() {
     let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Mask, Word::Tmpfs]);
-    let inner = prop::collection::btree_map(select(directories()), word, 1..6);
-    let words = (inner, select(vec![Word::ReadOnly, Word::ReadWrite])).prop_map(|(mut words, outermost)| {
-        words.insert(PathBuf::new(), outermost);
-        words
-    });
+    let words = prop::collection::btree_map(select(directories()), word, 1..6);
+    let mut around =
+        vec![Word::ReadOnly, Word::ReadWrite].into_iter().map(Outermost::Grant).collect::<Vec<_>>();
+    around.push(Outermost::Workspace);
+    if overlay::available() {
+        around.push(Outermost::Overlay);
+    }
     let cases = if is_emulated() { 5 } else { 60 };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let ran = Cell::new(0);
-    let check = |words| {
-        ran.set(ran.get() + u32::from(holds(&words)?));
+    let check = |(outermost, words)| {
+        ran.set(ran.get() + u32::from(holds(outermost, words)?));
         Ok(())
     };
-    TestRunner::new(config).run(&words, check).unwrap();
+    TestRunner::new(config).run(&(select(around), words), check).unwrap();
     assert!(ran.get() > cases / 2, "{} of {cases} were not refused", ran.get());
 }
