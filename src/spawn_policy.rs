@@ -70,7 +70,8 @@ impl SpawnPolicy {
         Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
     }
 
-    /// Narrows the manifest to the programs of one action: names or paths. None of them means no program.
+    /// Narrows the manifest to the programs of one action: names or paths. None of them means no program. Of programs that
+    /// are one file, as those of busybox are, it has those that it names.
     ///
     /// ```
     /// use kennel::{Boundary, Envelope, Manifest, SpawnPolicy};

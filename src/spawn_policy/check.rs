@@ -30,7 +30,7 @@ impl SpawnPolicy {
         environment(manifest, envelope)?;
         let cwd = cwd(manifest, envelope, &grants, home)?;
         if let Some(narrower) = &self.narrower {
-            action(narrower, &resolved, envelope, home)?;
+            action(narrower, (manifest, program), envelope, home)?;
         }
         credentials(manifest, envelope)?;
         let is_free = |name: &String| {
@@ -84,13 +84,19 @@ fn program<'m>(
             (None, _) => Err(denied("is not in the manifest")),
         };
     }
-    let path = Resolved::of(asked, home).map_err(|_| denied("is not in the manifest"))?;
-    // One that cannot be resolved is none that was asked for. Where two lead to one file, the name decides.
-    let same = |program: &&Program| Resolved::of(&program.path, home).is_ok_and(|own| own.path == path.path);
-    let named = |program: &&Program| expanded(&program.path, home).is_ok_and(|named| named == path.named);
-    let found = programs.iter().filter(same).find(named).or_else(|| programs.iter().find(same));
-    let found = found.ok_or_else(|| denied("is not in the manifest"))?;
+    let found = meant(manifest, asked, home).ok_or_else(|| denied("is not in the manifest"))?;
     Ok((found, resolve(found)?))
+}
+
+/// The program of the manifest that a path leads to. Of several that are one file, as those of busybox are, it is only the one
+/// of that name: each does something else.
+fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Program> {
+    let path = Resolved::of(path, home).ok()?;
+    // One that cannot be resolved is none that was asked for.
+    let leads = |program: &&Program| Resolved::of(&program.path, home).is_ok_and(|own| own.path == path.path);
+    let named = |program: &&Program| expanded(&program.path, home).is_ok_and(|named| named == path.named);
+    let mut there = manifest.spawn.programs.iter().filter(leads);
+    there.clone().find(named).or_else(|| there.next().filter(|_| there.next().is_none()))
 }
 
 /// The operation that the arguments are one of. A manifest without operations leaves arguments free.
@@ -178,15 +184,13 @@ fn cwd(
 /// Whether the action's own list has the program too.
 fn action(
     narrower: &[String],
-    program: &Resolved,
+    (manifest, program): (&Manifest, &Program),
     envelope: &Envelope,
     home: &Path,
 ) -> Result<(), SpawnError> {
-    let has = |entry: &String| {
-        if !entry.contains('/') {
-            return program.named.file_name().is_some_and(|name| name == entry.as_str());
-        }
-        Resolved::of(entry, home).is_ok_and(|own| own.path == program.path)
+    let has = |entry: &String| match entry.contains('/') {
+        true => meant(manifest, entry, home) == Some(program),
+        false => program.is_called(entry),
     };
     if narrower.iter().any(has) {
         return Ok(());

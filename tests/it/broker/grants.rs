@@ -1,8 +1,10 @@
 //! Files, network, variables, limits: what is granted works, the rest does not.
 
-use std::{fs, net::TcpListener, time::Duration};
+use std::{fs, net::TcpListener, os::unix::fs::symlink, time::Duration};
 
-use kennel::{Boundary, Class, Ended, Envelope, Error, NoCredentials, SpawnError, SpawnLimits};
+use kennel::{
+    Boundary, Class, Ended, Envelope, Error, Manifest, NoCredentials, SpawnError, SpawnLimits, SpawnPolicy,
+};
 
 use super::{Home, keys, said, tool, tool_with_token};
 use crate::support::{beats, is_silent, until};
@@ -154,6 +156,32 @@ async fn nobody_is_asked_for_the_secrets_of_what_is_refused() {
     assert_eq!(resolver.asked(), 1);
     assert_eq!(said(home.policy(listed).spawn(&tool(&[]), &resolver).await), "\n", "only who asks gets it");
     assert_eq!(resolver.asked(), 1);
+}
+
+/// As the programs of busybox are: one file that does what its name says.
+#[test]
+fn an_action_with_one_name_of_a_program_has_not_its_other_names() {
+    let home = Home::new("");
+    symlink("tool", home.at("bin/show")).unwrap();
+    symlink("tool", home.at("bin/erase")).unwrap();
+    symlink(home.at("bin"), home.at("in/bin")).unwrap();
+    let at = |path: &str| home.at(path).to_str().unwrap().to_owned();
+    let erase = format!("show' }}, {{ path = '{}' }}", at("bin/erase"));
+    let manifest = home.manifest("").replace("tool' }", &erase);
+    let policy = SpawnPolicy::new(Manifest::from_toml(&manifest).unwrap());
+    let asked = |program: String| Envelope { program, ..Envelope::default() };
+    for program in ["erase".to_owned(), at("bin/erase")] {
+        policy.check(&asked(program.clone())).unwrap();
+        for listed in ["show".to_owned(), at("bin/show"), at("bin/tool"), at("in/bin/erase")] {
+            let error = policy.clone().action([listed.clone()]).check(&asked(program.clone())).unwrap_err();
+            assert_eq!(error.failure().boundary, Boundary::Action, "{program} of {listed}: {error:?}");
+        }
+        for listed in ["erase".to_owned(), at("bin/erase"), at("in/../bin/erase")] {
+            policy.clone().action([listed]).check(&asked(program.clone())).unwrap();
+        }
+    }
+    // Which of them is meant nobody knows.
+    policy.check(&asked(at("bin/tool"))).unwrap_err();
 }
 
 #[tokio::test]
