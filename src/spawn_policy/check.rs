@@ -23,7 +23,10 @@ impl SpawnPolicy {
         let (program, resolved) = program(manifest, &envelope.program, home)?;
         let operation = operation(manifest, program, envelope)?;
         let grants = Grants::of(manifest, home)?;
-        if program.hash.is_none() && resolved.is_led_by(grants.writes.iter().map(PathBuf::as_path)) {
+        // It may be there by its own name, too.
+        let is_theirs = grants.writes.contains(&resolved.path)
+            || resolved.is_led_by(grants.writes.iter().map(PathBuf::as_path));
+        if program.hash.is_none() && is_theirs {
             let reason = "lies in fs_write, where commands could put another in its place; give its hash";
             return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
         }

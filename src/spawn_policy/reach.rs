@@ -15,7 +15,7 @@ use crate::Error;
 
 impl SpawnPolicy {
     /// Refuses a file that programs of the manifest could exchange for another, or for a link to any file of the host: it lies
-    /// in `fs_write`, or is reached through it. Ask this before you open a file for a spawn with rights that the program does
+    /// in `fs_write`, is there by its own name, or is reached through it. Ask this before you open a file for a spawn with rights that the program does
     /// not have, such as one with a credential. Messages call it `what`. That the file is there is not asked.
     ///
     /// ```
@@ -34,7 +34,9 @@ impl SpawnPolicy {
     pub fn check_outside(&self, what: &'static str, path: &Path) -> Result<(), SpawnError> {
         let absolute = std::path::absolute(path).map_err(Error::io("find the current directory"))?;
         let roots = self.writable();
-        if !is_led(what, &absolute, roots.iter().map(PathBuf::as_path))? {
+        // A directory there is in nobody's hands, but a file that is there by its own name is written to.
+        let is_there = absolute.canonicalize().is_ok_and(|end| !end.is_dir() && roots.contains(&end));
+        if !is_there && !is_led(what, &absolute, roots.iter().map(PathBuf::as_path))? {
             return Ok(());
         }
         let reason = "programs could put another there: it lies in fs_write, or is reached through it";

@@ -121,7 +121,12 @@ fn create_report(path: &Path, policy: Option<&SpawnPolicy>) -> Result<File, Erro
 /// The credentials in the files that were named. A file that programs could exchange is not opened: we may read more than
 /// they.
 fn from_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secrets, SpawnError> {
-    let read = |(key, path): &(String, PathBuf)| {
+    let mut secrets = Secrets::new();
+    for (key, path) in named {
+        if secrets.contains_key(key) {
+            let reason = "is given twice".to_owned();
+            return Err(Error::Command { what: "--credential", value: key.clone(), reason }.into());
+        }
         if inherited_descriptor(path).is_none() {
             policy.check_outside("credential file", path)?;
         }
@@ -129,9 +134,9 @@ fn from_files(named: &[(String, PathBuf)], policy: &SpawnPolicy) -> Result<Secre
             let source = io::Error::new(error.kind(), format!("{}: {error}", path.display()));
             SpawnError::CredentialFailed { key: key.clone(), source: source.into() }
         })?;
-        Ok((key.clone(), secret))
-    };
-    named.iter().map(read).collect()
+        secrets.insert(key.clone(), secret);
+    }
+    Ok(secrets)
 }
 
 /// The credentials of the envelope: those that were `read`, else from this process's environment.

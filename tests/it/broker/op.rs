@@ -185,6 +185,9 @@ fn credentials_come_from_variables_and_files() {
     let output = home.run_op(&manifest, &["x", "--credential", "BB=b"]);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(stderr(&output).contains("takes no credential of that name"), "{output:?}");
+    let output = home.run_op(&manifest, &["x", "--credential", "B=b", "--credential", "B=b"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("is given twice"), "{output:?}");
     let output = home.run_op(&manifest, &["x", "--credential", "B=absent"]);
     assert!(stderr(&output).contains("absent: No such file"), "{output:?}");
 }

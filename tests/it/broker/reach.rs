@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output},
 };
 
-use super::Home;
+use super::{Home, tool, write_program};
 use crate::support::{kennel_path, stderr, stdout};
 
 /// A home whose program writes to its first argument and says the credential, with `out` in `fs_write`.
@@ -77,6 +77,23 @@ fn a_credential_is_not_read_where_programs_could_lay_a_link() {
         let output = op(&home, "manifest.toml", "out/made", &["--credential", &format!("TOK={path}")]);
         assert_eq!(stdout(&output), "token of the user's", "{path}: {output:?}");
     }
+}
+
+/// Nobody can lay a link there, but anybody decides what is in it.
+#[test]
+fn what_fs_write_has_by_its_own_name_is_refused_too() {
+    let (home, manifest) = home();
+    fs::write(home.at("manifest.toml"), manifest.replace("/out'", "/secret'")).unwrap();
+    symlink("secret", home.at("led")).unwrap();
+    for path in ["secret", "led", "out/../secret"] {
+        is_refused(&home, &["--credential", &format!("TOK={path}")], "credential file");
+    }
+    let policy = home.policy("fs_write = ['~/bin/tool']");
+    let error = policy.check(&tool(&[])).unwrap_err();
+    assert!(error.chain().contains("lies in fs_write"), "{error:?}");
+    let policy = home.policy("fs_write = ['~/bin/other']");
+    write_program(&home.at("bin/other"), "");
+    policy.check(&tool(&[])).unwrap();
 }
 
 #[test]
