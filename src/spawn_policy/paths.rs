@@ -43,7 +43,10 @@ pub(super) fn is_led<'p>(
     mut roots: impl Iterator<Item = &'p Path>,
 ) -> Result<bool, Error> {
     let places = on_the_way(what, path)?;
-    Ok(roots.any(|root| places.iter().any(|place| place != root && place.starts_with(root))))
+    let Some((end, way)) = places.split_last() else { return Ok(false) };
+    // The root itself is in nobody's hands; but on the way it stands for a directory in it that `..` is taken from.
+    let is_in = |root: &Path| end != root && end.starts_with(root);
+    Ok(roots.any(|root| is_in(root) || way.iter().any(|place| place.starts_with(root))))
 }
 
 /// Absolute, without `.` and `..`.

@@ -45,10 +45,10 @@ impl SpawnPolicy {
         Err(Error::Grant { what, path, source, remedy }.into())
     }
 
-    /// What programs may write, each by its name and without links. Where there is nothing, there may be something again.
+    /// What programs may write, without links. Where there is nothing, there may be something again.
     fn writable(&self) -> Vec<PathBuf> {
         let written = &self.manifest.spawn.fs_write;
         let named = written.iter().filter_map(|path| expanded(path, &self.home).ok());
-        named.flat_map(|named| named.canonicalize().into_iter().chain([named])).collect()
+        named.map(|named| named.canonicalize().unwrap_or(named)).collect()
     }
 }

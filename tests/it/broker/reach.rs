@@ -68,7 +68,10 @@ fn a_credential_is_not_read_where_programs_could_lay_a_link() {
     symlink(home.at(""), home.at("out/sub/up")).unwrap();
     symlink("out/tok", home.at("led")).unwrap();
     fs::write(home.at("out/file"), "planted").unwrap();
-    for path in ["out/tok", "out/sub/up/secret", "led", "out/file", "out/sub/../tok", "./out/../out/tok"] {
+    // A link in the place of `out/sub` would lead up from elsewhere.
+    symlink("out/sub/../../secret", home.at("up")).unwrap();
+    let ways = ["out/tok", "out/sub/up/secret", "led", "out/file", "out/sub/../tok", "./out/../out/tok"];
+    for path in ways.into_iter().chain(["out/sub/../../secret", "up"]) {
         is_refused(&home, &["--credential", &format!("TOK={path}")], "credential file");
     }
     // The same elsewhere, over a link of the user's too.
