@@ -139,10 +139,7 @@ pub enum Error {
 
 impl From<SpawnError> for Error {
     fn from(error: SpawnError) -> Self {
-        match error {
-            SpawnError::Sandbox(error) => *error,
-            error => Self::Spawn(Box::new(error)),
-        }
+        Self::Spawn(Box::new(error))
     }
 }
 

@@ -137,6 +137,10 @@ impl SpawnError {
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match self {
+            // The program itself was there.
+            Self::Sandbox(error) if matches!(**error, Error::NotFound { .. }) => Some(
+                "the interpreter that its first line names, or the loader that it needs, must be of the system or in fs_read",
+            ),
             Self::Sandbox(error) => error.remedy(),
             Self::Manifest(error) => error.remedy(),
             Self::HashMismatch { .. } => {

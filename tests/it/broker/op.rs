@@ -192,6 +192,20 @@ fn credentials_come_from_variables_and_files() {
     assert!(stderr(&output).contains("absent: No such file"), "{output:?}");
 }
 
+#[test]
+fn an_interpreter_that_is_not_shown_is_told_in_words_of_the_manifest() {
+    let home = Home::new("");
+    let script = format!("#!{}\n", home.at("in/interpreter").display());
+    std::fs::write(home.at("bin/tool"), script).unwrap();
+    std::fs::copy("/bin/cat", home.at("in/interpreter")).unwrap();
+    let output = home.run_op(&home.manifest("operations.x = 'tool'"), &["x", "-q"]);
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert!(stderr(&output).contains("fs_read") && !stderr(&output).contains("--ro"), "{output:?}");
+    let shown = home.manifest("fs_read = ['~/in']\noperations.x = 'tool'");
+    let output = home.run_op(&shown, &["x", "-q"]);
+    assert!(output.status.success() && stdout(&output).starts_with("#!"), "{output:?}");
+}
+
 /// Whoever writes to it may never do so.
 #[test]
 fn who_waits_for_a_credential_is_ended_by_signals() {
