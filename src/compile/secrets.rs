@@ -134,8 +134,8 @@ fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), E
     Ok((secrets, ways))
 }
 
-/// What must be covered at `path`, if it is there. Where it is not allowed to look, and a command could allow it to itself, one may be
-/// there: an earlier command can have closed a directory on the way.
+/// What must be covered at `path`, if it is there. Where it is not allowed to look, and a command could allow it to itself,
+/// one may be there: an earlier command can have closed a directory on the way.
 ///
 /// # Errors
 /// One may be there.

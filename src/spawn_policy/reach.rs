@@ -15,8 +15,9 @@ use crate::Error;
 
 impl SpawnPolicy {
     /// Refuses a file that programs of the manifest could exchange for another, or for a link to any file of the host: it lies
-    /// in `fs_write`, is there by its own name, or is reached through it. Ask this before you open a file for a spawn with rights that the program does
-    /// not have, such as one with a credential. Messages call it `what`. That the file is there is not asked.
+    /// in `fs_write`, is there by its own name, or is reached through it. Ask this before you open a file for a spawn with
+    /// rights that the program does not have, such as one with a credential. Messages call it `what`. That the file is there
+    /// is not asked.
     ///
     /// ```
     /// use kennel::{Manifest, SpawnPolicy};
