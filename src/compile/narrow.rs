@@ -70,9 +70,19 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
             reason: format!("a command can go without {MOST_FORGONE} at most: give it a policy of its own"),
         });
     }
+    let hides = |above: &Narrowing, grant: &Path| match above {
+        Narrowing::Hide(above) => grant != above && grant.starts_with(above),
+        _ => false,
+    };
     let mut section = Section::default();
     for narrowing in narrowings {
         match narrowing {
+            // There is nothing left of it.
+            Narrowing::ReadOnly(grant) | Narrowing::Hide(grant)
+                if narrowings.iter().any(|above| hides(above, grant)) =>
+            {
+                grants.is_dir(grant)?;
+            }
             Narrowing::ReadOnly(grant) => {
                 grants.is_dir(grant)?;
                 let grant = &relative(grant);

@@ -122,7 +122,9 @@ impl Renewal<'_> {
                 _ => {}
             }
         }
-        for (target, place) in self.view.iter() {
+        // What lies deeper first, while its old way is there: what it is reached by may lie in another renewed place.
+        let all: Vec<_> = self.view.iter().collect();
+        for (target, place) in all.into_iter().rev() {
             let around =
                 self.view.mount_above(target).and_then(|(above, _)| self.places.get_key_value(above));
             if let Some((above, at)) = around {

@@ -7,15 +7,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use kennel::{Error, Policy, Profile, Session};
 use proptest::{
     prelude::*,
     sample::select,
     test_runner::{Config, TestRunner},
 };
+use tokio::runtime::Builder;
 
 use crate::{
     overlay,
-    support::{TempDir, is_emulated, shell, stdout, workspace},
+    support::{TempDir, is_emulated, run, stdout, workspace},
 };
 
 /// What is said of a directory.
@@ -87,6 +89,27 @@ fn expected(path: &Path, words: &BTreeMap<PathBuf, Word>) -> Rights {
     Rights { reads, writes, reaches_host }
 }
 
+/// Says of each directory what can be done in it.
+fn script(dir: &Path) -> String {
+    let script = "for d in $(echo DIR/{a,b,c} DIR/{a,b,c}/{a,b,c} DIR/{a,b,c}/{a,b,c}/{a,b,c}); do
+        r=-; [ -f $d/file ] && r=r; w=-; : 2>/dev/null > $d/new && w=w; echo $d $r$w; done";
+    script.replace("DIR", dir.to_str().unwrap())
+}
+
+/// Whether that is what was expected.
+fn compare(dir: &Path, said: &str, expected: impl Fn(&Path) -> Rights) -> Result<(), TestCaseError> {
+    for path in directories() {
+        let Rights { reads, writes, reaches_host } = expected(&path);
+        let place = format!("{} ", dir.join(&path).display());
+        let line = said.lines().find_map(|line| line.strip_prefix(&place));
+        prop_assert!(line.is_some_and(|line| line.contains('r') == reads), "{:?}: {:?}", path, line);
+        let is_written = line.is_some_and(|line| line.contains('w'));
+        prop_assert!(writes.is_none_or(|writes| writes == is_written), "{:?}: {:?}", path, line);
+        prop_assert_eq!(dir.join(&path).join("new").exists(), reaches_host, "{:?}", path);
+    }
+    Ok(())
+}
+
 fn holds(outermost: Outermost, mut words: BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
     let (dir, other) = (tree(), workspace());
     let place = |path: &Path| dir.path().join(path).display().to_string();
@@ -103,26 +126,16 @@ fn holds(outermost: Outermost, mut words: BTreeMap<PathBuf, Word>) -> Result<boo
     }
     words.insert(PathBuf::new(), word);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let script = "for d in $(echo DIR/{a,b,c} DIR/{a,b,c}/{a,b,c} DIR/{a,b,c}/{a,b,c}/{a,b,c}); do
-        r=-; [ -f $d/file ] && r=r; w=-; : 2>/dev/null > $d/new && w=w; echo $d $r$w; done";
-    let script = format!("exec bash -c '{}'", script.replace("DIR", &dir.path().display().to_string()));
-    let output = shell(ws, &flags, &script);
+    let output = run(ws, &flags, &["bash", "-c", &script(dir.path())]);
     if output.status.code() == Some(125) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         prop_assert!(said.contains("hint: "), "{}", said);
         return Ok(false);
     }
-    let said: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
-    prop_assert_eq!(said.len(), directories().len(), "{:?}", output);
-    for path in directories() {
-        let Rights { reads, writes, reaches_host } = expected(&path, &words);
-        let line = said.iter().find_map(|line| line.strip_prefix(&format!("{} ", place(&path))));
-        prop_assert!(line.is_some_and(|line| line.contains('r') == reads), "{:?}: {:?}", path, line);
-        let is_written = line.is_some_and(|line| line.contains('w'));
-        prop_assert!(writes.is_none_or(|writes| writes == is_written), "{:?}: {:?}", path, line);
-        let reaches_host = reaches_host && outermost != Outermost::Overlay;
-        prop_assert_eq!(dir.path().join(&path).join("new").exists(), reaches_host, "{:?}", path);
-    }
+    compare(dir.path(), &stdout(&output), |path| {
+        let rights = expected(path, &words);
+        Rights { reaches_host: rights.reaches_host && outermost != Outermost::Overlay, ..rights }
+    })?;
     Ok(true)
 }
 
@@ -136,13 +149,67 @@ fn the_innermost_grant_counts() {
     if overlay::available() {
         around.push(Outermost::Overlay);
     }
-    let cases = if is_emulated() { 5 } else { 60 };
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
     let ran = Cell::new(0);
     let check = |(outermost, words)| {
         ran.set(ran.get() + u32::from(holds(outermost, words)?));
         Ok(())
     };
-    TestRunner::new(config).run(&(select(around), words), check).unwrap();
-    assert!(ran.get() > cases / 2, "{} of {cases} were not refused", ran.get());
+    TestRunner::new(config()).run(&(select(around), words), check).unwrap();
+    assert!(ran.get() > config().cases / 2, "{} were not refused", ran.get());
+}
+
+fn config() -> Config {
+    let cases = if is_emulated() { 5 } else { 60 };
+    Config { cases, failure_persistence: None, ..Config::default() }
+}
+
+/// What a command may do that goes without some grants, or without writing to them.
+fn narrowed(path: &Path, words: &BTreeMap<PathBuf, Word>, without: &BTreeMap<PathBuf, bool>) -> Rights {
+    let rights = expected(path, words);
+    let above = |hides| path.ancestors().any(|above| without.get(above) == Some(&hides));
+    match (above(true), above(false)) {
+        (true, _) => Rights { reads: false, writes: Some(false), reaches_host: false },
+        (false, true) => Rights { writes: Some(false), reaches_host: false, ..rights },
+        (false, false) => rights,
+    }
+}
+
+#[test]
+fn a_command_goes_without_what_it_is_not_given() {
+    let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Tmpfs]);
+    // Each with what a command gives up of it: whether it is hidden or read-only.
+    let words = prop::collection::btree_map(select(directories()), (word, any::<Option<bool>>()), 1..6);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let check = |words: BTreeMap<PathBuf, (Word, Option<bool>)>| {
+        let (dir, ws) = (tree(), workspace());
+        let mut policy = Policy::profile(Profile::RepoWrite, ws.path()).read_write(dir.path());
+        for (path, (word, _)) in &words {
+            let path = dir.path().join(path);
+            policy = match word {
+                Word::ReadWrite => policy.read_write(path),
+                Word::Tmpfs => policy.tmpfs(path, None),
+                _ => policy.read_only(path),
+            };
+        }
+        let without: BTreeMap<PathBuf, bool> =
+            words.iter().filter_map(|(path, (_, without))| Some((path.clone(), (*without)?))).collect();
+        let output = runtime.block_on(async {
+            let session = Session::prepare(&policy).await?;
+            let mut command = session.command("bash");
+            for (path, hides) in &without {
+                let grant = dir.path().join(path);
+                if *hides {
+                    command.hide(grant)
+                } else {
+                    command.read_only(grant)
+                };
+            }
+            command.args(["-c", &script(dir.path())]).output().await
+        });
+        let output = output.map_err(|error: Error| TestCaseError::fail(format!("{error:?}")))?;
+        let mut words: BTreeMap<_, _> = words.into_iter().map(|(path, (word, _))| (path, word)).collect();
+        words.insert(PathBuf::new(), Word::ReadWrite);
+        compare(dir.path(), &String::from_utf8_lossy(&output.stdout), |path| narrowed(path, &words, &without))
+    };
+    TestRunner::new(config()).run(&words, check).unwrap();
 }
