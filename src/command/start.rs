@@ -117,7 +117,10 @@ impl Command {
             compiled.descriptors,
             self.limits.as_ref(),
         )?;
-        kept.steps.extend_from_slice(&compiled.modes.bytes);
+        // A narrowed command's worker is made for it, and has just seen to them; some may be read-only by now.
+        if self.narrowings.is_empty() {
+            kept.steps.extend_from_slice(&compiled.modes.bytes);
+        }
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
         let request = RequestBuf::new(&Wanted {

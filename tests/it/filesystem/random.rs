@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kennel::{Error, Policy, Profile, Session};
+use kennel::{Error, Policy, Profile, Session, TmpLife};
 use proptest::{
     prelude::*,
     sample::select,
@@ -17,7 +17,7 @@ use tokio::runtime::Builder;
 
 use crate::{
     overlay,
-    support::{TempDir, is_emulated, run, stdout, workspace},
+    support::{TempDir, is_emulated, kennel, stdout, workspace},
 };
 
 /// What is said of a directory.
@@ -43,6 +43,7 @@ impl Word {
 /// What lies around all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outermost {
+    Nothing,
     Grant(Word),
     Workspace,
     Overlay,
@@ -68,98 +69,125 @@ fn tree() -> TempDir {
     dir
 }
 
-/// What must be so in a directory: whether its file is seen, and whether something can be written, on the host or at all.
+/// Every directory, and the file in each.
+fn paths() -> Vec<PathBuf> {
+    directories().into_iter().flat_map(|path| [path.join("file"), path]).collect()
+}
+
+/// What must be so in a directory: whether its file is seen, and written to, and whether something can be made beside it, on
+/// the host or at all.
 #[derive(Debug, PartialEq)]
 struct Rights {
     reads: bool,
+    appends: bool,
     /// `None` where it may be a directory that is made in a private place, on the way to a grant.
     writes: Option<bool>,
     reaches_host: bool,
 }
 
 fn expected(path: &Path, words: &BTreeMap<PathBuf, Word>) -> Rights {
-    let innermost = path.ancestors().find_map(|above| words.get(above).map(|word| (above, *word)));
-    let (reads, writes, reaches_host) = match innermost {
-        Some((_, Word::ReadOnly)) => (true, Some(false), false),
-        Some((_, Word::ReadWrite)) => (true, Some(true), true),
-        Some((at, Word::Tmpfs)) if at == path => (false, Some(true), false),
-        Some((_, Word::Mask)) => (false, Some(false), false),
-        Some((_, Word::Tmpfs)) | None => (false, None, false),
+    let file = path.join("file");
+    let of_file = file.ancestors().find_map(|above| words.get(above).copied());
+    let (reads, appends) = match of_file {
+        Some(Word::ReadOnly) => (true, false),
+        Some(Word::ReadWrite) => (true, true),
+        Some(Word::Mask | Word::Tmpfs) | None => (false, false),
     };
-    Rights { reads, writes, reaches_host }
+    let innermost = path.ancestors().find_map(|above| words.get(above).map(|word| (above, *word)));
+    let (writes, reaches_host) = match innermost {
+        Some((_, Word::ReadWrite)) => (Some(true), true),
+        Some((at, Word::Tmpfs)) if at == path => (Some(true), false),
+        Some((_, Word::ReadOnly | Word::Mask)) => (Some(false), false),
+        Some((_, Word::Tmpfs)) | None => (None, false),
+    };
+    Rights { reads, appends, writes, reaches_host }
 }
 
 /// Says of each directory what can be done in it.
 fn script(dir: &Path) -> String {
     let script = "for d in $(echo DIR/{a,b,c} DIR/{a,b,c}/{a,b,c} DIR/{a,b,c}/{a,b,c}/{a,b,c}); do
-        r=-; [ -f $d/file ] && r=r; w=-; : 2>/dev/null > $d/new && w=w; echo $d $r$w; done";
+        r=-; [ -f $d/file ] && r=r; [ $r = r ] && echo x 2>/dev/null >> $d/file && r=ra
+        w=-; : 2>/dev/null > $d/new && w=w; echo $d $r$w; done";
     script.replace("DIR", dir.to_str().unwrap())
 }
 
 /// Whether that is what was expected.
-fn compare(dir: &Path, said: &str, expected: impl Fn(&Path) -> Rights) -> Result<(), TestCaseError> {
+fn compare(
+    dir: &Path,
+    said: &str,
+    is_on_host: bool,
+    expected: impl Fn(&Path) -> Rights,
+) -> Result<(), TestCaseError> {
     for path in directories() {
-        let Rights { reads, writes, reaches_host } = expected(&path);
+        let Rights { reads, appends, writes, reaches_host } = expected(&path);
         let place = format!("{} ", dir.join(&path).display());
         let line = said.lines().find_map(|line| line.strip_prefix(&place));
         prop_assert!(line.is_some_and(|line| line.contains('r') == reads), "{:?}: {:?}", path, line);
+        prop_assert!(line.is_some_and(|line| line.contains('a') == appends), "{:?}: {:?}", path, line);
         let is_written = line.is_some_and(|line| line.contains('w'));
         prop_assert!(writes.is_none_or(|writes| writes == is_written), "{:?}: {:?}", path, line);
-        prop_assert_eq!(dir.join(&path).join("new").exists(), reaches_host, "{:?}", path);
+        let (new, file) = (dir.join(&path).join("new"), dir.join(&path).join("file"));
+        prop_assert_eq!(new.exists(), reaches_host && is_on_host, "{:?}", path);
+        prop_assert_eq!(fs::metadata(file).unwrap().len() > 0, appends && is_on_host, "{:?}", path);
     }
     Ok(())
 }
 
-fn holds(outermost: Outermost, mut words: BTreeMap<PathBuf, Word>) -> Result<bool, TestCaseError> {
+fn holds(
+    outermost: Outermost,
+    home: Option<PathBuf>,
+    mut words: BTreeMap<PathBuf, Word>,
+) -> Result<bool, TestCaseError> {
     let (dir, other) = (tree(), workspace());
     let place = |path: &Path| dir.path().join(path).display().to_string();
     let mut flags: Vec<String> =
         words.iter().flat_map(|(path, word)| [word.flag().to_owned(), place(path)]).collect();
-    let (ws, word) = match outermost {
-        Outermost::Grant(word) => (other.path(), word),
-        _ => (dir.path(), Word::ReadWrite),
+    let (ws, around) = match outermost {
+        Outermost::Nothing => (other.path(), None),
+        Outermost::Grant(word) => (other.path(), Some(word)),
+        _ => (dir.path(), Some(Word::ReadWrite)),
     };
     match outermost {
         Outermost::Grant(word) => flags.extend([word.flag().to_owned(), place(Path::new(""))]),
-        Outermost::Workspace => {}
         Outermost::Overlay => flags.push("--overlay".to_owned()),
+        Outermost::Nothing | Outermost::Workspace => {}
     }
-    words.insert(PathBuf::new(), word);
+    words.extend(around.map(|word| (PathBuf::new(), word)));
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let output = run(ws, &flags, &["bash", "-c", &script(dir.path())]);
+    let mut command = kennel(ws, &flags, &["bash", "-c", &script(dir.path())]);
+    command.envs(home.map(|home| ("HOME", place(&home))));
+    let output = command.output().unwrap();
     if output.status.code() == Some(125) {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         prop_assert!(said.contains("hint: "), "{}", said);
         return Ok(false);
     }
-    compare(dir.path(), &stdout(&output), |path| {
-        let rights = expected(path, &words);
-        Rights { reaches_host: rights.reaches_host && outermost != Outermost::Overlay, ..rights }
-    })?;
+    compare(dir.path(), &stdout(&output), outermost != Outermost::Overlay, |path| expected(path, &words))?;
     Ok(true)
 }
 
 #[test]
 fn the_innermost_grant_counts() {
     let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Mask, Word::Tmpfs]);
-    let words = prop::collection::btree_map(select(directories()), word, 1..6);
+    let words = prop::collection::btree_map(select(paths()), word, 1..6);
     let mut around =
         vec![Word::ReadOnly, Word::ReadWrite].into_iter().map(Outermost::Grant).collect::<Vec<_>>();
-    around.push(Outermost::Workspace);
+    around.extend([Outermost::Nothing, Outermost::Workspace]);
     if overlay::available() {
         around.push(Outermost::Overlay);
     }
     let ran = Cell::new(0);
-    let check = |(outermost, words)| {
-        ran.set(ran.get() + u32::from(holds(outermost, words)?));
+    let homes = prop::option::of(select(directories()));
+    let check = |(outermost, home, words)| {
+        ran.set(ran.get() + u32::from(holds(outermost, home, words)?));
         Ok(())
     };
-    TestRunner::new(config()).run(&(select(around), words), check).unwrap();
-    assert!(ran.get() > config().cases / 2, "{} were not refused", ran.get());
+    TestRunner::new(config()).run(&(select(around), homes, words), check).unwrap();
+    assert!(ran.get() > config().cases / 10, "{} were not refused", ran.get());
 }
 
 fn config() -> Config {
-    let cases = if is_emulated() { 5 } else { 60 };
+    let cases = if is_emulated() { 8 } else { 60 };
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 
@@ -168,8 +196,8 @@ fn narrowed(path: &Path, words: &BTreeMap<PathBuf, Word>, without: &BTreeMap<Pat
     let rights = expected(path, words);
     let above = |hides| path.ancestors().any(|above| without.get(above) == Some(&hides));
     match (above(true), above(false)) {
-        (true, _) => Rights { reads: false, writes: Some(false), reaches_host: false },
-        (false, true) => Rights { writes: Some(false), reaches_host: false, ..rights },
+        (true, _) => Rights { reads: false, appends: false, writes: Some(false), reaches_host: false },
+        (false, true) => Rights { appends: false, writes: Some(false), reaches_host: false, ..rights },
         (false, false) => rights,
     }
 }
@@ -180,9 +208,10 @@ fn a_command_goes_without_what_it_is_not_given() {
     // Each with what a command gives up of it: whether it is hidden or read-only.
     let words = prop::collection::btree_map(select(directories()), (word, any::<Option<bool>>()), 1..6);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let check = |words: BTreeMap<PathBuf, (Word, Option<bool>)>| {
+    let check = |(words, is_shared): (BTreeMap<PathBuf, (Word, Option<bool>)>, bool)| {
         let (dir, ws) = (tree(), workspace());
-        let mut policy = Policy::profile(Profile::RepoWrite, ws.path()).read_write(dir.path());
+        let tmp = if is_shared { TmpLife::Session } else { TmpLife::Exec };
+        let mut policy = Policy::profile(Profile::RepoWrite, ws.path()).read_write(dir.path()).tmp(tmp);
         for (path, (word, _)) in &words {
             let path = dir.path().join(path);
             policy = match word {
@@ -209,7 +238,8 @@ fn a_command_goes_without_what_it_is_not_given() {
         let output = output.map_err(|error: Error| TestCaseError::fail(format!("{error:?}")))?;
         let mut words: BTreeMap<_, _> = words.into_iter().map(|(path, (word, _))| (path, word)).collect();
         words.insert(PathBuf::new(), Word::ReadWrite);
-        compare(dir.path(), &String::from_utf8_lossy(&output.stdout), |path| narrowed(path, &words, &without))
+        let said = String::from_utf8_lossy(&output.stdout);
+        compare(dir.path(), &said, true, |path| narrowed(path, &words, &without))
     };
-    TestRunner::new(config()).run(&words, check).unwrap();
+    TestRunner::new(config()).run(&(words, any::<bool>()), check).unwrap();
 }
