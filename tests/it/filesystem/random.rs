@@ -1,5 +1,8 @@
 //! Any grants in each other show what the innermost of them says, or are refused with a hint.
 
+mod repositories;
+mod targets;
+
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -134,35 +137,63 @@ fn compare(
     Ok(())
 }
 
+/// The words of a tree in `dir` with what lies around them, as flags, and the workspace.
+fn told<'p>(
+    (dir, other): (&'p Path, &'p Path),
+    outermost: Outermost,
+    words: &mut BTreeMap<PathBuf, Word>,
+) -> (&'p Path, Vec<String>) {
+    let flag = |(path, word): (&PathBuf, &Word)| {
+        [word.flag().to_owned(), dir.join(path).to_str().unwrap().to_owned()]
+    };
+    let mut flags: Vec<String> = words.iter().flat_map(flag).collect();
+    let (ws, around) = match outermost {
+        Outermost::Nothing => (other, None),
+        Outermost::Grant(word) => (other, Some(word)),
+        Outermost::Workspace | Outermost::Overlay => (dir, Some(Word::ReadWrite)),
+    };
+    match outermost {
+        Outermost::Grant(word) => flags.extend(flag((&PathBuf::new(), &word))),
+        Outermost::Overlay => flags.extend(["--overlay".to_owned(), "--discard".to_owned()]),
+        Outermost::Nothing | Outermost::Workspace => {}
+    }
+    words.extend(around.map(|word| (PathBuf::new(), word)));
+    (ws, flags)
+}
+
 fn holds(
     outermost: Outermost,
     home: Option<PathBuf>,
     mut words: BTreeMap<PathBuf, Word>,
 ) -> Result<bool, TestCaseError> {
     let (dir, other) = (tree(), workspace());
-    let place = |path: &Path| dir.path().join(path).display().to_string();
-    let mut flags: Vec<String> =
-        words.iter().flat_map(|(path, word)| [word.flag().to_owned(), place(path)]).collect();
-    let (ws, around) = match outermost {
-        Outermost::Nothing => (other.path(), None),
-        Outermost::Grant(word) => (other.path(), Some(word)),
-        _ => (dir.path(), Some(Word::ReadWrite)),
-    };
-    match outermost {
-        Outermost::Grant(word) => flags.extend([word.flag().to_owned(), place(Path::new(""))]),
-        Outermost::Overlay => flags.push("--overlay".to_owned()),
-        Outermost::Nothing | Outermost::Workspace => {}
-    }
-    words.extend(around.map(|word| (PathBuf::new(), word)));
+    let (ws, flags) = told((dir.path(), other.path()), outermost, &mut words);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut command = kennel(ws, &flags, &["bash", "-c", &script(dir.path())]);
-    command.envs(home.map(|home| ("HOME", place(&home))));
+    command.envs(home.map(|home| ("HOME", dir.path().join(home))));
     let output = command.output().unwrap();
     if is_refused(&output)? {
         return Ok(false);
     }
     compare(dir.path(), &stdout(&output), outermost != Outermost::Overlay, |path| expected(path, &words))?;
     Ok(true)
+}
+
+fn word() -> impl Strategy<Value = Word> {
+    select(vec![Word::ReadOnly, Word::ReadWrite, Word::Mask, Word::Tmpfs])
+}
+
+fn outermost() -> impl Strategy<Value = Outermost> {
+    let mut all = vec![
+        Outermost::Nothing,
+        Outermost::Grant(Word::ReadOnly),
+        Outermost::Grant(Word::ReadWrite),
+        Outermost::Workspace,
+    ];
+    if overlay::available() {
+        all.push(Outermost::Overlay);
+    }
+    select(all)
 }
 
 /// Whether the grants were refused. Then there is a hint: what the kernel refuses only at the start has none.
@@ -175,21 +206,14 @@ fn is_refused(output: &Output) -> Result<bool, TestCaseError> {
 
 #[test]
 fn the_innermost_grant_counts() {
-    let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Mask, Word::Tmpfs]);
-    let words = prop::collection::btree_map(select(paths()), word, 1..6);
-    let mut around =
-        vec![Word::ReadOnly, Word::ReadWrite].into_iter().map(Outermost::Grant).collect::<Vec<_>>();
-    around.extend([Outermost::Nothing, Outermost::Workspace]);
-    if overlay::available() {
-        around.push(Outermost::Overlay);
-    }
+    let words = prop::collection::btree_map(select(paths()), word(), 1..6);
     let ran = Cell::new(0);
     let homes = prop::option::of(select(directories()));
     let check = |(outermost, home, words)| {
         ran.set(ran.get() + u32::from(holds(outermost, home, words)?));
         Ok(())
     };
-    TestRunner::new(config()).run(&(select(around), homes, words), check).unwrap();
+    TestRunner::new(config()).run(&(outermost(), homes, words), check).unwrap();
     assert!(ran.get() > config().cases / 10, "{} were not refused", ran.get());
 }
 
@@ -249,53 +273,4 @@ fn a_command_goes_without_what_it_is_not_given() {
         compare(dir.path(), &said, true, |path| narrowed(path, &words, &without))
     };
     TestRunner::new(config()).run(&(words, any::<bool>()), check).unwrap();
-}
-
-/// What the file of each directory below /t says: the directory of the host that is shown there.
-fn shown(grants: &BTreeMap<PathBuf, (Word, PathBuf)>) -> BTreeMap<PathBuf, PathBuf> {
-    let source = |path: &Path| {
-        let (at, (word, source)) = path.ancestors().find_map(|above| grants.get_key_value(above))?;
-        let source = source.join(path.strip_prefix(at).unwrap());
-        (*word != Word::Tmpfs && directories().contains(&source)).then_some(source)
-    };
-    directories().into_iter().filter_map(|path| Some((path.clone(), source(&path)?))).collect()
-}
-
-#[test]
-fn a_grant_shows_its_source_wherever_it_lies() {
-    let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Tmpfs]);
-    let grants = prop::collection::btree_map(select(directories()), (word, select(directories())), 1..6);
-    let ran = Cell::new(0);
-    let check = |grants: BTreeMap<PathBuf, (Word, PathBuf)>| {
-        let (dir, ws) = (tree(), workspace());
-        for path in directories() {
-            fs::write(dir.path().join(&path).join("file"), path.to_str().unwrap()).unwrap();
-        }
-        let flag = |(target, (word, source)): (&PathBuf, &(Word, PathBuf))| {
-            let (target, source) = (Path::new("/t").join(target), dir.path().join(source));
-            let value = match word {
-                Word::Tmpfs => target.display().to_string(),
-                _ => format!("{}:{}", source.display(), target.display()),
-            };
-            [word.flag().to_owned(), value]
-        };
-        let flags: Vec<String> = grants.iter().flat_map(flag).collect();
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let script = "cd /t; for d in {a,b,c} {a,b,c}/{a,b,c} {a,b,c}/{a,b,c}/{a,b,c}; do
-            [ -f $d/file ] && echo $d $(cat $d/file); done; :";
-        let output = kennel(ws.path(), &flags, &["bash", "-c", script]).output().unwrap();
-        if is_refused(&output)? {
-            return Ok(());
-        }
-        ran.set(ran.get() + 1);
-        let said: BTreeMap<PathBuf, PathBuf> = stdout(&output)
-            .lines()
-            .filter_map(|line| line.split_once(' '))
-            .map(|(at, source)| (at.into(), source.into()))
-            .collect();
-        prop_assert_eq!(said, shown(&grants));
-        Ok(())
-    };
-    TestRunner::new(config()).run(&grants, check).unwrap();
-    assert!(ran.get() > config().cases / 10, "{} were not refused", ran.get());
 }
