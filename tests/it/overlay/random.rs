@@ -191,7 +191,10 @@ fn a_commit_takes_nothing_that_others_wrote_meanwhile() {
                 super::shell(&session, &inside(after)).await;
                 let written = of_others(dir.path());
                 let committed = session.commit().await.unwrap();
-                prop_assert_eq!(of_others(dir.path()), written, "{:?}", committed);
+                let mut left = of_others(dir.path());
+                // A command may have copied it.
+                left.retain(|path, _| written.contains_key(path));
+                prop_assert_eq!(left, written, "{:?}", committed);
             }
             Ok(())
         });
