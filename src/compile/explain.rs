@@ -152,7 +152,7 @@ impl Terms {
 
     /// ENOENT: the sandbox does not show it. Whether it is there outside is not looked at.
     fn absent(&self, path: &Path, narrowed: &[Narrowing]) -> Option<Finding> {
-        if is_hidden(path, narrowed) {
+        if narrowed.iter().any(|narrowing| narrowing.hides(path)) {
             return Some(possible("the command was started without it", None));
         }
         let place = self.place(path);
@@ -226,14 +226,6 @@ fn went_without(path: &Path, narrowed: &[Narrowing]) -> Option<Finding> {
     };
     let reason = "the command was started without writing there";
     narrowed.iter().any(takes).then(|| certain(Protection::Root, reason, None))
-}
-
-fn is_hidden(path: &Path, narrowed: &[Narrowing]) -> bool {
-    let hides = |narrowing: &Narrowing| match narrowing {
-        Narrowing::Hide(grant) => path.starts_with(grant),
-        _ => false,
-    };
-    narrowed.iter().any(hides)
 }
 
 /// Whether nothing but the sandbox keeps the caller from writing to what lies at `path`, or would lie there in `source`:

@@ -24,6 +24,13 @@ pub(crate) enum Narrowing {
     NoNetwork,
 }
 
+impl Narrowing {
+    /// Whether nothing is left of what is at `path`.
+    pub(super) fn hides(&self, path: &Path) -> bool {
+        matches!(self, Self::Hide(grant) if path.starts_with(grant))
+    }
+}
+
 /// The grants of a view, as far as a command can go without them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Grants {
@@ -70,17 +77,14 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
             reason: format!("a command can go without {MOST_FORGONE} at most: give it a policy of its own"),
         });
     }
-    let hides = |above: &Narrowing, grant: &Path| match above {
-        Narrowing::Hide(above) => grant != above && grant.starts_with(above),
-        _ => false,
+    let is_hidden_above = |grant: &Path| {
+        grant.parent().is_some_and(|above| narrowings.iter().any(|narrowing| narrowing.hides(above)))
     };
     let mut section = Section::default();
     for narrowing in narrowings {
         match narrowing {
             // There is nothing left of it.
-            Narrowing::ReadOnly(grant) | Narrowing::Hide(grant)
-                if narrowings.iter().any(|above| hides(above, grant)) =>
-            {
+            Narrowing::ReadOnly(grant) | Narrowing::Hide(grant) if is_hidden_above(grant) => {
                 grants.is_dir(grant)?;
             }
             Narrowing::ReadOnly(grant) => {
