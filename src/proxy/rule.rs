@@ -63,9 +63,10 @@ impl Rule {
         self.is_at(destination.port) && self.host.covers(&destination.host)
     }
 
-    /// RFC 6761, 6.3: a name of loopback wherever it is asked for.
-    fn is_for_localhost(&self, port: u16) -> bool {
-        matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost") && self.is_at(port)
+    /// Whether it says `localhost` and means this address. RFC 6761, 6.3: a name of loopback wherever it is asked for.
+    fn is_for_localhost(&self, ip: IpAddr, port: u16) -> bool {
+        let is_localhost = matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost");
+        is_localhost && ip.to_canonical().is_loopback() && self.is_at(port)
     }
 
     fn is_at(&self, port: u16) -> bool {
@@ -104,8 +105,7 @@ impl Rules {
     /// The first rule that matches an address, as that or, where it is one of loopback, as `localhost`.
     pub(crate) fn find_address(&self, ip: IpAddr, port: u16) -> Option<&Rule> {
         let destination = Destination { host: Host::of(ip), port };
-        let is_local = ip.to_canonical().is_loopback();
-        self.0.iter().find(|rule| rule.matches(&destination) || is_local && rule.is_for_localhost(port))
+        self.0.iter().find(|rule| rule.matches(&destination) || rule.is_for_localhost(ip, port))
     }
 
     /// Whether there is a port at which a rule matches the host.
@@ -124,8 +124,7 @@ impl Rules {
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {
         let destination = Destination { host: Host::of(ip), port };
         let names = |rule: &Rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination);
-        let is_local = ip.to_canonical().is_loopback();
-        self.0.iter().any(|rule| names(rule) || is_local && rule.is_for_localhost(port))
+        self.0.iter().any(|rule| names(rule) || rule.is_for_localhost(ip, port))
     }
 
     /// Whether somebody wrote down a host, at whatever port. `*` is not that.

@@ -49,33 +49,24 @@ impl Watch {
         Self { tally: Tally::new(), is_full: AtomicBool::new(false) }
     }
 
-    /// Returns once nothing has passed for too long, and nothing will. `socket` is that of a `Watched`, which must live as
-    /// long as this is waited for.
+    /// Returns once nothing has passed for too long, and nothing will: the client has ended its side, or takes nothing of
+    /// what there is for it. (Of an answer that is not there yet nobody takes anything.) `socket` is that of a `Watched`,
+    /// which must live as long as this is waited for.
     pub(super) async fn is_over(&self, socket: RawFd, idle: Duration) {
+        // At its end there is nothing to see, and nothing is to come.
+        let has_ended = || recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0);
+        let is_stuck = || self.is_full.load(Relaxed);
         tokio::select! {
-            () = self.is_left(socket, HALF_OPEN.min(idle)) => {}
-            () = self.is_stuck(idle) => {}
+            () = self.silent(HALF_OPEN.min(idle), has_ended) => {}
+            () = self.silent(idle, is_stuck) => {}
         }
     }
 
-    /// Returns once the client has ended its side and nothing has passed for so long.
-    async fn is_left(&self, socket: RawFd, time: Duration) {
+    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
+    async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
         loop {
             self.tally.idle(time).await;
-            // At its end there is nothing to see, and nothing is to come.
-            let seen = recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT);
-            if seen == Ok(0) {
-                return;
-            }
-            sleep(time).await;
-        }
-    }
-
-    /// Returns once the client has taken nothing for so long. Of an answer that is not there yet nobody takes anything.
-    async fn is_stuck(&self, time: Duration) {
-        loop {
-            self.tally.idle(time).await;
-            if self.is_full.load(Relaxed) {
+            if nothing_will() {
                 return;
             }
             sleep(time).await;
