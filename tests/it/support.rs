@@ -13,7 +13,7 @@ mod place;
 #[path = "support/second_pass.rs"]
 mod second_pass;
 
-pub use place::{TempDir, workspace, workspace_in, workspace_on_disk};
+pub use place::{GIT_CONFIG, TempDir, make_repository, workspace, workspace_in, workspace_on_disk};
 pub use second_pass::second_pass;
 
 /// Skips the test where the host lacks what it needs; with `KENNEL_MUST_RUN=1` that is a failure.

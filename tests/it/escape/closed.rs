@@ -11,19 +11,7 @@ use super::{
     protected::{denials, repository},
     secrets::{at_home, home},
 };
-use crate::support::{is_root, report, shell, stderr, stdout, workspace};
-
-/// What `git init` writes there.
-const CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n";
-
-/// A repository at `path`.
-fn make_repository(path: &Path) {
-    for directory in ["objects", "refs", "hooks"] {
-        fs::create_dir_all(path.join(directory)).unwrap();
-    }
-    fs::write(path.join("HEAD"), "ref: refs/heads/x\n").unwrap();
-    fs::write(path.join("config"), CONFIG).unwrap();
-}
+use crate::support::{is_root, make_repository, report, shell, stderr, stdout, workspace};
 
 /// State of the protected paths, and why.
 fn protection(ws: &Path) -> (String, String) {

@@ -53,6 +53,11 @@ fn operation() -> impl Strategy<Value = String> {
     ]
 }
 
+/// One script of several, any of which may fail.
+fn all(scripts: &[String]) -> String {
+    format!("umask 022; exec 2>/dev/null\n{}\n:", scripts.join("\n"))
+}
+
 /// What a tree is, by path.
 fn tree(base: &Path) -> BTreeMap<String, String> {
     let mut tree = BTreeMap::new();
@@ -126,7 +131,7 @@ fn a_commit_is_what_the_changes_were() {
             let policy = Policy::profile(Profile::NoNetwork, plain.path());
             let direct = Session::prepare(&policy).await.unwrap();
             for script in &scripts {
-                let script = format!("umask 022; exec 2>/dev/null\n{}\n:", script.join("\n"));
+                let script = all(script);
                 super::shell(&session, &script).await;
                 super::shell(&direct, &script).await;
                 let committed = session.commit().await.unwrap();
@@ -181,12 +186,10 @@ fn a_commit_takes_nothing_that_others_wrote_meanwhile() {
         begin(dir.path());
         let done: Result<(), TestCaseError> = runtime.block_on(async {
             let session = session(dir.path()).await;
-            let inside = |script: &[String]| format!("umask 022; exec 2>/dev/null\n{}\n:", script.join("\n"));
-            super::shell(&session, &inside(&before)).await;
-            let script = inside(&outside);
-            let others = Command::new("sh").args(["-c", &script]).current_dir(dir.path()).status().unwrap();
-            prop_assert!(others.success());
-            super::shell(&session, &inside(&after)).await;
+            super::shell(&session, &all(&before)).await;
+            let others = Command::new("sh").args(["-c", &all(&outside)]).current_dir(dir.path()).status();
+            prop_assert!(others.unwrap().success());
+            super::shell(&session, &all(&after)).await;
             let written = of_others(dir.path());
             let committed = session.commit().await.unwrap();
             let mut left = of_others(dir.path());

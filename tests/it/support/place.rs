@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    fs::{Permissions, set_permissions},
+    fs::{Permissions, create_dir_all, set_permissions, write},
     ops::Deref,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -58,4 +58,16 @@ pub fn workspace_on_disk() -> TempDir {
     let disk = env::var_os("KENNEL_DISK").map(PathBuf::from);
     assert!(disk.is_some() || env::var_os("KENNEL_CGROUPS").is_none(), "there must be a disk here");
     workspace_in(disk.as_deref().unwrap_or(Path::new("/tmp")))
+}
+
+/// What `git init` writes there.
+pub const GIT_CONFIG: &str = "[core]\n\trepositoryformatversion = 0\n";
+
+/// What git takes for a repository, at `path`.
+pub fn make_repository(path: &Path) {
+    for directory in ["objects", "refs", "hooks"] {
+        create_dir_all(path.join(directory)).unwrap();
+    }
+    write(path.join("HEAD"), "ref: refs/heads/x\n").unwrap();
+    write(path.join("config"), GIT_CONFIG).unwrap();
 }

@@ -10,18 +10,7 @@ use std::{
 use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 
 use super::{Outermost, Word, config, directories, is_refused, outermost, told, tree, word};
-use crate::support::{kennel, workspace};
-
-const CONFIG: &str = "[core]\n";
-
-/// What git takes for a repository.
-fn make(git: &Path) {
-    for name in ["hooks", "objects", "refs"] {
-        fs::create_dir_all(git.join(name)).unwrap();
-    }
-    fs::write(git.join("HEAD"), "ref: refs/heads/x\n").unwrap();
-    fs::write(git.join("config"), CONFIG).unwrap();
-}
+use crate::support::{GIT_CONFIG, kennel, make_repository, workspace};
 
 /// Tries to have git run something in a repository: by what is there, and by others in the place of that.
 const ATTEMPTS: &str = "g=DIR/.git; echo x >> $g/config; : > $g/hooks/new
@@ -31,7 +20,7 @@ const ATTEMPTS: &str = "g=DIR/.git; echo x >> $g/config; : > $g/hooks/new
 ";
 
 fn is_kept(git: &Path) -> bool {
-    fs::read(git.join("config")).is_ok_and(|config| config == CONFIG.as_bytes())
+    fs::read(git.join("config")).is_ok_and(|config| config == GIT_CONFIG.as_bytes())
         && fs::read_dir(git.join("hooks")).is_ok_and(|mut hooks| hooks.next().is_none())
 }
 
@@ -44,7 +33,7 @@ fn repositories_around_grants_stay_as_they_are() {
     let check = |(outermost, mut words, repositories): Case| {
         let (dir, other) = (tree(), workspace());
         let at = |repository: &Path| dir.path().join(repository);
-        repositories.iter().for_each(|repository| make(&at(repository).join(".git")));
+        repositories.iter().for_each(|repository| make_repository(&at(repository).join(".git")));
         let (ws, flags) = told((dir.path(), other.path()), outermost, &mut words);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let attempts = |repository: &PathBuf| ATTEMPTS.replace("DIR", at(repository).to_str().unwrap());
