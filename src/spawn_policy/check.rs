@@ -13,7 +13,7 @@ use super::{
     limits::Effective,
     manifest::{Manifest, Program},
     operation::Operation,
-    paths::{Resolved, expanded},
+    paths::{Resolved, expanded, is_written},
 };
 use crate::failure::Boundary::{Action, Manifest as ManifestBoundary};
 
@@ -23,10 +23,9 @@ impl SpawnPolicy {
         let (program, resolved) = program(manifest, &envelope.program, home)?;
         let operation = operation(manifest, program, envelope)?;
         let grants = Grants::of(manifest, home)?;
-        // It may be there by its own name, too.
-        let is_theirs = grants.writes.contains(&resolved.path)
-            || resolved.is_led_by(grants.writes.iter().map(PathBuf::as_path));
-        if program.hash.is_none() && is_theirs {
+        // Where one may not look, nobody can say.
+        let is_theirs = || is_written("program", &resolved.named, &grants.writes).unwrap_or(true);
+        if program.hash.is_none() && is_theirs() {
             let reason = "lies in fs_write, where commands could put another in its place; give its hash";
             return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
         }

@@ -33,7 +33,17 @@ impl Resolved {
     }
 }
 
-/// The same of any absolute path, which messages call `what`.
+/// Whether they decide what is in a file: as [`is_led`], or it is one of `roots` itself. A directory that is one is in nobody's
+/// hands, but such a file is written to.
+///
+/// # Errors
+/// Where it is not allowed to look.
+pub(super) fn is_written(what: &'static str, path: &Path, roots: &[PathBuf]) -> Result<bool, Error> {
+    let is_root = path.canonicalize().is_ok_and(|end| !end.is_dir() && roots.contains(&end));
+    Ok(is_root || is_led(what, path, roots.iter().map(PathBuf::as_path))?)
+}
+
+/// The same as [`Resolved::is_led_by`] of any absolute path, which messages call `what`.
 ///
 /// # Errors
 /// Where it is not allowed to look.

@@ -9,7 +9,7 @@ use std::{
 use super::{
     SpawnPolicy,
     error::SpawnError,
-    paths::{expanded, is_led},
+    paths::{expanded, is_written},
 };
 use crate::Error;
 
@@ -34,10 +34,7 @@ impl SpawnPolicy {
     /// It does, or it is not allowed to look.
     pub fn check_outside(&self, what: &'static str, path: &Path) -> Result<(), SpawnError> {
         let absolute = std::path::absolute(path).map_err(Error::io("find the current directory"))?;
-        let roots = self.writable();
-        // A directory there is in nobody's hands, but a file that is there by its own name is written to.
-        let is_there = absolute.canonicalize().is_ok_and(|end| !end.is_dir() && roots.contains(&end));
-        if !is_there && !is_led(what, &absolute, roots.iter().map(PathBuf::as_path))? {
+        if !is_written(what, &absolute, &self.writable())? {
             return Ok(());
         }
         let reason = "programs could put another there: it lies in fs_write, or is reached through it";
