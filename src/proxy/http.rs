@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{
     Method, Request, Response, StatusCode, Uri,
-    body::Incoming,
+    body::{Body as _, Incoming},
     ext::ReasonPhrase,
     header::{self, HeaderValue},
     server::conn::http1,
@@ -106,7 +106,12 @@ async fn answer(
 }
 
 async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, Refusal> {
-    match destination(request.uri()) {
+    let destination = match request.body().is_end_stream() {
+        true => destination(request.uri()),
+        // As much of the tunnel would be taken for it (RFC 9110, 9.3.6).
+        false => Err(malformed(request.uri(), "a CONNECT has no content")),
+    };
+    match destination {
         Ok(destination) => dial::reach(proxy, destination).await,
         Err(refusal) => Err(noted(proxy, refusal).await),
     }
@@ -116,10 +121,13 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
 fn destination(uri: &Uri) -> Result<Destination, Refusal> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if uri.scheme().is_some() || uri.path_and_query().is_some() {
-        let reason = Reason::Malformed("the target of CONNECT is a host and a port, not a URL");
-        return Err(Refusal::request(shown(uri), reason));
+        return Err(malformed(uri, "the target of CONNECT is a host and a port, not a URL"));
     }
     Destination::parse(authority).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+}
+
+fn malformed(target: &Uri, what: &'static str) -> Refusal {
+    Refusal::request(shown(target), Reason::Malformed(what))
 }
 
 /// What may be repeated of a target: whom it names, without credentials, path and query.

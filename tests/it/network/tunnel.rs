@@ -48,6 +48,25 @@ fn what_was_sent_with_the_request_is_passed_on() {
     assert!(heard[0].starts_with(YES) && heard[0].ends_with("early\n[end]\n"), "{heard:?}");
 }
 
+/// What came behind it would be content, and be missing in the tunnel.
+#[test]
+fn a_connect_with_content_is_refused() {
+    let net = Net::new();
+    let echo = Server::echo();
+    let to = at("echo.test", echo.port);
+    let with = |header: &str| format!(">CONNECT {to} HTTP/1.1\\r\\nHost: {to}\\r\\n{header}\\r\\n\\r\\n");
+    let requests = ["Content-Length: 3", "Transfer-Encoding: chunked", "Content-Length: 0"].map(with);
+    let talks = requests.each_ref().map(|request| [request, "<\\r\\n\\r\\n", ">one", "!", "<"]);
+    let heard = net.talk(&net.flags(&[&to], &[]), &talks.each_ref().map(|steps| &steps[..]));
+    for refused in &heard[..2] {
+        assert!(
+            refused.starts_with("HTTP/1.1 400 ") && refused.contains("a CONNECT has no content"),
+            "{refused}"
+        );
+    }
+    assert!(heard[2].starts_with(YES) && heard[2].ends_with("one\n[end]\n"), "{heard:?}");
+}
+
 #[test]
 fn http_1_0_and_odd_hosts_are_served() {
     let net = Net::new();
