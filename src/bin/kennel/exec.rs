@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kennel::{Call, Client, Error, Event, ListenError, Report, Terminal};
+use kennel::{Call, Client, Error, Event, ListenError, Report};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, poll},
@@ -97,7 +97,7 @@ impl End {
 }
 
 fn run(exec: &Exec) -> Result<End, Error> {
-    let size = exec.tty.then(|| Terminal::size(io::stdin()).map_err(terminal::absent)).transpose()?;
+    let size = exec.tty.then(terminal::size).transpose()?;
     let call = call(exec, size)?;
     let signals = listen().map_err(|source| Error::Io { what: "listen for signals", source })?;
     let client = Client::connect(&exec.name)?;

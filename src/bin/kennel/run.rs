@@ -216,7 +216,7 @@ async fn told_to_end(status: ExitStatus, signals: &mut Signals) {
 
 /// The command gets a terminal of its own; ours becomes a window onto it.
 async fn on_terminal(command: &mut Command) -> Result<Outcome, Error> {
-    let (rows, columns) = Terminal::size(io::stdin()).map_err(terminal::absent)?;
+    let (rows, columns) = terminal::size()?;
     let screen = Screen::open()?;
     let keyboard = Keyboard::ready()?;
     let mut signals = Signals::to_pass_on()?;

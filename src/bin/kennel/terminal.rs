@@ -13,7 +13,13 @@ use std::{
 };
 
 use kennel::{Error, Terminal};
-use nix::{errno::Errno, poll::PollFlags, sys::termios::tcgetattr, unistd::read};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    poll::PollFlags,
+    sys::termios::tcgetattr,
+    unistd::read,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::{
@@ -213,6 +219,21 @@ async fn stalled(shown: &AtomicU64) {
 }
 
 /// For `--tty`, where standard input is no terminal. `ENOTTY` would say so once more.
+/// Rows and columns of our terminal, which is standard input and can be read.
+///
+/// # Errors
+/// It is none, or is open for writing only.
+pub(crate) fn size() -> Result<(u16, u16), Error> {
+    let size = Terminal::size(io::stdin()).map_err(absent)?;
+    let access =
+        fcntl(io::stdin(), FcntlArg::F_GETFL).map_err(|errno| absent(errno.into()))? & libc::O_ACCMODE;
+    if access == libc::O_WRONLY {
+        let reason = "needs a standard input that can be read; the terminal there is open for writing only";
+        return Err(Error::Io { what: "--tty", source: io::Error::other(reason) });
+    }
+    Ok(size)
+}
+
 pub(crate) fn absent(source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::ENOTTY) => {

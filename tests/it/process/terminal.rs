@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io::{Read, Write},
-    os::fd::AsFd,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -281,6 +284,21 @@ fn terminal_without_a_window_is_refused() {
     assert_eq!(said, "kennel: --tty: needs a terminal as standard input");
     let said = stderr(&run(dir.path(), &["--tty", "--max-output", "1K"], &["true"]));
     assert!(said.contains("'--tty' cannot be used with '--max-output <SIZE>'"), "{said}");
+}
+
+/// It would look as if whoever types had gone.
+#[test]
+fn a_window_that_cannot_be_typed_in_is_refused() {
+    let dir = workspace();
+    let pty = openpty(None, None).unwrap();
+    let peer = format!("/proc/self/fd/{}", pty.slave.as_raw_fd());
+    let writing = File::options().write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(peer).unwrap();
+    let mut command = Command::new(kennel_path());
+    command.current_dir(dir.path()).args(["run", "--tty", "--", "touch", "ran"]);
+    let output = command.stdin(writing).output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("open for writing only"), "{output:?}");
+    assert!(!dir.path().join("ran").exists());
 }
 
 #[test]
