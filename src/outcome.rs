@@ -118,17 +118,19 @@ pub enum Basis {
     Derived,
     /// The command's output names it and an error that this policy causes there, and that something else may have caused.
     Possible,
+    /// Nothing was refused: what the command made in the place of a protected path was kept, because its directory is new, too.
+    Kept,
 }
 
 impl Basis {
     /// Whether it is certain that the sandbox refused it.
     #[must_use]
     pub fn is_certain(self) -> bool {
-        self != Self::Possible
+        matches!(self, Self::Observed | Self::Derived)
     }
 }
 
-/// Something that the sandbox blocked or reverted.
+/// Something that the sandbox blocked or reverted, or kept to be looked at ([`Basis::Kept`]).
 ///
 /// Connections and protected paths are always reported, the rest only with [`Policy::explain`]. That finds nothing that
 /// the command did not say, or did not say in English.
@@ -144,7 +146,8 @@ pub struct Denial {
     pub reason: String,
     /// How that is known.
     pub basis: Basis,
-    /// The flag of `kennel run` that would allow it, if there is one; also in `reason`.
+    /// The flag of `kennel run` that would allow it, if there is one; also in `reason`. What is not known of it is in capitals:
+    /// `--allow HOST:PORT`.
     pub remedy: Option<String>,
 }
 
@@ -231,12 +234,13 @@ impl Outcome {
     #[must_use]
     pub fn remarks(&self) -> Vec<String> {
         let denials = self.denials.iter().map(|denial| {
-            let possibly = if denial.basis.is_certain() { "" } else { "possibly " };
-            let line = format!(
-                "kennel: {possibly}denied by {}: {}: {}",
-                denial.protection, denial.subject, denial.reason
-            );
-            harmless(&line)
+            let verb = match denial.basis {
+                Basis::Observed | Basis::Derived => "denied by ",
+                Basis::Possible => "possibly denied by ",
+                Basis::Kept => "note: ",
+            };
+            let Denial { protection, subject, reason, .. } = denial;
+            harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
         });
         let ended = self.ended_by().map(|failure| failure.message);
         let lost = self.unwritten.iter().chain(&self.unaudited);
@@ -249,7 +253,13 @@ impl Outcome {
         let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
         let used = more.map(|used| format!(" (used {used})"));
         let values: String = configured.chain(used).collect();
-        format!("the command hit a limit: {}{values}", limit.words())
+        // Whoever set none has one.
+        let remedy = if limit == Limit::Tmpfs {
+            "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more"
+        } else {
+            ""
+        };
+        format!("the command hit a limit: {}{values}{remedy}", limit.words())
     }
 
     /// The failure class, when Kennel or a limit ended the command, or its output could not be written.

@@ -275,8 +275,8 @@ fn told(path: &Path, reason: String) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: shown(path),
+        basis: if reason.ends_with(KEPT) { Basis::Kept } else { Basis::Observed },
         reason,
-        basis: Basis::Observed,
         remedy: None,
     }
 }

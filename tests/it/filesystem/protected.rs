@@ -92,6 +92,19 @@ fn absent_protected_paths_are_undone_and_reported() {
     assert_eq!(left, ["HEAD"]);
 }
 
+/// Who scaffolds a project is refused nothing.
+#[test]
+fn the_configuration_of_a_new_repository_is_noted_and_not_denied() {
+    let dir = workspace();
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", "mkdir .git; echo x > .git/config"]);
+    assert!(output.status.success(), "{output:?}");
+    let [denial] = report["denials"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    assert_eq!((&denial["basis"], &denial["protection"]), (&"kept".into(), &"protected_paths".into()));
+    let said = stderr(&output);
+    assert!(said.starts_with("kennel: note: protected_paths: ") && !said.contains("denied"), "{said}");
+    assert!(dir.path().join(".git/config").exists());
+}
+
 #[test]
 fn absent_protected_paths_are_undone_however_the_command_ends() {
     let write = "mkdir .git/hooks; echo x > .git/hooks/pre-commit; touch done";

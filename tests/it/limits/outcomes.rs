@@ -170,7 +170,7 @@ fn the_command_line_names_limits() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let details = json!({"limit": "tmpfs", "configured": "1M", "used": "1M"});
     assert_eq!(named(&said), (&json!("tmpfs"), &json!("resource_limit_exceeded"), &details));
-    let last = "kennel: the command hit a limit: private file systems, 1M";
+    let last = "kennel: the command hit a limit: private file systems, 1M; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more";
     assert_eq!(stderr(&output).lines().last(), Some(last), "{output:?}");
 
     let flags = ["--tmpfs", "/scratch:1M", "--tmp-size", "8M"];
@@ -193,7 +193,7 @@ fn clients_are_told_of_limits() {
     assert_eq!((output.status.code(), &said["limit"]), (Some(137), &json!("output")), "{output:?}");
     let (output, said) = exec("i=0; while true > /tmp/$i; do i=$((i+1)); done; exit 1");
     assert_eq!(said["failure"]["details"]["configured"], "40 inodes", "{said}");
-    let last = "the command hit a limit: private file systems, 40 inodes";
+    let last = "the command hit a limit: private file systems, 40 inodes; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more";
     assert!(stderr(&output).ends_with(last), "{output:?}");
     let (output, said) = exec("echo on");
     assert_eq!(
