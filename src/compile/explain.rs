@@ -128,8 +128,11 @@ impl Terms {
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let reason = format!("it is read-only: {} {}", place.what, crate::explain::shown(at));
-                certain(place.protection, reason, flag(bind_flag("--rw", &source.path, at)))
+                let at = crate::explain::shown(at);
+                // What it keeps from the command is obeyed outside: no flag is recommended that would let it in.
+                let reason =
+                    format!("it is read-only: {} {at}; change it outside of the sandbox", place.what);
+                certain(place.protection, reason, None)
             }
             Origin::Policy if place.what == "workspace" && self.read_only_workspace => {
                 let reason = "the workspace is read-only in profile read-only";
@@ -189,16 +192,22 @@ impl Terms {
                 let Room { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("private places hold {size} and {inodes} inodes together");
-                Some(possible(&reason, Some("--tmp-size SIZE".to_owned())))
+                Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
                 let (size, at) = (Size::from_bytes(room.size), crate::explain::shown(&at));
-                let remedy = Some(format!("--tmpfs {at}:SIZE")).filter(|_| is_plain(at.as_ref()));
+                let flag = format!("--tmpfs {at}:{}", twice(size));
+                let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
                 Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))
             }
             _ => None,
         }
     }
+}
+
+/// A size that is more, and can be typed.
+fn twice(size: Size) -> Size {
+    Size::from_bytes(size.bytes().saturating_mul(2))
 }
 
 /// A rule makes the proxy the way out by itself, unless the policy says that there is none.

@@ -3,13 +3,18 @@
 use super::{advice, text::Trouble};
 use crate::{Basis, Denial, Protection, compile::explain::Terms, policy::NetworkMode};
 
+/// Where the command does not say what it wanted to reach.
+const ANYWHERE: &str = "HOST:PORT";
+
 /// What the sandbox has to do with it, if anything.
 pub(super) fn denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
     match (what, terms.network) {
-        (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), "HOST")),
+        (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), ANYWHERE)),
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
-            Some(no_network(terms, subject, name.as_deref().unwrap_or("HOST")))
+            // The port is not said; most that asks for a name speaks HTTPS.
+            let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:443"));
+            Some(no_network(terms, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {
             let allowed = terms.ports.as_ref().filter(|ports| !ports.contains(port))?;
@@ -28,8 +33,8 @@ pub(super) fn denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
     }
 }
 
-fn no_network(terms: &Terms, subject: String, host: &str) -> Denial {
-    let flag = terms.proxy_flags.map(|flags| format!("{flags} {host}:PORT"));
+fn no_network(terms: &Terms, subject: String, to: &str) -> Denial {
+    let flag = terms.proxy_flags.map(|flags| format!("{flags} {to}"));
     Denial {
         protection: Protection::NetworkNamespace,
         subject,
