@@ -217,6 +217,14 @@ fn assignment(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "write a whole number, such as 64")
+}
+
+fn processors(text: &str) -> Result<f64, &'static str> {
+    text.parse().map_err(|_| "write a number of processors, such as 1.5")
+}
+
 fn credential(text: &str) -> Result<(String, PathBuf), String> {
     let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
     Ok((key.to_owned(), home::behind(file)?))

@@ -2,7 +2,11 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, Command, Parser};
+use clap::{
+    Args, Command, Parser,
+    builder::StyledStr,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use kennel::Error;
 
@@ -26,8 +30,25 @@ pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
     match verb {
         Some(verb) => Ok(Arguments { verb }),
         // Whatever has to be said about it is said by the whole.
-        None => Arguments::try_parse_from(typed),
+        None => Arguments::try_parse_from(typed).map_err(advised),
     }
+}
+
+/// A command that was typed without `--` before it looks like an argument too many.
+fn advised(mut error: clap::Error) -> clap::Error {
+    let is_behind = |usage: &ContextValue| usage.to_string().contains("-- <CMD>");
+    if error.kind() != ErrorKind::UnknownArgument || !error.get(ContextKind::Usage).is_some_and(is_behind) {
+        return error;
+    }
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if !word.starts_with('-') => {
+            let tip = StyledStr::from(format!("put `--` before the command: -- {word}"));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+        // Nobody means a command of such a name.
+        _ => drop(error.remove(ContextKind::Suggested)),
+    }
+    error
 }
 
 /// The error for an argument that would have to be text and is not: the first of those that are ours.
@@ -122,8 +143,26 @@ mod tests {
                 Ok(arguments) => format!("{arguments:?}"),
                 Err(error) => format!("{:?}: {error}", error.kind()),
             };
-            assert_eq!(told(parse(&typed)), told(Arguments::try_parse_from(&typed)), "{line}");
+            let whole = Arguments::try_parse_from(&typed).map_err(super::advised);
+            assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());
+    }
+
+    #[test]
+    fn a_command_without_its_dashes_is_recognised() {
+        for (line, tip) in [
+            ("kennel run ls -la", Some("tip: put `--` before the command: -- ls\n")),
+            ("kennel run --net none ls", Some("-- ls\n")),
+            ("kennel exec a1 ls", Some("-- ls\n")),
+            ("kennel session start --name a ls", None),
+            // To follow the parser's own would run a command of that name.
+            ("kennel run --ev inherit -- true", None),
+        ] {
+            let typed: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let said = parse(&typed).expect_err(line).to_string();
+            assert_eq!(tip.is_some(), said.contains("tip:"), "{line}: {said}");
+            assert!(said.contains(tip.unwrap_or_default()), "{line}: {said}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use kennel::{
     Cgroup, EnvBase, IoLimits, NetworkMode, OnUnavailable, Profile, Size, Span, TmpLife, Toolchains,
 };
 
-use super::{assignment, word};
+use super::{assignment, count, processors, word};
 use crate::home;
 
 /// They add to and override what a policy file says.
@@ -112,10 +112,10 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) swap: Option<Size>,
     /// Maximum number of processes.
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
     pub(crate) pids: Option<u64>,
     /// CPU limit, such as 1.5.
-    #[arg(long, value_name = "F", help_heading = "Limits")]
+    #[arg(long, value_name = "F", help_heading = "Limits", value_parser = processors, allow_negative_numbers = true)]
     pub(crate) cpus: Option<f64>,
     /// CPUs to run on, such as 0-1. Needs a cgroup.
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
@@ -142,7 +142,7 @@ pub(crate) struct PolicyFlags {
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
     /// Files and directories in all private places together, and in each --tmpfs [default: one for each 4K of size].
-    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
     pub(crate) tmp_inodes: Option<u64>,
     /// What to do when the host cannot provide a protection [default: refuse].
     #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
