@@ -15,6 +15,14 @@ pub(crate) enum Controller {
 impl Controller {
     pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Pids, Self::Cpu, Self::Io, Self::Cpuset];
 
+    /// The name that cgroup v1 has for it.
+    const fn name_of_v1(self) -> &'static str {
+        match self {
+            Self::Io => "blkio",
+            other => other.name(),
+        }
+    }
+
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -31,6 +39,11 @@ impl Controller {
             .into_iter()
             .filter(|known| list.split_whitespace().any(|name| name == known.name()))
             .collect()
+    }
+
+    /// Those that are among the names of cgroup v1.
+    pub(crate) fn of_v1(names: &[String]) -> Vec<Self> {
+        Self::ALL.into_iter().filter(|known| names.iter().any(|name| name == known.name_of_v1())).collect()
     }
 }
 
@@ -69,5 +82,7 @@ mod tests {
         use Controller::{Cpu, Io, Memory, Pids};
         assert_eq!(Controller::listed("cpuset_x cpu io memory hugetlb pids\n"), [Memory, Pids, Cpu, Io]);
         assert_eq!(Controller::listed(""), []);
+        let of_v1 = ["cpuset", "cpu", "cpuacct", "blkio", "net_cls"].map(str::to_owned);
+        assert_eq!(Controller::of_v1(&of_v1), [Cpu, Io, Controller::Cpuset]);
     }
 }

@@ -60,7 +60,7 @@ impl Cgroups {
         let cgroups = myself.cgroups().map(|cgroups| cgroups.0).unwrap_or_default();
         let of_v1 = cgroups.iter().filter(|cgroup| cgroup.hierarchy != 0);
         let names: Vec<String> = of_v1.flat_map(|cgroup| cgroup.controllers.iter().cloned()).collect();
-        let of_v1 = Controller::listed(&names.join(" "));
+        let of_v1 = Controller::of_v1(&names);
         let place = || {
             let unified = cgroups.iter().find(|cgroup| cgroup.hierarchy == 0)?;
             let mut unified_at = mounts().ok()?.into_iter().filter(|mount| mount.fs_type == "cgroup2");
