@@ -149,6 +149,9 @@ pub(crate) const WORKING_DIRECTORY: &str = "working directory";
 /// [`Error::Io`] about a command's own terminal.
 pub(crate) const TERMINAL: &str = "open a terminal for the command";
 
+/// How the reason ends where a command may not enter its working directory.
+pub(crate) const NOT_PERMITTED: &str = "its permissions keep the command out";
+
 /// The standard streams, by their numbers, as [`Error::Io`] names one that cannot be given to a command.
 pub(crate) const STREAMS: [&str; 3] =
     ["stdin of the command", "stdout of the command", "stderr of the command"];
@@ -213,6 +216,9 @@ impl Error {
                 }
                 _ => of_call(source)?,
             }),
+            Self::Command { what: WORKING_DIRECTORY, reason, .. } if reason.ends_with(NOT_PERMITTED) => Some(
+                "run kennel as the user who owns it, or open it (chmod): commands of root pass over no permissions either",
+            ),
             Self::Command { what: WORKING_DIRECTORY, .. } => Some(
                 "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
             ),

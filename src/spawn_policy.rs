@@ -153,7 +153,9 @@ impl SpawnPolicy {
         let operations = &self.manifest.spawn.operations;
         let nothing: [&str; 0] = [];
         let operation = operations.get(name).ok_or_else(|| {
-            let reason = "is not in the manifest";
+            let known = operations.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none" } else { &known };
+            let reason = format!("is not in the manifest; it has {known}");
             SpawnError::denied(Boundary::Manifest, ("operation", name), reason, operations.keys())
         })?;
         let mut given = BTreeMap::new();
@@ -164,8 +166,8 @@ impl SpawnPolicy {
             }
         }
         let argv = operation.render(&given).map_err(|error| {
-            let granted = [operation.to_string()];
-            SpawnError::denied(Boundary::Action, ("operation", name), error.to_string(), granted)
+            let reason = format!("{error}; it is `{operation}`");
+            SpawnError::denied(Boundary::Action, ("operation", name), reason, [operation.to_string()])
         })?;
         let keys = self.manifest.spawn.credential_env_keys.iter();
         Ok(Envelope {

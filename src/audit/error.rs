@@ -67,7 +67,7 @@ impl AuditError {
 pub(super) fn not_opened(audit: &Audit, source: io::Error) -> Error {
     let otherwise = match source.kind() {
         _ if source.raw_os_error() == Some(libc::ELOOP) => {
-            "name the file itself: links to one are not followed"
+            "name the file itself: links to one are not followed; of /dev/fd, descriptors from 3 on are taken"
         }
         io::ErrorKind::InvalidData => {
             "name another file: this one is not a log, or something else wrote to it"

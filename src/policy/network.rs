@@ -157,9 +157,16 @@ impl Network {
             }
             NetworkMode::Host => {
                 let ports_only = rules("network.allow", &self.allow)?.ports_of_any_host().is_some();
-                let reason = "the host's network is filtered by port only, as in `*:443`; remove it or choose \
-                              mode proxy";
-                self.refuse_all(!ports_only, reason)
+                if !ports_only {
+                    let reason = "the host's network is filtered by port only, as in `*:443`; remove it or choose \
+                                  mode proxy";
+                    self.refuse_all(true, reason)?;
+                }
+                self.refuse_all(
+                    false,
+                    "with the host's network nothing passes through Kennel's proxy; remove it or choose \
+                                        mode proxy",
+                )
             }
         }
     }

@@ -157,7 +157,7 @@ pub(super) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(),
     let plain = without_dots(path);
     if plain == Path::new("/") {
         return refuse(
-            "would bring the host's /proc along; name a path below it, or choose profile full-dev",
+            "would bring the host's /proc along; name a directory below it (profile full-dev shows the rest read-only)",
         );
     }
     if plain.starts_with("/proc") {

@@ -9,7 +9,7 @@ use crate::{
     Error, Outcome, Usage,
     cgroup::{Leaf, Used},
     ending::{Facts, Full, ending, was_killed},
-    error::{TERMINAL, WORKING_DIRECTORY},
+    error::{NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY},
     explain, failure,
     proxy::Witness,
     watch::Undone,
@@ -32,7 +32,10 @@ impl Running {
             (section::REQUEST, request::CWD, _) => Error::Command {
                 what: WORKING_DIRECTORY,
                 value: self.asked.directory.display().to_string(),
-                reason: format!("cannot be entered in the sandbox: {}", failure::words(&source)),
+                reason: match errno {
+                    libc::EACCES => format!("cannot be entered in the sandbox: {NOT_PERMITTED}"),
+                    _ => format!("cannot be entered in the sandbox: {}", failure::words(&source)),
+                },
             },
             (section::REQUEST, request::TERMINAL, _) => Error::Io { what: TERMINAL, source },
             (section::REQUEST, _, _) => Error::Io { what: "hand the command over", source },

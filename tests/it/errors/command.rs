@@ -1,9 +1,13 @@
 //! Commands that cannot be run as asked.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    path::Path,
+};
 
 use crate::listen::Hosted;
-use crate::support::{kennel, refused, run, shell, stderr, stdout, succeeds, workspace};
+use crate::support::{kennel, only_as_root, refused, run, shell, stderr, stdout, succeeds, workspace};
 
 #[test]
 fn working_directory_must_be_visible() {
@@ -33,6 +37,18 @@ fn working_directory_must_be_visible() {
 fn working_directory_that_is_refused_is_named() {
     let dir = workspace();
     assert!(refused(dir.path(), &["--cwd", "/absent/place"]).contains("/absent/place"));
+}
+
+/// Root's commands have no right to pass over permissions: to show the workspace once more would not help.
+#[test]
+fn a_workspace_that_is_closed_to_its_caller_names_the_owner_as_the_way() {
+    only_as_root!();
+    let dir = workspace();
+    chown(dir.path(), Some(1234), Some(1234)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let said = refused(dir.path(), &[]);
+    assert!(said.contains("its permissions keep the command out"), "{said}");
+    assert!(said.contains("hint: run kennel as the user who owns it"), "{said}");
 }
 
 #[test]
