@@ -39,9 +39,11 @@ fn namespace() -> String {
 
 #[tokio::test]
 async fn this_host_enforces_every_profile_in_full() {
+    // What it has is asked of the library, not of what is tested.
+    require!(kennel::Host::detect().landlock_abi >= 6, "Landlock scopes, without which it is not all");
     for profile in [ReadOnly, RepoWrite, NoNetwork, FullDev, CiOnly] {
         let verdict = KennelSandbox::new().probe(&profile).await.unwrap();
-        require!(verdict == Enforcement::FullyEnforced, "a host that enforces everything");
+        assert_eq!(verdict, Enforcement::FullyEnforced, "{profile:?}");
     }
 }
 
@@ -141,6 +143,7 @@ async fn lists_that_make_sense_together_only_do_not_spoil_the_probe() {
     let kennel = KennelSandbox::with_policy(policy);
     for profile in [RepoWrite, NoNetwork, CiOnly] {
         let verdict = kennel.probe(&profile).await.unwrap();
-        require!(verdict == Enforcement::FullyEnforced, "a host that enforces everything");
+        let without = KennelSandbox::new().probe(&profile).await.unwrap();
+        assert_eq!(verdict, without, "{profile:?}");
     }
 }
