@@ -38,6 +38,7 @@ pub use limits::Limits;
 pub use mount::Mount;
 pub use network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 pub use overlay::Overlay;
+pub(crate) use profile::Reach;
 pub use profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 pub use require::{Protection, Requirement, Requirements};
 pub use units::{Size, Span};

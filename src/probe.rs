@@ -175,7 +175,7 @@ impl Probe {
         policy.cwd = None;
         policy.protect.retain(|path| path.is_relative());
         policy.mounts.extend(stage.mounts());
-        if policy.profile != Profile::CiOnly {
+        if !policy.profile.meaning().is_strict {
             policy = policy.on_unavailable(OnUnavailable::Degrade);
         }
         let trials = Trials::run(&policy, &stage).await;

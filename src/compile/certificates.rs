@@ -13,7 +13,7 @@ use super::{
     secrets,
     view::{Access, Node, View},
 };
-use crate::policy::{NetworkMode, Profile};
+use crate::policy::NetworkMode;
 
 /// Variables by which the caller names bundles.
 const VARIABLES: &[&str] = &[
@@ -55,7 +55,7 @@ pub(super) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsStri
 /// The bundles that variables name, as far as anybody may read them. `ci-only` has nothing of the caller's.
 fn named(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Led)> {
     let has_them =
-        parts.policy.effective_network() == NetworkMode::Proxy && parts.policy.profile != Profile::CiOnly;
+        parts.policy.effective_network() == NetworkMode::Proxy && parts.policy.profile.meaning().knows_caller;
     VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
         let path = Path::new(parts.caller.variable(name)?);
         let led = path.is_absolute().then(|| Led::follow(path).ok())??;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Parts, network, toolchains, view::View};
-use crate::policy::{EnvBase, NetworkMode, Policy, Profile};
+use crate::policy::{EnvBase, NetworkMode, Policy};
 
 /// Variables that the scrubbed environment keeps; `LC_*` besides.
 const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
@@ -57,15 +57,13 @@ impl ClientVariables {
 }
 
 pub(super) fn client_variables(policy: &Policy) -> ClientVariables {
-    let only = match policy.profile {
-        Profile::CiOnly => Some(policy.env.pass.iter().map(OsString::from).collect()),
-        _ => None,
-    };
+    let is_fixed = !policy.profile.meaning().knows_caller;
+    let only = is_fixed.then(|| policy.env.pass.iter().map(OsString::from).collect());
     ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
 }
 
 fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
-    if parts.policy.profile == Profile::CiOnly {
+    if !parts.policy.profile.meaning().knows_caller {
         let fixed =
             [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
         return fixed.map(|(name, value)| (name.into(), value.into())).into();
@@ -87,6 +85,7 @@ fn is_kept(name: &OsStr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile;
 
     #[test]
     fn a_client_brings_no_places_of_the_host() {

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     Basis, Denial,
-    policy::{NetworkMode, Profile, Protection, Size},
+    policy::{NetworkMode, Protection, Reach, Size},
 };
 
 /// What errors are explained by: what is where inside, and what is not there at all.
@@ -55,7 +55,7 @@ impl Terms {
     pub(super) fn new(parts: &Parts<'_>, view: Arc<View>) -> Self {
         Self {
             view,
-            read_only_workspace: parts.policy.profile == Profile::ReadOnly,
+            read_only_workspace: !parts.policy.profile.meaning().writes,
             private: Room::of_policy(parts, None),
             network: parts.policy.effective_network(),
             proxy_flags: proxy_flags(parts),
@@ -212,9 +212,9 @@ fn twice(size: Size) -> Size {
 
 /// A rule makes the proxy the way out by itself, unless the policy says that there is none.
 fn proxy_flags(parts: &Parts<'_>) -> Option<&'static str> {
-    match (parts.policy.profile, parts.policy.network.mode) {
-        (Profile::ReadOnly | Profile::NoNetwork, _) => None,
-        (Profile::RepoWrite | Profile::CiOnly, None) => Some("--allow"),
+    match (parts.policy.profile.meaning().reach, parts.policy.network.mode) {
+        (Reach::Nowhere, _) => None,
+        (Reach::Allowed, None) => Some("--allow"),
         _ => Some("--net proxy --allow"),
     }
 }

@@ -26,7 +26,6 @@ use super::{
 use crate::{
     below::{own_path, regular},
     caller::Caller,
-    policy::Profile,
 };
 
 /// So much is read of a link file, or of a config: one with the names of several thousand submodules.
@@ -42,7 +41,7 @@ pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &So
         return;
     }
     // Beside an overlay it is read-only: what is committed to it would not be kept apart.
-    let is_read_only = parts.policy.profile == Profile::ReadOnly || parts.policy.overlay.is_some();
+    let is_read_only = !parts.policy.profile.meaning().writes || parts.policy.overlay.is_some();
     let access = if is_read_only { Access::Read } else { Access::Write };
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::{
     Error,
     host::remedy::of_path,
-    policy::{Mount, Profile, has_parent},
+    policy::{Mount, has_parent},
 };
 
 /// Directories that are never a workspace: writable, each would be the host itself.
@@ -66,7 +66,7 @@ pub(super) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
 
 /// Puts the workspace into the view, at its own canonical path, and the path it was named by as a link to it.
 pub(super) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<(), Error> {
-    let access = if parts.policy.profile == Profile::ReadOnly { Access::Read } else { Access::Write };
+    let access = if parts.policy.profile.meaning().writes { Access::Write } else { Access::Read };
     let node = Node::Bind { source: workspace.clone(), access };
     view.grant("workspace", workspace.path.clone(), node)?;
     link_to_canonical(view, parts, &parts.policy.workspace, &workspace.path);
@@ -227,7 +227,7 @@ pub(super) fn show_home(view: &mut View, parts: &Parts<'_>) {
 
 /// The files by which programs learn who they are, made to fit.
 pub(super) fn show_identity(view: &mut View, parts: &Parts<'_>) {
-    if parts.policy.profile == Profile::FullDev {
+    if parts.policy.profile.meaning().shows_host {
         return;
     }
     let (uid, gid, user) = (parts.caller.uid, parts.caller.gid, &parts.caller.user);

@@ -15,7 +15,7 @@ use crate::{
     Enforcement, Error,
     cgroup::Controller,
     enforcement::State,
-    policy::{Cgroup, Profile, Protection, Requirement},
+    policy::{Cgroup, Protection, Requirement},
 };
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
@@ -224,15 +224,17 @@ impl Limiter<'_> {
             Protection::CpuTime | Protection::CoreDumps | Protection::FileSize | Protection::OpenFiles
         );
         let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
-        match (protection, policy.profile) {
+        match (protection, policy.profile.meaning().is_strict) {
             // Its sentence says what else helps.
-            (Protection::CoreDumps, Profile::CiOnly) => {
+            (Protection::CoreDumps, true) => {
                 "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
             }
-            (_, Profile::CiOnly) => format!(
+            (_, true) => format!(
                 "{by_cgroup}do without the limit, or choose another profile: ci-only keeps all of a policy in full"
             ),
-            _ => format!("{by_cgroup}set [require] {protection} = \"if_available\", or do without the limit"),
+            (_, false) => {
+                format!("{by_cgroup}set [require] {protection} = \"if_available\", or do without the limit")
+            }
         }
     }
 

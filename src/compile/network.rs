@@ -22,7 +22,7 @@ use crate::{
     Enforcement, Error, PolicyError,
     below::Identity,
     enforcement::State,
-    policy::{Network, NetworkMode, Profile, Protection},
+    policy::{Network, NetworkMode, Protection},
     proxy::{NAME_SERVER, PORT, ProxyLimits, Settings, Way, address, rule::Rules, upstream::Upstream},
 };
 
@@ -236,7 +236,7 @@ pub(super) fn show_resolver(view: &mut View, parts: &Parts<'_>) {
     let usual = Path::new("/etc/resolv.conf");
     let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
     let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
-    if parts.policy.profile != Profile::FullDev {
+    if !parts.policy.profile.meaning().shows_host {
         return show(usual, system::file(contents));
     }
     // Where the whole tree is shown, it is the host's file, and may be a link.

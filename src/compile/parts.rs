@@ -6,7 +6,7 @@ use super::{cgroup::Groups, home::Names};
 use crate::{
     caller::Caller,
     host::Host,
-    policy::{Policy, Profile, Protection, Requirement},
+    policy::{Policy, Protection, Requirement},
     sys::{SpawnOptions, Users},
 };
 
@@ -29,10 +29,7 @@ impl Parts<'_> {
 
     /// HOME inside: the caller's, except where nothing of it may be known.
     pub(super) fn home(&self) -> PathBuf {
-        match self.policy.profile {
-            Profile::CiOnly => "/home/ci".into(),
-            _ => self.caller.home.clone(),
-        }
+        if self.policy.profile.meaning().knows_caller { self.caller.home.clone() } else { "/home/ci".into() }
     }
 }
 

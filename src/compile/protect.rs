@@ -24,7 +24,7 @@ use super::{
     walk::{Aim, Met, Walk, Way},
 };
 use crate::{
-    Enforcement, Error, Profile,
+    Enforcement, Error,
     enforcement::State,
     failure,
     policy::Protection,
@@ -52,7 +52,7 @@ impl Protected {
     pub(super) fn report(&self, parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
         if let Some(Gap { path, why }) = self.gaps.first() {
             let reason = format!("{} {}", failure::shown(path), why.reason());
-            if parts.policy.profile == Profile::CiOnly {
+            if parts.policy.profile.meaning().is_strict {
                 let remedy = Some(why.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }

@@ -22,7 +22,7 @@ use super::{
     view::{Access, Node, Origin, Place, View},
 };
 use crate::{
-    Enforcement, Error, Profile,
+    Enforcement, Error,
     below::{Identity, own_path},
     failure,
     harmless::harmless,
@@ -57,7 +57,7 @@ pub(super) fn report(
         }
         let path = failure::shown(path);
         let reason = format!("{path}: {words} the mount ({})", place.what);
-        if parts.policy.profile == Profile::CiOnly {
+        if parts.policy.profile.meaning().is_strict {
             let remedy = Some(past.remedy("keep it where the case of letters tells names apart"));
             return Err(Error::Unavailable { protection: place.protection, reason, remedy });
         }

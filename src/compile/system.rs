@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Error,
-    policy::{NetworkMode, Profile, Protection},
+    policy::{NetworkMode, Protection},
 };
 
 /// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
@@ -99,7 +99,7 @@ pub(super) fn show(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
         });
     }
     private(view);
-    if parts.policy.profile == Profile::FullDev {
+    if parts.policy.profile.meaning().shows_host {
         whole_tree(view, parts);
         return Ok(());
     }

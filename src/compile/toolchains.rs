@@ -14,7 +14,7 @@ use super::{
     source::{Source, exists},
     view::{Access, Node, View},
 };
-use crate::policy::{Profile, Toolchains};
+use crate::policy::Toolchains;
 
 /// A toolchain with a home of its own.
 struct Toolchain {
@@ -100,8 +100,8 @@ pub(crate) fn deciding() -> impl Iterator<Item = &'static str> {
 }
 
 fn wanted(parts: &Parts<'_>) -> bool {
-    let by_profile = !matches!(parts.policy.profile, Profile::CiOnly | Profile::FullDev);
-    by_profile && parts.policy.toolchains == Toolchains::Auto
+    let profile = parts.policy.profile.meaning();
+    profile.knows_caller && !profile.shows_host && parts.policy.toolchains == Toolchains::Auto
 }
 
 fn home_of(toolchain: &Toolchain, parts: &Parts<'_>) -> PathBuf {

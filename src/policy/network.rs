@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::limits::{check_size, check_span};
 use super::validate::check_text;
 use super::words::words;
-use super::{PolicyError, Profile, Size, Span};
+use super::{PolicyError, Profile, Reach, Size, Span};
 use crate::compile::network::name_server;
 use crate::proxy::{
     address,
@@ -129,11 +129,10 @@ impl Network {
 
     pub(super) fn effective(&self, profile: Profile) -> NetworkMode {
         let leads_somewhere = !self.allow.is_empty() || self.proxy.is_some();
-        self.mode.unwrap_or(match profile {
-            Profile::ReadOnly | Profile::NoNetwork => NetworkMode::None,
-            Profile::RepoWrite | Profile::CiOnly if leads_somewhere => NetworkMode::Proxy,
-            Profile::RepoWrite | Profile::CiOnly => NetworkMode::None,
-            Profile::FullDev => NetworkMode::Host,
+        self.mode.unwrap_or(match profile.meaning().reach {
+            Reach::Allowed if leads_somewhere => NetworkMode::Proxy,
+            Reach::Allowed | Reach::Nowhere => NetworkMode::None,
+            Reach::Everywhere => NetworkMode::Host,
         })
     }
 
@@ -145,7 +144,7 @@ impl Network {
     pub(super) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
         self.check_values()?;
         self.check_mode(profile)?;
-        if matches!(profile, Profile::ReadOnly | Profile::NoNetwork) {
+        if profile.meaning().reach == Reach::Nowhere {
             let reason = format!("profile {profile} has no network; remove it or choose profile repo-write");
             return self.refuse_all(true, &reason);
         }

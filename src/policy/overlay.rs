@@ -45,7 +45,7 @@ impl Overlay {
                 return Err(PolicyError::value("overlay.size", size, reason));
             }
         }
-        if profile == Profile::ReadOnly {
+        if !profile.meaning().writes {
             let reason = "profile read-only changes nothing that could be kept apart; choose another profile";
             return Err(PolicyError::value("overlay", profile, reason));
         }

@@ -1,5 +1,8 @@
 //! The named choices of a policy: profile, toolchains, and what to do when the host falls short.
 
+mod meaning;
+
+pub(crate) use self::meaning::Reach;
 use super::words::words;
 
 words! {

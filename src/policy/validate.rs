@@ -3,9 +3,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{
-    EnvBase, Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Profile, Protection, Requirement,
-};
+use super::{EnvBase, Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Protection, Requirement};
 
 impl Policy {
     /// The network mode that counts: the one that was set, otherwise by profile. `read-only` and `no-network`
@@ -27,7 +25,7 @@ impl Policy {
             return Requirement::Required;
         }
         let explicit = self.require.get(protection);
-        if self.profile == Profile::CiOnly {
+        if self.profile.meaning().is_strict {
             let idle_limit = protection.is_limit() && !self.limits.asks_for(protection);
             return if idle_limit { self.require.of(protection) } else { Requirement::Required };
         }
@@ -51,7 +49,7 @@ impl Policy {
     /// assert!(error.to_string().starts_with("network.allow `crates.io:443`: profile no-network has"));
     /// ```
     pub fn validate(&self) -> Result<(), PolicyError> {
-        check_source("workspace", &self.workspace, self.profile != Profile::ReadOnly)?;
+        check_source("workspace", &self.workspace, self.profile.meaning().writes)?;
         if let Some(cwd) = &self.cwd {
             check_text("cwd", cwd)?;
         }
@@ -68,7 +66,7 @@ impl Policy {
         self.env.check()?;
         self.limits.check()?;
         self.require.check()?;
-        if self.profile == Profile::CiOnly { self.check_ci_only() } else { Ok(()) }
+        if self.profile.meaning().is_strict { self.check_ci_only() } else { Ok(()) }
     }
 
     /// What the profile would not heed is refused: somebody would rely on it.
@@ -192,7 +190,7 @@ pub(crate) fn without_dots(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::Limits;
+    use crate::policy::{Limits, Profile};
 
     fn policy() -> Policy {
         Policy::profile(Profile::RepoWrite, "/w")

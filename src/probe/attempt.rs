@@ -1,7 +1,7 @@
 //! What a program in the sandbox tries, and how it must end. Data.
 
 use super::stage::{SHOWN_AT, Stage, WRITABLE_AT};
-use crate::policy::{NetworkMode, Policy, Profile, Protection};
+use crate::policy::{NetworkMode, Policy, Protection};
 
 /// One call that the payload makes.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl Attempt {
         if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
             return Some("the profile grants the host's network");
         }
-        if self.name == "read_outside" && policy.profile == Profile::FullDev {
+        if self.name == "read_outside" && policy.profile.meaning().shows_host {
             return Some("the profile shows the host's files");
         }
         if self.operand == Operand::Process && std::process::id() <= PROCESSES_INSIDE {

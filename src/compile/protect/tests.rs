@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    Policy,
+    Policy, Profile,
     below::MOST_LINKS,
     caller::Caller,
     compile::{Shape, home::Names},
