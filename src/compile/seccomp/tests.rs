@@ -231,13 +231,24 @@ fn tiocsti_is_refused() {
 }
 
 #[test]
-fn snapshots_are_refused_and_copies_are_not() {
-    for request in [0x5000_9401, 0x5000_9417, 0x4020_bc10] {
+fn subvolumes_are_neither_made_nor_destroyed_and_copies_are_made() {
+    for request in [0x5000_9401, 0x5000_9417, 0x4020_bc10, 0x5000_940f, 0x5000_943f, 0x4020_bc11] {
         assert_refused(libc::SYS_ioctl, &[3, request], EPERM);
         assert_refused(libc::SYS_ioctl, &[3, request | HIGH_BITS], EPERM);
     }
     for request in [0x4004_9409, 0x4020_940d, 0xc018_9436] {
         assert_allowed(libc::SYS_ioctl, &[3, request]); // FICLONE, FICLONERANGE, FIDEDUPERANGE
+    }
+}
+
+#[test]
+fn keys_of_encrypted_directories_are_neither_added_nor_removed() {
+    for request in [0xc050_6617, 0xc040_6618, 0xc040_6619] {
+        assert_refused(libc::SYS_ioctl, &[3, request], EPERM);
+        assert_refused(libc::SYS_ioctl, &[3, request | HIGH_BITS], EPERM);
+    }
+    for request in [0xc009_6616, 0xc080_661a] {
+        assert_allowed(libc::SYS_ioctl, &[3, request]); // FS_IOC_GET_ENCRYPTION_POLICY_EX, FS_IOC_GET_ENCRYPTION_KEY_STATUS
     }
 }
 

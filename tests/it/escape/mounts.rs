@@ -122,6 +122,11 @@ fn file_systems_of_the_host_are_not_frozen_or_shut_down() {
             ("ioctl $ 0xc0045877 0", "EPERM"),       // FIFREEZE
             ("ioctl $ 0xc0185879 p:0,0,0", "EPERM"), // FITRIM
             ("ioctl $ 0x8004587d w:2", if can_be_shut_down(ws.path()) { "EPERM" } else { "ENOTTY" }),
+            ("ioctl $ 0x5000940f buf", "EPERM"), // BTRFS_IOC_SNAP_DESTROY, and _V2
+            ("ioctl $ 0x5000943f buf", "EPERM"),
+            ("ioctl $ 0xc0506617 buf", "EPERM"), // FS_IOC_ADD_ENCRYPTION_KEY, and REMOVE
+            ("ioctl $ 0xc0406618 buf", "EPERM"),
+            ("ioctl $ 0xc0406619 buf", "EPERM"),
             ("quotactl 0x80000100 0 0 buf", "EPERM"),
             ("443 $ 0x80000100 0 buf", "EPERM"), // quotactl_fd
         ],

@@ -10,8 +10,15 @@ const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
 
 /// BTRFS_IOC_SNAP_CREATE and _V2, and BCH_IOCTL_SUBVOLUME_CREATE: a snapshot of what is shown has no mounts, so nothing in it is
-/// covered. It takes no more than to own what is copied.
-const SNAPSHOTS: &[u32] = &[0x4020_bc10, 0x5000_9401, 0x5000_9417];
+/// covered. It takes no more than to own what is copied. BTRFS_IOC_SNAP_DESTROY and _V2, and BCH_IOCTL_SUBVOLUME_DESTROY: a
+/// subvolume goes with the mounts that lie on it, and _V2 takes any of the file system's by its number (btrfs-ioctl(3), mount
+/// option `user_subvol_rm_allowed`). rmdir(2) removes empty ones, and heeds mounts.
+const SUBVOLUMES: &[u32] = &[0x4020_bc10, 0x4020_bc11, 0x5000_9401, 0x5000_940f, 0x5000_9417, 0x5000_943f];
+
+/// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS (Documentation/filesystems/fscrypt.rst): keys belong to
+/// the user and stay on the whole file system. Who removes one locks all that is under it, and needs no more than to read a
+/// directory for that.
+const ENCRYPTION_KEYS: &[u32] = &[0xc040_6618, 0xc040_6619, 0xc050_6617];
 
 /// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
 const PAGE: u32 = 0xffff_ff00;
@@ -37,7 +44,8 @@ const ETHTOOL: &[u32] = &[0x8946];
 /// ioctl(descriptor, request, argument).
 pub(super) const REQUESTS: &[Clause] = &[
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM },
-    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, SNAPSHOTS)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, SUBVOLUMES)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, ENCRYPTION_KEYS)], then: EPERM },
     Clause { when: &[Test::NoneOf(Word::Low(1), PAGE, SOCKET_REQUESTS)], then: ALLOW },
     Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
     Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
