@@ -1,5 +1,5 @@
 //! Files of a repository by which git outside goes elsewhere without a look: the names in an index, the ref that another one
-//! stands for, packs and tables of refs in lists of them, and where resolutions of conflicts are written. A command that writes one of them decides which file outside of
+//! stands for, packs, commit graphs and tables of refs in lists of them, and where resolutions of conflicts are written. A command that writes one of them decides which file outside of
 //! its grants git reads, writes or removes with its user's rights.
 
 use std::{
@@ -42,12 +42,13 @@ const REFS: &[&str] =
     &["AUTO_MERGE", "BISECT_EXPECTED_REV", "MERGE_AUTOSTASH", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF"];
 
 /// Whether files may be such in a directory at `way` of a repository: in its top, in what a linked worktree has for itself, in
-/// submodules, among refs, packs and tables of refs. A command can take a `HEAD` away for a while: that there is none is no sign.
+/// submodules, among refs, packs, commit graphs and tables of refs. A command can take a `HEAD` away for a while: that there is none is no sign.
 pub(super) fn decide(directory: &OwnedFd, way: &Path) -> nix::Result<bool> {
     let is_below = |name: &str| way.parent().is_some_and(|parent| parent.ends_with(name));
     let is_known = way.as_os_str().is_empty()
         || is_below("worktrees")
         || ["modules", "refs", "reftable"].iter().any(|of| way.iter().any(|part| part == *of))
+        || way.ends_with("objects/info/commit-graphs")
         || way.ends_with("objects/pack")
         || is_below("objects/pack");
     Ok(is_known || below::stat(directory, OsStr::new("HEAD"))?.is_some())
@@ -97,6 +98,10 @@ pub(crate) fn lead(
     if bytes == b"tables.list" {
         let lists = file(LONGEST_CONFIG)?.unwrap_or_default();
         return Ok(packs::foreign_table(&lists).map(|name| format!("it named {}", words(name))));
+    }
+    if bytes == b"commit-graph-chain" {
+        let chain = file(LONGEST_CONFIG)?.unwrap_or_default();
+        return Ok(packs::foreign_graph(&chain).map(|name| format!("it named {}", words(name))));
     }
     if bytes == b"multi-pack-index" || bytes.ends_with(b".midx") {
         let index = file(LARGEST)?.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Lists of a repository's own files, which git opens and removes by the names in them: of packs, gitformat-pack(5), and of tables
-//! of refs, gitformat-reftable(5). Pure.
+//! Lists of a repository's own files, which git opens, moves and removes by the names in them: of packs, gitformat-pack(5), of
+//! commit graphs, gitformat-commit-graph(5), and of tables of refs, gitformat-reftable(5). Pure.
 
 /// What a list of packs begins with: its signature, how many chunks and packs there are.
 const SIGNATURE: &[u8] = b"MIDX";
@@ -34,6 +34,13 @@ fn are_own(index: &[u8]) -> Option<bool> {
     }
     // Git refuses a second one.
     Some(of_names.next().is_none())
+}
+
+/// The first line in a chain of commit graphs that is no hash: git makes the name of a file of the whole line, and moves what is
+/// there (git-commit-graph(1), `--split`).
+pub(super) fn foreign_graph(chain: &[u8]) -> Option<&[u8]> {
+    let is_hash = |line: &[u8]| [40, 64].contains(&line.len()) && line.iter().all(u8::is_ascii_hexdigit);
+    chain.split(|byte| *byte == b'\n').find(|line| !line.is_empty() && !is_hash(line))
 }
 
 /// The first name in a list of tables of refs that is none of git's.
@@ -83,10 +90,23 @@ mod tests {
         }
     }
 
+    #[test]
+    fn commit_graphs_lie_beside_their_chain() {
+        let (short, long) = ("4f".repeat(20), "a0".repeat(32));
+        assert_eq!(foreign_graph(format!("{short}\n{short}\n").as_bytes()), None);
+        assert_eq!(foreign_graph(format!("{long}\n").as_bytes()), None);
+        assert_eq!(foreign_graph(b""), None);
+        for foreign in
+            [format!("{short}/../../x"), short[1..].to_owned(), format!("{short}\0"), format!(" {short}")]
+        {
+            assert_eq!(foreign_graph(format!("{short}\n{foreign}\n").as_bytes()), Some(foreign.as_bytes()));
+        }
+    }
+
     proptest! {
         #[test]
         fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (names_others(&[SIGNATURE, &bytes].concat()), foreign_table(&bytes));
+            let _ = (names_others(&[SIGNATURE, &bytes].concat()), foreign_table(&bytes), foreign_graph(&bytes));
         }
     }
 }

@@ -84,6 +84,38 @@ fn no_packs_of_others_are_listed() {
 }
 
 #[test]
+fn no_commit_graphs_of_others_are_chained() {
+    require!(has("git"), "git");
+    // Git heeds the hash that a line begins with, and names the file by the whole of it.
+    let script = "dir=.git/objects/info/commit-graphs; hash=$(printf '1%.0s' $(seq 40)); mkdir -p $dir/graph-$hash; \
+                  echo $hash/../../../../../../other/$dir/$(cat name) > $dir/commit-graph-chain";
+    for is_confined in [false, true] {
+        let (_dir, ws) = repositories("", "");
+        let other = ws.parent().unwrap().join("other");
+        // Git keeps a graph that is much larger than the one it writes.
+        outside(&other, "for at in $(seq 40); do git commit -q --allow-empty -m $at; done");
+        outside(&other, "git commit-graph write --reachable --split");
+        outside(&ws, "basename ../other/.git/objects/info/commit-graphs/graph-* .graph > name");
+        if is_confined {
+            let told = told(&ws, script);
+            assert!(told.len() == 1 && told[0].contains("it named 1111"), "{told:?}");
+        } else {
+            outside(&ws, script);
+        }
+        let said = outside(&ws, "git commit-graph write --reachable --split || true");
+        let graphs = outside(&other, "ls .git/objects/info/commit-graphs");
+        assert_eq!(graphs.contains(".graph"), is_confined, "{said} {graphs}");
+        // What git writes stays.
+        if is_confined {
+            let again =
+                "git commit -q --allow-empty -m next; git commit-graph write --reachable --split=no-merge";
+            assert_eq!(self::told(&ws, again), [""; 0]);
+            assert!(ws.join(".git/objects/info/commit-graphs/commit-graph-chain").exists());
+        }
+    }
+}
+
+#[test]
 fn no_refs_of_others_are_listed() {
     require!(has("git"), "git");
     let version = outside(Path::new("/"), "git version");
