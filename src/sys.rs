@@ -48,6 +48,15 @@ pub(crate) fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
     }
 }
 
+/// poll(2): whether the other side of a stream says nothing more, because it has ended that or is gone, also where what it said
+/// before lies unread.
+pub(crate) fn has_hung_up(stream: RawFd) -> bool {
+    // What is told without being asked for is that it is closed or reset. POLLRDHUP is unknown to nix.
+    let mut hung_up = libc::pollfd { fd: stream, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one live record, of which the kernel writes one; it does not wait. A number that names no stream is only looked at.
+    unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 }
+}
+
 /// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.
 pub(crate) fn reap(pidfd: &OwnedFd) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;

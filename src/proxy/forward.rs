@@ -233,7 +233,9 @@ fn rewrite(
         request.headers_mut().insert(header::HOST, host);
     }
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    let path = parts.path_and_query.take().unwrap_or(PathAndQuery::from_static("/"));
+    // Behind a host with a fragment there is one that is empty, and would be written as it is.
+    let path = parts.path_and_query.take().and_then(|path| PathAndQuery::try_from(path.as_str()).ok());
+    let path = path.unwrap_or(PathAndQuery::from_static("/"));
     parts.path_and_query = Some(path);
     (parts.scheme, parts.authority) = match through {
         Some(_) => (Some(Scheme::HTTP), Authority::try_from(authority).ok()),

@@ -113,6 +113,17 @@ impl Tally {
             tokio::time::sleep_until(end).await;
         }
     }
+
+    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
+    pub(super) async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
+        loop {
+            self.idle(time).await;
+            if nothing_will() {
+                return;
+            }
+            tokio::time::sleep(time).await;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::{
     cell::RefCell,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     time::Duration,
 };
 
@@ -28,6 +28,7 @@ use super::{
     meter::{Heading, Tally},
     stream::Stream,
 };
+use crate::sys;
 
 /// How long a connection may be silent whose client has ended its side: a command that is gone looks so too, and must not
 /// keep others from theirs.
@@ -67,11 +68,8 @@ pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
             sent.send_replace(true);
             Ok(())
         };
-        // It has said all that it had to say, or it is gone: nobody can tell.
-        let half_open = async {
-            is_sent().await;
-            tally.idle(HALF_OPEN.min(idle)).await;
-        };
+        // It has said all that it had to say, or it is gone: nobody can tell. What it said may not all have been taken.
+        let half_open = tally.silent(HALF_OPEN.min(idle), || sys::has_hung_up(client.as_fd().as_raw_fd()));
         // Nobody is left to receive anything then.
         let closed = async {
             proxy.closing().await;

@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::socket::{MsgFlags, recv};
-use tokio::{net::TcpStream, time::sleep};
+use tokio::net::TcpStream;
 
 use super::{
     counted::{Count, Counted},
     meter::{Heading, Tally},
     relay::HALF_OPEN,
 };
+use crate::sys;
 
 pub(super) type Watched = Counted<TcpStream, Arc<Watch>>;
 
@@ -53,23 +53,37 @@ impl Watch {
     /// what there is for it. (Of an answer that is not there yet nobody takes anything.) `socket` is that of a `Watched`,
     /// which must live as long as this is waited for.
     pub(super) async fn is_over(&self, socket: RawFd, idle: Duration) {
-        // At its end there is nothing to see, and nothing is to come.
-        let has_ended = || recv(socket, &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) == Ok(0);
         let is_stuck = || self.is_full.load(Relaxed);
         tokio::select! {
-            () = self.silent(HALF_OPEN.min(idle), has_ended) => {}
-            () = self.silent(idle, is_stuck) => {}
+            () = self.tally.silent(HALF_OPEN.min(idle), || sys::has_hung_up(socket)) => {}
+            () = self.tally.silent(idle, is_stuck) => {}
         }
     }
+}
 
-    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
-    async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
-        loop {
-            self.tally.idle(time).await;
-            if nothing_will() {
-                return;
-            }
-            sleep(time).await;
-        }
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use tokio::{io::AsyncWriteExt, net::TcpListener, time::timeout};
+
+    use super::*;
+
+    /// Who is killed leaves unread what nobody has taken yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_gone_is_noticed_behind_what_it_said() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let mut client =
+            TcpStream::connect(listener.local_addr().expect("its number")).await.expect("a connection");
+        client.write_all(b"unread").await.expect("room");
+        let (served, _) = listener.accept().await.expect("the connection");
+        let watch = Watch::new();
+        let over = async |within| {
+            let idle = Duration::from_secs(900);
+            timeout(Duration::from_secs(within), watch.is_over(served.as_raw_fd(), idle)).await.is_ok()
+        };
+        assert!(!over(300).await, "it may say more");
+        drop(client);
+        assert!(over(130).await);
     }
 }

@@ -175,3 +175,20 @@ fn a_connection_goes_on_after_a_denial() {
     );
     assert_eq!(net.says(&net.flags(&[&to], &[]), &script), "403 1\n200 0");
 }
+
+/// A fragment is the client's own, and behind a host alone nothing is left of a target.
+#[test]
+fn a_target_of_a_host_and_a_fragment_is_the_root() {
+    let net = Net::new();
+    let origin = Origin::named("one");
+    let to = at("one.test", origin.port());
+    let get = |rest: &str| {
+        format!(">GET http://{to}{rest} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+    };
+    let requests = ["#f", "/#f", "?q#f", ""].map(get);
+    let talks = requests.each_ref().map(|request| [&**request, "<"]);
+    net.talk(&net.flags(&[&to], &[]), &talks.each_ref().map(|steps| &steps[..]));
+    let mut lines = origin.lines();
+    lines.sort();
+    assert_eq!(lines, ["GET / HTTP/1.1", "GET / HTTP/1.1", "GET / HTTP/1.1", "GET /?q HTTP/1.1"]);
+}
