@@ -191,6 +191,8 @@ struct OwnEnvironment {
     memory: File,
     /// `env_start` of proc_pid_stat(5).
     start: u64,
+    /// From there to `env_end`.
+    length: usize,
 }
 
 impl OwnEnvironment {
@@ -198,17 +200,20 @@ impl OwnEnvironment {
         let stat = std::fs::read_to_string("/proc/self/stat")?;
         // The second field, the name, may have spaces and parentheses in it; the third comes after its last one.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let start = fields.split_whitespace().nth(50 - 3).and_then(|field| field.parse().ok());
+        let mut ends = fields.split_whitespace().skip(50 - 3).map_while(|field| field.parse::<u64>().ok());
+        let (start, end) = ends.next().zip(ends.next()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self {
             variables: File::open("/proc/self/environ")?,
             memory: File::options().write(true).open("/proc/self/mem")?,
-            start: start.ok_or(io::ErrorKind::InvalidData)?,
+            start,
+            length: usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?,
         })
     }
 
     /// Overwrites the value of a variable.
     fn wipe(&self, key: &str) -> io::Result<()> {
-        let mut variables = zeroize::Zeroizing::new(Vec::new());
+        // Room for all of it: what it grew out of would not be wiped.
+        let mut variables = zeroize::Zeroizing::new(Vec::with_capacity(self.length + 1));
         (&self.variables).rewind()?;
         (&self.variables).read_to_end(&mut variables)?;
         let mut at = self.start;

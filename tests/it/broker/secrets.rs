@@ -104,9 +104,12 @@ struct Waiting {
 
 impl Waiting {
     fn start(name: &str, by_file: bool) -> Self {
+        Self::with(secret(name), by_file)
+    }
+
+    fn with(secret: String, by_file: bool) -> Self {
         // One process, which starts no other and does not keep what it compares.
         let home = Home::new("printf '%s' \"${#TOKEN}\" > \"$1\"; read -r word < \"$2\"; exit 3");
-        let secret = secret(name);
         let (said, fifo) = (home.at("out/said"), home.at("out/fifo"));
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let manifest = home.manifest(
@@ -231,6 +234,19 @@ fn only_the_child_has_the_credential() {
         }
         let (home, secret) = waiting.finish();
         assert!(!is_in_files(home.dir.path(), &secret));
+    }
+}
+
+/// Such as a key or a certificate: what held it before it had room enough is wiped, too.
+#[test]
+fn no_piece_of_a_long_credential_stays() {
+    only_as_root!();
+    for by_file in [false, true] {
+        let piece = secret("piece");
+        let waiting = Waiting::with(piece.repeat((100 << 10) / piece.len()), by_file);
+        assert!(is_in_memory(*waiting.inside().last().unwrap(), &piece), "the search works");
+        assert!(!is_in_memory(waiting.op.id(), &piece), "by file: {by_file}");
+        waiting.finish();
     }
 }
 
