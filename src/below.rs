@@ -32,7 +32,7 @@ pub(crate) use self::{
     kind::{is_proc, is_regular, kind, regular, stores},
     mode::{change_mode, mode_of, open_up},
     names::names,
-    temporary::{rename_without_replacing, temporary_name, under_temporary_name},
+    temporary::{is_temporary_name, rename_without_replacing, temporary_name, under_temporary_name},
 };
 
 /// As many links as path_resolution(7) follows.

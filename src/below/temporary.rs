@@ -25,6 +25,13 @@ pub(crate) fn temporary_name() -> nix::Result<OsString> {
     Ok(format!(".kennel-{:016x}.tmp", sys::random()?).into())
 }
 
+/// Whether it is such a name.
+pub(crate) fn is_temporary_name(name: &OsStr) -> bool {
+    let middle =
+        name.as_encoded_bytes().strip_prefix(b".kennel-").and_then(|rest| rest.strip_suffix(b".tmp"));
+    middle.is_some_and(|middle| middle.len() == 16 && middle.iter().all(u8::is_ascii_hexdigit))
+}
+
 /// Makes something under such a name, which is answered too. Where another has it after all, `make` says `EEXIST`.
 pub(crate) fn under_temporary_name<T>(make: impl Fn(&OsStr) -> nix::Result<T>) -> io::Result<(OsString, T)> {
     for _ in 0..MOST_NAMES {

@@ -3,12 +3,12 @@
 
 use std::{
     ffi::OsStr,
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Write},
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use kennel_helper::EXEC_IMAGE;
@@ -20,11 +20,14 @@ use nix::{
 
 use super::{directory::Directory, error::ListenError};
 use crate::{
-    below::{FileKind, kind, under_temporary_name},
+    below::{self, FileKind, is_temporary_name, kind, under_temporary_name},
     sys,
 };
 
 const NAME: &str = "kennel-exec";
+
+/// Seconds after which a half-written client is nobody's.
+const STALE: i64 = 24 * 60 * 60;
 
 /// How often to look whether a child that is being started elsewhere still holds the new file open for writing.
 const LOOKS: u32 = 200;
@@ -35,7 +38,23 @@ pub(super) fn install(directory: &Directory) -> Result<PathBuf, ListenError> {
     if !is_installed(directory) {
         put(directory).map_err(ListenError::io("install the client", &path))?;
     }
+    sweep(directory);
     Ok(path)
+}
+
+/// Removes what was left by whoever was killed while it wrote the client. Only of days ago: somebody may be writing now.
+fn sweep(directory: &Directory) {
+    let is_old = |name: &OsStr| {
+        let age = below::stat(directory, name).ok().flatten().map(|stat| stat.st_mtime);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        age.is_some_and(|age| age.saturating_add(STALE) < i64::try_from(now).unwrap_or(0))
+    };
+    let Ok(names) = fs::read_dir(directory.path()) else { return };
+    for name in names.flatten().map(|entry| entry.file_name()) {
+        if is_temporary_name(&name) && is_old(&name) {
+            let _ = unlinkat(directory, &*name, UnlinkatFlags::NoRemoveDir);
+        }
+    }
 }
 
 /// Whether the very client is there, and nobody else can change it.

@@ -311,6 +311,27 @@ fn a_stream_that_the_command_closes_is_closed() {
     );
 }
 
+/// Who was killed while he wrote it left a part of it.
+#[test]
+fn parts_of_clients_are_removed_when_nobody_writes_them_any_more() {
+    let runtime = super::runtime();
+    let kennel = runtime.path().join("kennel");
+    fs::create_dir(&kennel).unwrap();
+    fs::set_permissions(&kennel, fs::Permissions::from_mode(0o700)).unwrap();
+    let [old, new, other] =
+        [".kennel-0123456789abcdef.tmp", ".kennel-fedcba9876543210.tmp", ".kennel-notes.tmp"]
+            .map(|name| kennel.join(name));
+    let days_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3 * 24 * 60 * 60);
+    for path in [&old, &new, &other] {
+        fs::write(path, "part").unwrap();
+    }
+    for path in [&old, &other] {
+        fs::File::options().write(true).open(path).unwrap().set_modified(days_ago).unwrap();
+    }
+    let _session = Hosted::start_in(runtime, &[]);
+    assert!(!old.exists() && new.exists() && other.exists());
+}
+
 #[test]
 fn client_is_installed_for_its_owner_alone_and_replaced_when_it_is_another() {
     let session = Hosted::start(&[]);
