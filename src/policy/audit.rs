@@ -68,7 +68,11 @@ impl Audit {
         if parent.as_os_str().as_encoded_bytes().windows(DATE.len()).any(|part| part == DATE.as_bytes()) {
             return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file only"));
         }
-        if self.path.file_name().is_none() {
+        let name = self.path.file_name().unwrap_or_default().as_encoded_bytes();
+        if name.windows(DATE.len()).filter(|part| *part == DATE.as_bytes()).count() > 1 {
+            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file once"));
+        }
+        if name.is_empty() {
             return Err(PolicyError::path("audit", &self.path, "does not name a file"));
         }
         Ok(())
@@ -178,6 +182,7 @@ mod tests {
     #[test]
     fn the_date_stands_in_the_name_only() {
         Audit::new("/var/log/exec-{date}.log").check().expect("valid");
+        Audit::new("/var/log/{date}-{date}.log").check().expect_err("one of them would stay as it is");
         for bad in ["/var/{date}/log", "", "/", "/var/.."] {
             Audit::new(bad).check().expect_err(bad);
         }
