@@ -8,6 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::below::Identity;
+
 use super::{
     lexical,
     source::{self, Source},
@@ -52,14 +54,24 @@ impl Led {
 
     /// The first link on the way that lies in one of these directories. The directory itself is no link.
     pub(super) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
-        let lies_in_one =
-            |at: &Path| directories.iter().any(|base| at != *base && lexical::is_within(at, base));
+        let lies_in_one = |at: &Path| directories.iter().any(|base| lies_in(at, base));
         self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
     }
 
     fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
         Self { source: Source::of(path.to_owned(), &metadata), metadata, links }
     }
+}
+
+/// Whether `place`, with no link on the way to it, lies below `directory`, by whatever name: what is mounted twice has several, and
+/// so has everything where case tells no names apart.
+pub(crate) fn lies_in(place: &Path, directory: &Path) -> bool {
+    if lexical::is_within(place, directory) {
+        return place != directory;
+    }
+    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| Identity::of_metadata(&metadata));
+    let own = identity(directory);
+    own.is_some() && place.ancestors().skip(1).any(|above| identity(above) == own)
 }
 
 /// The directories that commands may write to.

@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 
 use super::{
     Parts, Subject,
-    led::{self, Led},
+    led::{self, Led, lies_in},
     source::Source,
     view::View,
     walk::on_the_way,
@@ -27,8 +27,9 @@ const ELSEWHERE: &str = "name a place outside of what is granted writable";
 pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
-    let is_granted_writable =
-        |at: &Path| view.writable_directories().any(|(_, source)| at.starts_with(&source.path));
+    let is_granted_writable = |at: &Path| {
+        view.writable_directories().any(|(_, source)| at == source.path || lies_in(at, &source.path))
+    };
     if let Some(audit) = &parts.policy.audit {
         let path = absolute(&audit.path);
         if is_led("audit log", &path, is_granted_writable)? {

@@ -6,7 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, compile::on_the_way, policy::without_dots};
+use crate::{
+    Error,
+    below::Identity,
+    compile::{lies_in, on_the_way},
+    policy::without_dots,
+};
 
 /// A path as it was written, and where it leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +44,12 @@ impl Resolved {
 /// # Errors
 /// Where it is not allowed to look.
 pub(super) fn is_written(what: &'static str, path: &Path, roots: &[PathBuf]) -> Result<bool, Error> {
-    let is_root = path.canonicalize().is_ok_and(|end| !end.is_dir() && roots.contains(&end));
+    let file = |path: &Path| {
+        let metadata = fs::metadata(path).ok().filter(|metadata| !metadata.is_dir());
+        metadata.map(|metadata| Identity::of_metadata(&metadata))
+    };
+    let own = file(path);
+    let is_root = own.is_some() && roots.iter().any(|root| file(root) == own);
     Ok(is_root || is_led(what, path, roots.iter().map(PathBuf::as_path))?)
 }
 
@@ -55,8 +65,8 @@ pub(super) fn is_led<'p>(
     let places = on_the_way(what, path)?;
     let Some((end, way)) = places.split_last() else { return Ok(false) };
     // The root itself is in nobody's hands; but on the way it stands for a directory in it that `..` is taken from.
-    let is_in = |root: &Path| end != root && end.starts_with(root);
-    Ok(roots.any(|root| is_in(root) || way.iter().any(|place| place.starts_with(root))))
+    let decides = |root: &Path| way.iter().any(|place| place == root || lies_in(place, root));
+    Ok(roots.any(|root| lies_in(end, root) || decides(root)))
 }
 
 /// Absolute, without `.` and `..`.

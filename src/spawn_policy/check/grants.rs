@@ -1,6 +1,9 @@
 //! The paths that a manifest shows.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 use super::{Manifest, ManifestBoundary, NOTHING, Resolved, SpawnError};
 
@@ -17,7 +20,9 @@ impl Grants {
             Resolved::of(path, home).map_err(path_error)
         };
         let all = |what: &'static str, paths: &[String]| {
-            paths.iter().map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
+            // Each is compared with all others.
+            let paths: BTreeSet<&String> = paths.iter().collect();
+            paths.into_iter().map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
         };
         let reads = all("fs_read", &manifest.spawn.fs_read)?;
         let writes = all("fs_write", &manifest.spawn.fs_write)?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Home, tool, write_program};
-use crate::support::{kennel_path, stderr, stdout};
+use crate::support::{has, is_alone, kennel_path, only_as_root, require, stderr, stdout};
 
 /// A home whose program writes to its first argument and says the credential, with `out` in `fs_write`.
 fn home() -> (Home, String) {
@@ -131,4 +131,30 @@ fn no_report_is_led_elsewhere_by_programs() {
         assert!(output.status.success(), "{output:?}");
         assert!(fs::read_to_string(home.at(path)).unwrap().contains("\"exit_code\""));
     }
+}
+
+/// What is mounted in two places has two names.
+#[test]
+fn by_another_name_of_fs_write_programs_lead_nowhere_either() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    let test = "broker::reach::by_another_name_of_fs_write_programs_lead_nowhere_either";
+    if !is_alone(test, "exec unshare -m \"$@\"") {
+        return;
+    }
+    let (home, manifest) = home();
+    fs::write(home.at("manifest.toml"), &manifest).unwrap();
+    symlink(home.at("secret"), home.at("out/tok")).unwrap();
+    symlink(home.at("in"), home.at("out/reports")).unwrap();
+    fs::create_dir(home.at("other")).unwrap();
+    let mut mount = Command::new("mount");
+    assert!(mount.arg("--bind").args([home.at("out"), home.at("other")]).status().unwrap().success());
+    is_refused(&home, &["--credential", "TOK=other/tok"], "credential file");
+    is_refused(&home, &["--json", "other/reports/report"], "directory of the report");
+    is_refused(&home, &["--audit", "other/log"], "audit log");
+    let manifest = manifest.replace("fs_write", "fs_read = ['~/other/reports']\nfs_write");
+    fs::write(home.at("m.toml"), manifest).unwrap();
+    let output = op(&home, "m.toml", "out/made", &[]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(stderr(&output).contains("is reached through fs_write"), "{output:?}");
 }

@@ -14,7 +14,9 @@ use std::{
 
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
-use crate::support::{TempDir, kennel, shell, stderr, stdout, workspace};
+use crate::support::{
+    TempDir, has, is_alone, kennel, only_as_root, refused, require, shell, stderr, stdout, workspace,
+};
 
 /// A directory of the user's with `key` in it, which everybody may read who gets that far.
 fn secrets() -> TempDir {
@@ -179,4 +181,26 @@ fn a_link_of_a_command_is_no_place_for_changes() {
     let output = shell(ws.path(), &["--overlay", "--overlay-upper", "upper"], "echo up");
     assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()), "{output:?}");
     assert!(stderr(&output).contains("commands could have laid the link"), "{output:?}");
+}
+
+/// What is mounted in two places has two names.
+#[test]
+fn a_link_by_another_name_of_the_workspace_grants_nothing() {
+    only_as_root!();
+    require!(has("unshare"), "unshare");
+    let test = "escape::led::a_link_by_another_name_of_the_workspace_grants_nothing";
+    if !is_alone(test, "exec unshare -m \"$@\"") {
+        return;
+    }
+    let (ws, secrets, other) = (workspace(), secrets(), workspace());
+    symlink(secrets.path(), ws.path().join("d")).unwrap();
+    let mut mount = std::process::Command::new("mount");
+    assert!(mount.arg("--bind").args([ws.path(), other.path()]).status().unwrap().success());
+    let link = other.path().join("d").display().to_string();
+    for flag in ["--ro", "--rw"] {
+        let said = refused(ws.path(), &[flag, &link]);
+        assert!(said.contains("commands could have laid the link"), "{flag}: {said}");
+    }
+    let said = refused(ws.path(), &["--audit", &other.path().join("log").display().to_string()]);
+    assert!(said.contains("audit log") && said.contains("writable grant"), "{said}");
 }
