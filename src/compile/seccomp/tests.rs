@@ -232,7 +232,10 @@ fn tiocsti_is_refused() {
 
 #[test]
 fn subvolumes_are_neither_made_nor_destroyed_and_copies_are_made() {
-    for request in [0x5000_9401, 0x5000_9417, 0x4020_bc10, 0x5000_940f, 0x5000_943f, 0x4020_bc11] {
+    let of_btrfs =
+        [0x5000_9401, 0x5000_9417, 0x5000_940e, 0x5000_9418, 0x5000_940f, 0x5000_943f, 0x4008_941a];
+    let of_bcachefs = [0x4020_bc10, 0x4020_bc11, 0x4030_bc1d, 0x4030_bc1e];
+    for request in of_btrfs.into_iter().chain(of_bcachefs) {
         assert_refused(libc::SYS_ioctl, &[3, request], EPERM);
         assert_refused(libc::SYS_ioctl, &[3, request | HIGH_BITS], EPERM);
     }

@@ -9,11 +9,24 @@ use crate::compile::seccomp::rule::{Clause, Test, Verdict, Word};
 const TERMINAL_TRICKS: &[u32] =
     &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
 
-/// BTRFS_IOC_SNAP_CREATE and _V2, and BCH_IOCTL_SUBVOLUME_CREATE: a snapshot of what is shown has no mounts, so nothing in it is
-/// covered. It takes no more than to own what is copied. BTRFS_IOC_SNAP_DESTROY and _V2, and BCH_IOCTL_SUBVOLUME_DESTROY: a
-/// subvolume goes with the mounts that lie on it, and _V2 takes any of the file system's by its number (btrfs-ioctl(3), mount
-/// option `user_subvol_rm_allowed`). rmdir(2) removes empty ones, and heeds mounts.
-const SUBVOLUMES: &[u32] = &[0x4020_bc10, 0x4020_bc11, 0x5000_9401, 0x5000_940f, 0x5000_9417, 0x5000_943f];
+/// Of btrfs (linux/btrfs.h) SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, the second versions of these, and SUBVOL_SETFLAGS; of bcachefs
+/// SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and theirs. A snapshot of what is shown has no mounts, so nothing in it is covered. A
+/// subvolume that is destroyed goes with the mounts that lie on it, and may be any of the file system's by its number
+/// (btrfs-ioctl(3), mount option `user_subvol_rm_allowed`). In one that is made read-only nothing can be undone. All of it takes
+/// no more than to own them. rmdir(2) removes empty ones, and heeds mounts.
+const SUBVOLUMES: &[u32] = &[
+    0x4008_941a,
+    0x4020_bc10,
+    0x4020_bc11,
+    0x4030_bc1d,
+    0x4030_bc1e,
+    0x5000_9401,
+    0x5000_940e,
+    0x5000_940f,
+    0x5000_9417,
+    0x5000_9418,
+    0x5000_943f,
+];
 
 /// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS (Documentation/filesystems/fscrypt.rst): keys belong to
 /// the user and stay on the whole file system. Who removes one locks all that is under it, and needs no more than to read a
