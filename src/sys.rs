@@ -54,7 +54,8 @@ pub(crate) fn has_hung_up(stream: RawFd) -> bool {
     // What is told without being asked for is that it is closed or reset. POLLRDHUP is unknown to nix.
     let mut hung_up = libc::pollfd { fd: stream, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one live record, of which the kernel writes one; it does not wait. A number that names no stream is only looked at.
-    unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 }
+    let is_told = unsafe { libc::poll(&raw mut hung_up, 1, 0) > 0 };
+    is_told && hung_up.revents & libc::POLLNVAL == 0
 }
 
 /// waitid(P_PIDFD) without waiting: takes the zombie away if there is one.

@@ -59,7 +59,6 @@ pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
     client.resets(true);
     server.resets(true);
     let sent = watch::Sender::new(false);
-    let is_sent = || async { drop(sent.subscribe().wait_for(|is_sent| *is_sent).await) };
     let ended = {
         let up = Direction { proxy, tally, heading: Heading::Up, from: &client, to: &server };
         let down = Direction { proxy, tally, heading: Heading::Down, from: &server, to: &client };
@@ -73,7 +72,7 @@ pub(super) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
         // Nobody is left to receive anything then.
         let closed = async {
             proxy.closing().await;
-            is_sent().await;
+            let _ = sent.subscribe().wait_for(|is_sent| *is_sent).await;
         };
         tokio::select! {
             ended = async { tokio::try_join!(pass_up, down.pass(answer)).map(drop) } => ended,
@@ -125,7 +124,7 @@ impl Direction<'_> {
     async fn pass(&self, early: Bytes) -> io::Result<()> {
         let until = self.count(early.len())?;
         self.write(&early).await?;
-        wait(until).await;
+        self.wait(until).await;
         while self.copy().await? != Flow::Ended {
             // Who has no room for a pipe goes on copying.
             if let Ok(_room) = self.proxy.spare.try_acquire()
@@ -148,7 +147,7 @@ impl Direction<'_> {
                 return Ok(Flow::Ended);
             }
             self.write(&rest).await?;
-            wait(until).await;
+            self.wait(until).await;
             if count == CHUNK {
                 return Ok(Flow::Bulk);
             }
@@ -182,6 +181,7 @@ impl Direction<'_> {
             self.to.writable().await?;
             if let Some(written) = ready(self.to.try_write(bytes))? {
                 bytes = bytes.get(written..).unwrap_or_default();
+                self.goes_on();
             }
         }
         Ok(())
@@ -207,11 +207,24 @@ impl Direction<'_> {
                 self.to.writable().await?;
                 let given = self.to.try_io(Interest::WRITABLE, || moved(&out, self.to, rest));
                 rest -= ready(given)?.unwrap_or(0);
+                self.goes_on();
             }
-            wait(until).await;
+            self.wait(until).await;
             little = if count < CHUNK / 4 { little + 1 } else { 0 };
         }
         Ok(Flow::Little)
+    }
+
+    /// What was counted when it was read is on its way still.
+    fn goes_on(&self) {
+        self.tally.add(self.heading, 0);
+    }
+
+    async fn wait(&self, until: Option<Instant>) {
+        if let Some(until) = until {
+            sleep_until(until).await;
+            self.goes_on();
+        }
     }
 
     /// Counts what is about to pass; answers until when to wait then.
@@ -221,12 +234,6 @@ impl Direction<'_> {
     fn count(&self, bytes: usize) -> io::Result<Option<Instant>> {
         self.tally.add(self.heading, bytes);
         self.proxy.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
-    }
-}
-
-async fn wait(until: Option<Instant>) {
-    if let Some(until) = until {
-        sleep_until(until).await;
     }
 }
 
