@@ -142,20 +142,16 @@ impl Watch {
     }
 
     /// Tells what became of `path`, by the name that it had when the command began.
-    fn denial(&self, path: &Path, what: &str) -> Denial {
+    fn denial(&self, path: &Path, done: &Done) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
         let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
-        let what = format!("{what}{}{}", led.unwrap_or_default(), moved.unwrap_or_default());
-        match self.of_git {
-            true if !self.is_of_path() => {
-                let reason = format!("git would have gone where this leads; {what}");
-                told(&self.base.join(path), reason)
-            }
-            true => {
-                told(&self.base.join(path), format!("a protected path, which git obeys, was changed; {what}"))
-            }
-            false => denial(&self.base.join(path), &what),
-        }
+        let was = match self.of_git {
+            true if !self.is_of_path() => "git would have gone where this leads",
+            true => "a protected path, which git obeys, was changed",
+            false => CHANGED,
+        };
+        let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
+        told(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
     }
 }
 
@@ -185,7 +181,8 @@ impl Undone {
         let reason = "a killed process is stuck in a system call: check the protected paths once it is gone (Kennel does, if \
                       still running)";
         self.is_left |= !bases.is_empty();
-        self.denials.extend(bases.into_iter().map(|base| told(base, reason.to_owned())));
+        let stuck = bases.into_iter().map(|base| told(base, reason.to_owned(), Basis::Observed));
+        self.denials.extend(stuck);
     }
 }
 
@@ -199,11 +196,10 @@ fn undo_within(watches: &[Watch], allowance: &Allowance) -> Undone {
     for watch in watches {
         match undone(watch, allowance) {
             Ok(None) => {}
-            Ok(Some((path, what))) => all.denials.push(watch.denial(&path, &what)),
+            Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
             Err(error) => {
-                all.denials.push(
-                    watch.denial(&watch.path, &format!("it could not be undone: {}", failure::words(&error))),
-                );
+                let what = format!("it could not be undone: {}", failure::words(&error));
+                all.denials.push(watch.denial(&watch.path, &Done::Told(what)));
                 all.is_left = true;
             }
         }
@@ -228,18 +224,20 @@ pub(crate) fn log(undone: &Undone) {
     }
 }
 
-/// What was found and done, if anything: the path below the grant, and the end of the sentence.
-fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, String)>> {
+/// What was found and done, if anything, and the path below the grant.
+fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::NoLinks(known) = &watch.expected {
-        return links::take_away(held, &watch.path, known, allowance);
+        let taken = links::take_away(held, &watch.path, known, allowance)?;
+        return Ok(taken.map(|(path, what)| (path, Done::Told(what))));
     }
     if let Expected::Link(to) = &watch.expected {
         let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        return rights::of_a_command(|| place.clear_of(to)).map(|what| Some((watch.path.clone(), what)));
+        let what = rights::of_a_command(|| place.clear_of(to))?;
+        return Ok(Some((watch.path.clone(), Done::Told(what))));
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
@@ -247,10 +245,11 @@ fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, S
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
-            return judged.map(|what| what.map(|what| (part.to_owned(), what)));
+            return judged.map(|done| done.map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
-            return rights::of_a_command(|| place.remove()).map(|what| Some((part.to_owned(), what)));
+            let what = rights::of_a_command(|| place.remove())?;
+            return Ok(Some((part.to_owned(), Done::Told(what))));
         }
     }
     Ok(None)
@@ -263,20 +262,44 @@ fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     parts
 }
 
-/// What is told of the configuration of a new repository.
-pub(crate) const KEPT: &str = "it was kept, because its directory is new: look at it before you trust it";
-
-/// Tells what became of a protected path.
-pub(crate) fn denial(path: &Path, what: &str) -> Denial {
-    told(path, format!("a protected path was changed; {what}"))
+/// What became of a change.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// As the end of a sentence says: it was undone, or could not be.
+    Told(String),
+    /// The configuration of a new repository.
+    Kept,
 }
 
-fn told(path: &Path, reason: String) -> Denial {
+impl Done {
+    fn words(&self) -> &str {
+        match self {
+            Self::Told(what) => what,
+            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        match self {
+            Self::Told(_) => Basis::Observed,
+            Self::Kept => Basis::Kept,
+        }
+    }
+}
+
+const CHANGED: &str = "a protected path was changed";
+
+/// Tells what became of a protected path.
+pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
+    told(path, format!("{CHANGED}; {}", done.words()), done.basis())
+}
+
+fn told(path: &Path, reason: String, basis: Basis) -> Denial {
     Denial {
         protection: crate::policy::Protection::ProtectedPaths,
         subject: shown(path),
-        basis: if reason.ends_with(KEPT) { Basis::Kept } else { Basis::Observed },
         reason,
+        basis,
         remedy: None,
     }
 }

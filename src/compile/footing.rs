@@ -24,7 +24,7 @@ use crate::{
     below::Identity,
     failure,
     policy::Protection,
-    watch::{self, Moment},
+    watch::{self, Done, Moment},
 };
 
 /// The clock that files are stamped by ticks every 1 to 10 ms.
@@ -165,7 +165,7 @@ impl Footing {
                 }
                 Err(error) => format!("it cannot be looked at any more: {}", failure::words(&error)),
             };
-            Some(watch::denial(&seen.path, &what))
+            Some(watch::denial(&seen.path, &Done::Told(what)))
         };
         self.seen.iter().filter(|seen| seen.what == What::Wall).filter_map(tell).collect()
     }

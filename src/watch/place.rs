@@ -11,7 +11,7 @@ use std::{
 
 use nix::{errno::Errno, fcntl::readlinkat, sys::stat::FileStat};
 
-use super::{Allowance, Expected, Held, KEPT, Watch, remove};
+use super::{Allowance, Done, Expected, Held, Watch, remove};
 use crate::{
     below::{self, FileKind, rename_without_replacing},
     harmless::harmless,
@@ -67,9 +67,9 @@ impl<'a> Place<'a> {
     }
 
     /// Undoes what must not be, and says what was done.
-    pub(super) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<String>> {
+    pub(super) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
         let is_directory = kind == FileKind::Directory;
-        match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
+        let undone = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
             // The samples that `git init` puts there do nothing.
             (Expected::NoRepository, Some("hooks")) if is_directory => {
                 self.remove_entries("hooks", |name| !name.as_encoded_bytes().ends_with(b".sample"))
@@ -83,10 +83,11 @@ impl<'a> Place<'a> {
             (Expected::NoFile, _) if is_directory => Ok(None),
             // A repository made inside needs its config; git outside reads it, so its making is told.
             (Expected::NoRepository, Some("config" | "config.worktree")) if kind == FileKind::File => {
-                Ok(Some(KEPT.to_owned()))
+                return Ok(Some(Done::Kept));
             }
             _ => self.remove().map(Some),
-        }
+        };
+        Ok(undone?.map(Done::Told))
     }
 
     pub(super) fn leads_to(&self, to: &Path) -> bool {

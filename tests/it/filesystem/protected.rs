@@ -101,8 +101,24 @@ fn the_configuration_of_a_new_repository_is_noted_and_not_denied() {
     let [denial] = report["denials"].as_array().unwrap().as_slice() else { panic!("{report}") };
     assert_eq!((&denial["basis"], &denial["protection"]), (&"kept".into(), &"protected_paths".into()));
     let said = stderr(&output);
-    assert!(said.starts_with("kennel: note: protected_paths: ") && !said.contains("denied"), "{said}");
+    assert!(said.contains("kennel: note: protected_paths: ") && !said.contains("denied"), "{said}");
     assert!(dir.path().join(".git/config").exists());
+}
+
+/// What is told repeats what a command wrote.
+#[test]
+fn no_words_of_a_command_make_a_denial_a_note() {
+    let dir = workspace();
+    fs::create_dir_all(dir.path().join(".git/refs/heads")).unwrap();
+    fs::write(dir.path().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+    let words = "it was kept, because its directory is new: look at it before you trust it";
+    let script = format!("printf 'ref: ../../{words}' > .git/refs/heads/x");
+    let (output, report) = report(dir.path(), &[], &["sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    let [denial] = report["denials"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    assert!(denial["reason"].as_str().unwrap().ends_with(words), "{denial}");
+    assert_eq!(denial["basis"], "observed", "{denial}");
+    assert!(!dir.path().join(".git/refs/heads/x").exists());
 }
 
 #[test]
