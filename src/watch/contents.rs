@@ -1,6 +1,6 @@
 //! Files of a repository by which git outside goes elsewhere without a look: the names in an index, the ref that another one
-//! stands for, packs, commit graphs and tables of refs in lists of them, and where resolutions of conflicts are written. A command that writes one of them decides which file outside of
-//! its grants git reads, writes or removes with its user's rights.
+//! stands for, packs, commit graphs and tables of refs in lists of them, and where resolutions of conflicts are written. A
+//! command that writes one of them decides which file outside of its grants git reads, writes or removes with its user's rights.
 
 use std::{
     collections::BTreeSet,
@@ -31,7 +31,9 @@ use crate::{below, harmless::harmless};
 /// Larger than any that anybody has: what is smaller is read as a whole.
 const LARGEST: u64 = 1 << 28;
 
-/// As much as is read of a config elsewhere.
+const TOO_LARGE: &str = "it was too large to look through";
+
+/// As much as is read of a config or a list elsewhere.
 pub(crate) const LONGEST_CONFIG: u64 = 1 << 20;
 
 /// More than the longest name of a ref.
@@ -91,17 +93,15 @@ pub(crate) fn lead(
     if bytes == b"index" || bytes.starts_with(b"sharedindex.") {
         let Some(index) = file(LARGEST)? else { return Ok(None) };
         return match index.len() as u64 {
-            LARGEST => Ok(Some("it was too large to look through".to_owned())),
+            LARGEST => Ok(Some(TOO_LARGE.to_owned())),
             _ => Ok(of_index(&index, &configs()?)),
         };
     }
     if bytes == b"tables.list" {
-        let lists = file(LONGEST_CONFIG)?.unwrap_or_default();
-        return Ok(packs::foreign_table(&lists).map(|name| format!("it named {}", words(name))));
+        return of_list(file(LONGEST_CONFIG)?, packs::foreign_table);
     }
     if bytes == b"commit-graph-chain" {
-        let chain = file(LONGEST_CONFIG)?.unwrap_or_default();
-        return Ok(packs::foreign_graph(&chain).map(|name| format!("it named {}", words(name))));
+        return of_list(file(LONGEST_CONFIG)?, packs::foreign_graph);
     }
     if bytes == b"multi-pack-index" || bytes.ends_with(b".midx") {
         let index = file(LARGEST)?.unwrap_or_default();
@@ -114,6 +114,15 @@ pub(crate) fn lead(
     let text = file(LONGEST)?.unwrap_or_default();
     let to = text.strip_prefix(b"ref:").map(<[u8]>::trim_ascii);
     Ok(to.filter(|to| !is_branch(OsStr::from_bytes(to))).map(|to| format!("it led to {}", words(to))))
+}
+
+/// What a list leads to, of which one name may be foreign.
+fn of_list(list: Option<Vec<u8>>, foreign: fn(&[u8]) -> Option<&[u8]>) -> io::Result<Option<String>> {
+    let list = list.unwrap_or_default();
+    if list.len() as u64 == LONGEST_CONFIG {
+        return Ok(Some(TOO_LARGE.to_owned()));
+    }
+    Ok(foreign(&list).map(|name| format!("it named {}", words(name))))
 }
 
 /// A command may have written one of the configs, and git heed another: an index is in order as each says it.
