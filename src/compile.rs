@@ -47,7 +47,7 @@ pub(crate) use self::{
     compiled::{Compiled, Variables},
     environment::{SYSTEM_PATH, TEMPORARY},
     landlock::WITHOUT_FILTER,
-    led::{Led, lies_in},
+    led::{Led, is_within},
     parts::{OwnProgram, Shape, Subject, spawn_options},
     reach::{Named, sockets_out_of_reach},
     secrets::secrets_below,

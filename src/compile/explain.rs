@@ -129,7 +129,7 @@ impl Terms {
         match place.origin {
             Origin::Wall => {
                 let at = crate::explain::shown(at);
-                // What it keeps from the command is obeyed outside: no flag is recommended that would let it in.
+                // It is kept for the outside: no flag is recommended that would let the command in.
                 let reason =
                     format!("it is read-only: {} {at}; change it outside of the sandbox", place.what);
                 certain(place.protection, reason, None)

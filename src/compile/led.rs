@@ -54,7 +54,9 @@ impl Led {
 
     /// The first link on the way that lies in one of these directories. The directory itself is no link.
     pub(super) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
-        let lies_in_one = |at: &Path| directories.iter().any(|base| lies_in(at, base));
+        let lies_in_one = |at: &Path| {
+            at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
+        };
         self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
     }
 
@@ -63,15 +65,18 @@ impl Led {
     }
 }
 
-/// Whether `place`, with no link on the way to it, lies below `directory`, by whatever name: what is mounted twice has several, and
-/// so has everything where case tells no names apart.
-pub(crate) fn lies_in(place: &Path, directory: &Path) -> bool {
-    if lexical::is_within(place, directory) {
-        return place != directory;
-    }
-    let identity = |path: &Path| fs::metadata(path).ok().map(|metadata| Identity::of_metadata(&metadata));
-    let own = identity(directory);
-    own.is_some() && place.ancestors().skip(1).any(|above| identity(above) == own)
+/// Whether `place`, with no link on the way to it, is `directory` or lies in it, by whatever name: what is mounted twice has
+/// several, and so has everything where case tells no names apart. Looks again: what lies above what commands write to, they
+/// cannot exchange. What cannot be looked at is compared by name alone.
+pub(crate) fn is_within(place: &Path, directory: &Path) -> bool {
+    // The place itself may be a link.
+    let identity =
+        |path: &Path| fs::symlink_metadata(path).ok().map(|metadata| Identity::of_metadata(&metadata));
+    let by_another_name = || {
+        let own = identity(directory);
+        own.is_some() && place.ancestors().any(|above| identity(above) == own)
+    };
+    lexical::is_within(place, directory) || by_another_name()
 }
 
 /// The directories that commands may write to.

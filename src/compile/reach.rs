@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 
 use super::{
     Parts, Subject,
-    led::{self, Led, lies_in},
+    led::{self, Led, is_within},
     source::Source,
     view::View,
     walk::on_the_way,
@@ -27,9 +27,8 @@ const ELSEWHERE: &str = "name a place outside of what is granted writable";
 pub(super) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
     let absolute = |path: &Path| parts.caller.absolute(path);
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
-    let is_granted_writable = |at: &Path| {
-        view.writable_directories().any(|(_, source)| at == source.path || lies_in(at, &source.path))
-    };
+    let is_granted_writable =
+        |at: &Path| view.writable_directories().any(|(_, source)| is_within(at, &source.path));
     if let Some(audit) = &parts.policy.audit {
         let path = absolute(&audit.path);
         if is_led("audit log", &path, is_granted_writable)? {
@@ -110,9 +109,11 @@ fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) 
 
 /// Whether a log is granted writable itself, on whatever day.
 fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
-    let directory = path.parent().and_then(|parent| parent.canonicalize().ok());
+    let identity = |path: &Path| Some(Identity::of_metadata(&fs::metadata(path.parent()?).ok()?));
+    let directory = identity(path);
     let is_log = |source: &Source| {
-        source.path.parent() == directory.as_deref()
+        directory.is_some()
+            && identity(&source.path) == directory
             && source.path.file_name().is_some_and(|name| audit.is_called(name))
     };
     view.writable().any(|(_, source)| is_log(source))

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     Error,
     below::Identity,
-    compile::{lies_in, on_the_way},
+    compile::{is_within, on_the_way},
     policy::without_dots,
 };
 
@@ -65,8 +65,8 @@ pub(super) fn is_led<'p>(
     let places = on_the_way(what, path)?;
     let Some((end, way)) = places.split_last() else { return Ok(false) };
     // The root itself is in nobody's hands; but on the way it stands for a directory in it that `..` is taken from.
-    let decides = |root: &Path| way.iter().any(|place| place == root || lies_in(place, root));
-    Ok(roots.any(|root| lies_in(end, root) || decides(root)))
+    let decides = |root: &Path| way.iter().any(|place| is_within(place, root));
+    Ok(roots.any(|root| end.parent().is_some_and(|above| is_within(above, root)) || decides(root)))
 }
 
 /// Absolute, without `.` and `..`.

@@ -1,7 +1,7 @@
 //! The paths that a manifest shows.
 
 use std::{
-    collections::BTreeSet,
+    collections::HashSet,
     path::{Path, PathBuf},
 };
 
@@ -21,8 +21,9 @@ impl Grants {
         };
         let all = |what: &'static str, paths: &[String]| {
             // Each is compared with all others.
-            let paths: BTreeSet<&String> = paths.iter().collect();
-            paths.into_iter().map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
+            let mut seen = HashSet::new();
+            let paths = paths.iter().filter(|path| seen.insert(*path));
+            paths.map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
         };
         let reads = all("fs_read", &manifest.spawn.fs_read)?;
         let writes = all("fs_write", &manifest.spawn.fs_write)?;
