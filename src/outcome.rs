@@ -242,7 +242,12 @@ impl Outcome {
             let Denial { protection, subject, reason, .. } = denial;
             harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
         });
-        let ended = self.ended_by().map(|failure| failure.message);
+        // Whoever set no size has one.
+        let remedy = match self.limit {
+            Some(Limit::Tmpfs) => "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more",
+            _ => "",
+        };
+        let ended = self.ended_by().map(|failure| failure.message + remedy);
         let lost = self.unwritten.iter().chain(&self.unaudited);
         denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect()
     }
@@ -253,13 +258,7 @@ impl Outcome {
         let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
         let used = more.map(|used| format!(" (used {used})"));
         let values: String = configured.chain(used).collect();
-        // Whoever set none has one.
-        let remedy = if limit == Limit::Tmpfs {
-            "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more"
-        } else {
-            ""
-        };
-        format!("the command hit a limit: {}{values}{remedy}", limit.words())
+        format!("the command hit a limit: {}{values}", limit.words())
     }
 
     /// The failure class, when Kennel or a limit ended the command, or its output could not be written.

@@ -25,7 +25,7 @@ pub(crate) fn temporary_name() -> nix::Result<OsString> {
     Ok(format!(".kennel-{:016x}.tmp", sys::random()?).into())
 }
 
-/// Whether it is such a name.
+/// Whether [`temporary_name`] makes such names.
 pub(crate) fn is_temporary_name(name: &OsStr) -> bool {
     let middle =
         name.as_encoded_bytes().strip_prefix(b".kennel-").and_then(|rest| rest.strip_suffix(b".tmp"));

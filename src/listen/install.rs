@@ -49,7 +49,7 @@ fn sweep(directory: &Directory) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         age.is_some_and(|age| age.saturating_add(STALE) < i64::try_from(now).unwrap_or(0))
     };
-    let Ok(names) = fs::read_dir(directory.path()) else { return };
+    let Ok(names) = fs::read_dir(directory.own_path("")) else { return };
     for name in names.flatten().map(|entry| entry.file_name()) {
         if is_temporary_name(&name) && is_old(&name) {
             let _ = unlinkat(directory, &*name, UnlinkatFlags::NoRemoveDir);

@@ -218,7 +218,6 @@ async fn stalled(shown: &AtomicU64) {
     }
 }
 
-/// For `--tty`, where standard input is no terminal. `ENOTTY` would say so once more.
 /// Rows and columns of our terminal, which is standard input and can be read.
 ///
 /// # Errors
@@ -234,6 +233,7 @@ pub(crate) fn size() -> Result<(u16, u16), Error> {
     Ok(size)
 }
 
+/// For `--tty`, where standard input is no terminal. `ENOTTY` would say so once more.
 pub(crate) fn absent(source: io::Error) -> Error {
     match source.raw_os_error() {
         Some(libc::ENOTTY) => {

@@ -45,7 +45,7 @@ fn advised(mut error: clap::Error) -> clap::Error {
             let tip = StyledStr::from(format!("put `--` before the command: -- {word}"));
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         }
-        // Nobody means a command of such a name.
+        // To pass a flag on as a value behind `--`, as the parser suggests, would run a command of that name.
         _ => drop(error.remove(ContextKind::Suggested)),
     }
     error

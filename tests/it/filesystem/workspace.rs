@@ -127,7 +127,7 @@ fn what_cannot_be_a_workspace_is_refused_with_a_remedy() {
         ("/usr", system, "work in a directory of your own"),
         ("/dev", system, "work in a directory of your own"),
         ("/run", system, "work in a directory of your own"),
-        ("/", "workspace `/`: ", "name a path below it, or choose profile full-dev"),
+        ("/", "workspace `/`: ", "name a directory below it"),
         ("/proc", "workspace `/proc`: ", "the sandbox has its own /proc"),
         ("/proc/self/cwd", "workspace `/proc/self/cwd`: ", "the sandbox has its own /proc"),
     ] {
