@@ -1,7 +1,7 @@
 /*
  * What the namespaces and mounts of `bwrap --unshare-all --ro-bind / / --tmpfs /tmp --proc /proc --dev /dev` cost by
  * themselves, around /bin/true: the same system calls in a row, without options, checks, messages or any other wall.
- * Nothing that isolates as much can be faster here. scripts/bench-peers measures it beside the others; it is part of nothing.
+ * Nothing that makes these calls is faster. scripts/bench-peers measures it beside the others; it is part of nothing.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
