@@ -258,6 +258,17 @@ pub fn skip(module: &str, why: &str) {
     eprintln!("SKIP {module}: {why}");
 }
 
+/// mount(8).
+pub fn mount(arguments: &[&str], at: &Path) {
+    assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
+}
+
+/// Makes mounts that are gone with the test, whose full name it is: it runs again in a mount namespace of its own. Whether this
+/// is there.
+pub fn may_mount(test: &str) -> bool {
+    is_alone(test, "exec unshare -m \"$@\"")
+}
+
 /// Ends the test where it is not root who runs it: the pass as root covers it.
 macro_rules! only_as_root {
     () => {

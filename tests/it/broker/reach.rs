@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Home, tool, write_program};
-use crate::support::{has, is_alone, kennel_path, only_as_root, require, stderr, stdout};
+use crate::support::{has, kennel_path, may_mount, mount, only_as_root, require, stderr, stdout};
 
 /// A home whose program writes to its first argument and says the credential, with `out` in `fs_write`.
 fn home() -> (Home, String) {
@@ -139,7 +139,7 @@ fn by_another_name_of_fs_write_programs_lead_nowhere_either() {
     only_as_root!();
     require!(has("unshare"), "unshare");
     let test = "broker::reach::by_another_name_of_fs_write_programs_lead_nowhere_either";
-    if !is_alone(test, "exec unshare -m \"$@\"") {
+    if !may_mount(test) {
         return;
     }
     let (home, manifest) = home();
@@ -147,8 +147,7 @@ fn by_another_name_of_fs_write_programs_lead_nowhere_either() {
     symlink(home.at("secret"), home.at("out/tok")).unwrap();
     symlink(home.at("in"), home.at("out/reports")).unwrap();
     fs::create_dir(home.at("other")).unwrap();
-    let mut mount = Command::new("mount");
-    assert!(mount.arg("--bind").args([home.at("out"), home.at("other")]).status().unwrap().success());
+    mount(&["--bind", home.at("out").to_str().unwrap()], &home.at("other"));
     is_refused(&home, &["--credential", "TOK=other/tok"], "credential file");
     is_refused(&home, &["--json", "other/reports/report"], "directory of the report");
     is_refused(&home, &["--audit", "other/log"], "audit log");

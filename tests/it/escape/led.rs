@@ -15,7 +15,7 @@ use std::{
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use crate::support::{
-    TempDir, has, is_alone, kennel, only_as_root, refused, require, shell, stderr, stdout, workspace,
+    TempDir, has, kennel, may_mount, mount, only_as_root, refused, require, shell, stderr, stdout, workspace,
 };
 
 /// A directory of the user's with `key` in it, which everybody may read who gets that far.
@@ -189,13 +189,12 @@ fn a_link_by_another_name_of_the_workspace_grants_nothing() {
     only_as_root!();
     require!(has("unshare"), "unshare");
     let test = "escape::led::a_link_by_another_name_of_the_workspace_grants_nothing";
-    if !is_alone(test, "exec unshare -m \"$@\"") {
+    if !may_mount(test) {
         return;
     }
     let (ws, secrets, other) = (workspace(), secrets(), workspace());
     symlink(secrets.path(), ws.path().join("d")).unwrap();
-    let mut mount = std::process::Command::new("mount");
-    assert!(mount.arg("--bind").args([ws.path(), other.path()]).status().unwrap().success());
+    mount(&["--bind", ws.path().to_str().unwrap()], other.path());
     let link = other.path().join("d").display().to_string();
     for flag in ["--ro", "--rw"] {
         let said = refused(ws.path(), &[flag, &link]);

@@ -6,7 +6,7 @@ use super::{
     protected::denials,
     undone::{bare, is_there, meanwhile, meanwhile_with},
 };
-use crate::support::{has, is_alone, only_as_root, require, stderr, workspace};
+use crate::support::{has, may_mount, mount, only_as_root, require, stderr, workspace};
 
 /// What a command does last, and how it ends.
 fn at_last(script: &str, status: i32) -> String {
@@ -40,24 +40,15 @@ fn a_workspace_that_was_moved_is_undone_where_it_is() {
     }
 }
 
-pub(super) fn mount(arguments: &[&str], at: &Path) {
-    assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
-}
-
 fn unmount(at: &Path) {
     assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
-}
-
-/// Makes mounts that are gone with the test: it runs again in a mount namespace of its own. Whether this is there.
-fn may_mount(test: &str) -> bool {
-    is_alone(&format!("escape::moved::{test}"), "exec unshare -m \"$@\"")
 }
 
 #[test]
 fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("what_is_mounted_on_the_way_to_a_protected_path_is_kept") {
+    if !may_mount("escape::moved::what_is_mounted_on_the_way_to_a_protected_path_is_kept") {
         return;
     }
     let (ws, other) = (bare(), workspace());
@@ -81,7 +72,7 @@ fn what_is_mounted_on_the_way_to_a_protected_path_is_kept() {
 fn what_is_mounted_on_what_was_mounted_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("what_is_mounted_on_what_was_mounted_is_kept") {
+    if !may_mount("escape::moved::what_is_mounted_on_what_was_mounted_is_kept") {
         return;
     }
     let (ws, other) = (workspace(), workspace());
@@ -113,7 +104,7 @@ fn what_is_mounted_on_what_was_mounted_is_kept() {
 fn what_is_mounted_over_the_workspace_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    if !may_mount("what_is_mounted_over_the_workspace_is_kept") {
+    if !may_mount("escape::moved::what_is_mounted_over_the_workspace_is_kept") {
         return;
     }
     let (ws, same) = (bare(), workspace());

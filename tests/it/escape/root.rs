@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use super::{check, check_outside, of_other_ids};
-use crate::support::{has, is_alone, is_root, only_as_root, refused, require, succeeds, workspace};
+use crate::support::{has, is_root, may_mount, only_as_root, refused, require, succeeds, workspace};
 
 /// Files of the host's that change the whole machine, with what a sandboxed root gets.
 const KNOBS: &[&str] = &[
@@ -55,8 +55,7 @@ fn no_knob_of_the_kernel_is_turned() {
 fn knobs_that_the_host_has_mounted_in_a_grant_are_not_turned() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    let own_mounts = r#"exec unshare -m "$@""#;
-    if !is_alone("escape::root::knobs_that_the_host_has_mounted_in_a_grant_are_not_turned", own_mounts) {
+    if !may_mount("escape::root::knobs_that_the_host_has_mounted_in_a_grant_are_not_turned") {
         return;
     }
     let (ws, chroot) = (workspace(), workspace());

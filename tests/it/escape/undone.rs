@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{moved::mount, protected::denials};
+use super::protected::denials;
 use crate::support::{
-    TempDir, has, is_alone, kennel_path, only_as_root, require, run, stderr, until, workspace,
+    TempDir, has, kennel_path, may_mount, mount, only_as_root, require, run, stderr, until, workspace,
 };
 
 /// Makes the directory `at` so deep that it is not taken apart, with a hook in it.
@@ -110,7 +110,7 @@ fn a_full_disk_keeps_nothing_from_being_undone() {
     only_as_root!();
     require!(has("unshare"), "unshare");
     let test = "escape::undone::a_full_disk_keeps_nothing_from_being_undone";
-    if !is_alone(test, "exec unshare -m \"$@\"") {
+    if !may_mount(test) {
         return;
     }
     let place = workspace();

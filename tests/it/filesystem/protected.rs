@@ -11,8 +11,8 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    TempDir, fails, has, is_alone, kennel, only_as_root, patient_flag, report, require, stderr, succeeds,
-    workspace,
+    TempDir, fails, has, kennel, may_mount, mount, only_as_root, patient_flag, report, require, stderr,
+    succeeds, workspace,
 };
 
 /// A workspace that looks like a repository.
@@ -290,7 +290,7 @@ fn what_is_mounted_in_what_is_undone_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
     let test = "filesystem::protected::what_is_mounted_in_what_is_undone_is_kept";
-    if !is_alone(test, "exec unshare -m \"$@\"") {
+    if !may_mount(test) {
         return;
     }
     let (dir, precious) = (workspace(), workspace());
@@ -300,8 +300,7 @@ fn what_is_mounted_in_what_is_undone_is_kept() {
         fs::create_dir(&new).unwrap();
         fs::write(new.join("file"), "keep").unwrap();
         fs::create_dir_all(&place).unwrap();
-        let mut mount = std::process::Command::new("mount");
-        assert!(mount.arg("--bind").args([&new, &place]).status().unwrap().success());
+        mount(&["--bind", new.to_str().unwrap()], &place);
     });
     let kept = fs::read_to_string(new.join("file"));
     assert!(kept.is_ok_and(|kept| kept == "keep") && told.contains(".refused-by-kennel"), "{told}");
