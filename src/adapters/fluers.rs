@@ -266,5 +266,5 @@ impl ProcessSandbox for KennelSandbox {
 
 /// Whether two paths are the same directory, and what it is: a workspace that was removed and made anew is another.
 fn identity(path: &Path) -> Option<Identity> {
-    std::fs::metadata(path).ok().as_ref().map(Identity::of_metadata)
+    Identity::at(path).ok()
 }

@@ -1,8 +1,10 @@
 //! What a thing is known by, whatever name it has by now.
 
 use std::{
-    fs::Metadata,
+    fs::{self, Metadata},
+    io,
     os::{fd::AsFd, unix::fs::MetadataExt},
+    path::Path,
 };
 
 use nix::sys::stat::{FileStat, fstat};
@@ -20,6 +22,14 @@ impl Identity {
 
     pub(crate) fn of(stat: &FileStat) -> Self {
         Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+
+    /// Of what a path leads to.
+    ///
+    /// # Errors
+    /// Those of stat(2).
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self::of_metadata(&fs::metadata(path)?))
     }
 
     pub(crate) fn of_metadata(metadata: &Metadata) -> Self {

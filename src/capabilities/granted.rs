@@ -46,7 +46,7 @@ pub(super) struct Place {
 impl Place {
     fn at(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
-        Ok(Self { identity: Identity::of_metadata(&fs::metadata(&path)?), path })
+        Ok(Self { identity: Identity::at(&path)?, path })
     }
 
     fn of(named: Named<'_>) -> Self {

@@ -8,14 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::below::Identity;
-
 use super::{
     lexical,
     source::{self, Source},
     view::View,
     walk,
 };
+use crate::below::Identity;
 
 /// A thing of the host, as a path led to it.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! What is granted, opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide
 //! then.
 
-use std::{fs, io, path::Path};
+use std::{io, path::Path};
 
 use super::{
     Parts, Subject,
@@ -109,11 +109,11 @@ fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) 
 
 /// Whether a log is granted writable itself, on whatever day.
 fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
-    let identity = |path: &Path| Some(Identity::of_metadata(&fs::metadata(path.parent()?).ok()?));
-    let directory = identity(path);
+    let directory = |path: &Path| Identity::at(path.parent()?).ok();
+    let own = directory(path);
     let is_log = |source: &Source| {
-        directory.is_some()
-            && identity(&source.path) == directory
+        own.is_some()
+            && directory(&source.path) == own
             && source.path.file_name().is_some_and(|name| audit.is_called(name))
     };
     view.writable().any(|(_, source)| is_log(source))
@@ -121,8 +121,7 @@ fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
 
 /// Whether this file, by whatever name, is granted writable itself. In a directory it is protected.
 fn is_itself_granted(view: &View, file: &Path) -> bool {
-    let Ok(metadata) = fs::metadata(file) else { return false };
-    let identity = Identity::of_metadata(&metadata);
+    let Ok(identity) = Identity::at(file) else { return false };
     view.writable().any(|(_, source)| source.identity == identity)
 }
 

@@ -65,15 +65,17 @@ impl Audit {
     pub(super) fn check(&self) -> Result<(), PolicyError> {
         check_text("audit", &self.path)?;
         let parent = self.path.parent().unwrap_or(Path::new(""));
-        if parent.as_os_str().as_encoded_bytes().windows(DATE.len()).any(|part| part == DATE.as_bytes()) {
+        let dates = |text: &OsStr| {
+            text.as_encoded_bytes().windows(DATE.len()).filter(|part| *part == DATE.as_bytes()).count()
+        };
+        if dates(parent.as_os_str()) > 0 {
             return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file only"));
         }
-        let name = self.path.file_name().unwrap_or_default().as_encoded_bytes();
-        if name.windows(DATE.len()).filter(|part| *part == DATE.as_bytes()).count() > 1 {
-            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file once"));
-        }
-        if name.is_empty() {
+        let Some(name) = self.path.file_name() else {
             return Err(PolicyError::path("audit", &self.path, "does not name a file"));
+        };
+        if dates(name) > 1 {
+            return Err(PolicyError::path("audit", &self.path, "{date} stands in the name of the file once"));
         }
         Ok(())
     }

@@ -155,17 +155,13 @@ impl Network {
                 self.refuse_all(true, "network.mode is none; remove it or choose mode proxy")
             }
             NetworkMode::Host => {
-                let ports_only = rules("network.allow", &self.allow)?.ports_of_any_host().is_some();
-                if !ports_only {
-                    let reason = "the host's network is filtered by port only, as in `*:443`; remove it or choose \
-                                  mode proxy";
-                    self.refuse_all(true, reason)?;
+                const BY_PORT: &str = "the host's network is filtered by port only, as in `*:443`; remove it or choose mode proxy";
+                const NO_PROXY: &str = "with the host's network nothing passes through Kennel's proxy; remove it or \
+                                        choose mode proxy";
+                if rules("network.allow", &self.allow)?.ports_of_any_host().is_none() {
+                    self.refuse_all(true, BY_PORT)?;
                 }
-                self.refuse_all(
-                    false,
-                    "with the host's network nothing passes through Kennel's proxy; remove it or choose \
-                                        mode proxy",
-                )
+                self.refuse_all(false, NO_PROXY)
             }
         }
     }
