@@ -6,14 +6,9 @@
 //! with the rights of a command, and nothing is removed that was there before it.
 
 mod allowance;
-pub(crate) mod contents;
 mod forbid;
 mod held;
-mod index;
-mod links;
-mod look;
 mod moment;
-mod packs;
 mod place;
 mod remove;
 
@@ -23,7 +18,6 @@ use std::{
     io,
     os::fd::{BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use self::{allowance::Allowance, held::Held, place::Place};
@@ -37,7 +31,6 @@ use crate::{
 pub(crate) use self::{
     forbid::{Making, forbids},
     held::hold,
-    links::Known,
     moment::Moment,
     remove::Check,
 };
@@ -71,8 +64,6 @@ pub(crate) enum Expected {
     NoEntry,
     /// A symbolic link, leading there.
     Link(PathBuf),
-    /// A repository, or nothing: with no other links in it than there were, and no file that leads git elsewhere.
-    NoLinks(Arc<Known>),
 }
 
 impl Watch {
@@ -102,21 +93,10 @@ impl Watch {
         });
     }
 
-    /// That no links are laid in the repository at `path` besides those that are `known`.
-    pub(crate) fn of_links(base: &Path, path: &Path, known: Known) -> Self {
-        // Something may be mounted on the repository itself.
-        Self::new(base, path, &path.join("HEAD"), Expected::NoLinks(Arc::new(known))).of_git(true)
-    }
-
-    /// Whether it is about a path that could not be bound, and not about links.
-    pub(crate) fn is_of_path(&self) -> bool {
-        !matches!(self.expected, Expected::NoLinks(_))
-    }
-
-    /// The path on the host whose state it is about: the link, the repository, or the first part that is missing.
+    /// The path on the host whose state it is about: the link, or the first part that is missing.
     pub(crate) fn stands_on(&self) -> PathBuf {
         match self.expected {
-            Expected::Link(_) | Expected::NoLinks(_) => self.on_host(),
+            Expected::Link(_) => self.on_host(),
             _ => self.base.join(&self.first),
         }
     }
@@ -133,7 +113,6 @@ impl Watch {
             Expected::NoRepository => Never::unless_new(&self.path),
             Expected::NoFile => Never::unless_directory(&self.path),
             Expected::NoEntry => Never::unless_empty(&self.path),
-            Expected::NoLinks(_) => Never::links(&self.path),
         })
     }
 
@@ -146,7 +125,6 @@ impl Watch {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
         let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
         let was = match self.of_git {
-            true if !self.is_of_path() => "git would have gone where this leads",
             true => "a protected path, which git obeys, was changed",
             false => CHANGED,
         };
@@ -227,10 +205,6 @@ pub(crate) fn log(undone: &Undone) {
 /// What was found and done, if anything, and the path below the grant.
 fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
-    if let Expected::NoLinks(known) = &watch.expected {
-        let taken = links::take_away(held, &watch.path, known, allowance)?;
-        return Ok(taken.map(|(path, what)| (path, Done::Told(what))));
-    }
     if let Expected::Link(to) = &watch.expected {
         let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
         if place.leads_to(to) {

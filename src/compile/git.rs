@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) use self::obeyed::{Obeyed, PROTECTED};
+pub(super) use self::obeyed::Obeyed;
 use super::{
     Parts, secrets,
     source::Source,

@@ -88,7 +88,8 @@ pub(super) fn overlaid(
 /// Takes the watches of the workspace for what is never committed: the host's files do not change meanwhile.
 pub(super) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
-    let mut never = Vec::new();
+    // Git outside writes where a link in a repository leads.
+    let mut never = vec![Never::links(Path::new(".git"))];
     watches.retain(|watch| match watch.never(target) {
         Some(path) => {
             never.push(path);

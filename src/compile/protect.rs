@@ -59,7 +59,7 @@ impl Protected {
             enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
             return Ok(());
         }
-        let detail = match self.watches.iter().filter(|watch| watch.is_of_path()).count() {
+        let detail = match self.watches.len() {
             0 => "read-only".to_owned(),
             absent => {
                 format!(
@@ -86,7 +86,6 @@ pub(super) fn protect(
     let grants = Grants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
     let unseen = obeyed.unseen.into_iter().map(|(path, cause)| Gap { path, why: Why::Unseen(cause) });
-    let links = grants.as_a_command(|| grants.links_of_git(&obeyed.repositories))?;
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
     let of_file = |file: &PathBuf| Way::new(Path::new("/"), parts.caller.absolute(file));
     let of_policy = workspace
@@ -101,8 +100,6 @@ pub(super) fn protect(
     let ways = of_policy.chain(git::of_user(parts.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
-    // Last: what the others undo is told by them.
-    protected.watches.extend(links);
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);

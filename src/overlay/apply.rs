@@ -2,7 +2,6 @@
 //! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
 
 mod inode;
-mod lead;
 mod make;
 mod record;
 

@@ -62,8 +62,8 @@ impl Never {
                 Unless::Nothing => true,
                 Unless::New => !(is_new && self.is_harmless(below, becomes)),
                 Unless::Directory => is_itself && becomes != Becomes::Directory,
-                Unless::NoLink => becomes == Becomes::Link,
                 Unless::Empty => !is_itself || becomes != Becomes::Directory,
+                Unless::NoLink => becomes == Becomes::Link,
             };
         }
         if self.unless == Unless::NoLink {
@@ -71,12 +71,6 @@ impl Never {
         }
         // What is no directory would lead the way to the path elsewhere.
         self.path.starts_with(path) && becomes != Becomes::Directory
-    }
-
-    /// The way to `path` in the repository that it is about, if it is about one.
-    pub(super) fn in_repository<'p>(&self, path: &'p Path) -> Option<(&Path, &'p Path)> {
-        let way = path.strip_prefix(&self.path).ok().filter(|_| self.unless == Unless::NoLink)?;
-        Some((&self.path, way))
     }
 
     /// Whether `path` came with a new repository and is obeyed all the same.
@@ -146,10 +140,6 @@ mod tests {
         let never = Never::links(Path::new(".git"));
         let forbids = |path: &str, becomes| never.forbids(Path::new(path), becomes, true);
         assert!(forbids(".git/logs/HEAD", Becomes::Link) && !forbids(".git/index", Becomes::File));
-        let way = |path| never.in_repository(Path::new(path)).map(|(_, way)| way.to_owned());
-        assert_eq!(way(".git/worktrees/x/index"), Some("worktrees/x/index".into()));
-        assert_eq!(way("index"), None);
-        assert_eq!(Never::always(Path::new(".git")).in_repository(Path::new(".git/index")), None);
     }
 
     #[test]

@@ -53,11 +53,6 @@ impl Allowance {
         self.since.check(times).is_ok()
     }
 
-    /// Whether that happened since the command began.
-    pub(super) fn is_reached_by(&self, time: (i64, i64)) -> bool {
-        self.since.is_reached_by(time)
-    }
-
     /// Counts one look.
     ///
     /// # Errors

@@ -83,8 +83,6 @@ impl Watch {
             is_it && directory(&above).is_some_and(|found| found == place.here)
         };
         let parts = match self.expected {
-            // No call makes a link.
-            Expected::NoLinks(_) => return false,
             Expected::Link(_) => vec![&*self.path],
             _ => parts_from(&self.first, &self.path),
         };
@@ -96,7 +94,7 @@ impl Watch {
     /// The directory that lies at a path where nothing should be.
     fn directory_there(&self) -> Option<Identity> {
         match self.expected {
-            Expected::Link(_) | Expected::NoFile | Expected::NoLinks(_) => None,
+            Expected::Link(_) | Expected::NoFile => None,
             Expected::Absent | Expected::NoRepository | Expected::NoEntry => directory(&self.on_host()),
         }
     }

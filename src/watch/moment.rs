@@ -1,6 +1,6 @@
 //! Moments by the clock that files are stamped by: what was there at one, and what was made or changed since.
 
-use std::{io, time::Duration};
+use std::io;
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -22,16 +22,9 @@ impl Moment {
             .map_or(unknown, |now| Self { seconds: now.tv_sec(), nanos: now.tv_nsec() })
     }
 
-    /// So long ago.
-    pub(super) fn before(past: Duration) -> Self {
-        let now = Self::now();
-        let seconds = now.seconds.saturating_sub(i64::try_from(past.as_secs()).unwrap_or(i64::MAX));
-        if now.seconds == i64::MAX { Self { seconds: i64::MIN, ..now } } else { Self { seconds, ..now } }
-    }
-
     /// Whether that happened at it or later. Times without a fraction may be those of a file system that keeps no more
     /// than seconds.
-    pub(super) fn is_reached_by(self, (seconds, nanos): (i64, i64)) -> bool {
+    fn is_reached_by(self, (seconds, nanos): (i64, i64)) -> bool {
         if nanos == 0 { seconds >= self.seconds } else { (seconds, nanos) >= (self.seconds, self.nanos) }
     }
 

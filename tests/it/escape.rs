@@ -11,9 +11,6 @@
 //! | `protected` | `.git/hooks`, `.git/config` and `--protect` |
 //! | `policy` | the file that the policy was read from |
 //! | `git` | ways around what git obeys |
-//! | `links` | links where git outside writes |
-//! | `contents` | what git outside takes for its own without a look |
-//! | `lists` | files that git outside removes by lists, and what is taken away for a while |
 //! | `led` | links where the next start looks |
 //! | `undone` | keeping what is undone afterwards from being undone |
 //! | `moved` | leading what undoes to what is somebody else's |
@@ -33,15 +30,12 @@ use std::{
 use super::support::{self, attempt, payload_path};
 
 mod closed;
-mod contents;
 mod found;
 mod git;
 mod grants;
 mod helper;
 mod kernel;
 mod led;
-mod links;
-mod lists;
 mod mounts;
 mod moved;
 mod network;

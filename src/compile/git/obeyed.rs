@@ -27,9 +27,6 @@ pub(super) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.wor
 /// Directories in a repository with a file for each remote: where it is, and what is fetched and pushed.
 pub(super) const LISTS: &[&str] = &["remotes", "branches"];
 
-/// All of it, by name.
-pub(in crate::compile) const PROTECTED: &[&[&str]] = &[OBEYED, LISTS];
-
 /// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
 const POINTER: &[u8] = b"gitdir: ";
 
@@ -43,7 +40,7 @@ pub(in crate::compile) struct Obeyed {
     /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
     pub(in crate::compile) unseen: Vec<(PathBuf, String)>,
     /// Repositories in reach of commands, whose parts were taken.
-    pub(in crate::compile) repositories: BTreeSet<PathBuf>,
+    repositories: BTreeSet<PathBuf>,
     budget: Budget,
 }
 

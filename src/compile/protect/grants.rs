@@ -1,7 +1,6 @@
 //! The writable grants, in which paths are protected.
 
 use std::{
-    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -11,7 +10,7 @@ use crate::{
     Error,
     below::{Identity, rights},
     host::remedy::{EXCHANGED, of_call},
-    watch::{self, Known, Watch},
+    watch::{self, Watch},
 };
 
 /// A writable grant: its place in the sandbox, and the directory of the host.
@@ -89,32 +88,6 @@ impl Grants {
             }
             _ => look(),
         }
-    }
-
-    /// Watches over the links in these repositories, or in those parts of them that are grants, and in those that may be
-    /// made.
-    ///
-    /// # Errors
-    /// A shortage, by which it cannot be known which are there.
-    pub(super) fn links_of_git(&self, repositories: &BTreeSet<PathBuf>) -> Result<Vec<Watch>, Error> {
-        let (here, git) = (Path::new(""), Path::new(".git"));
-        let mut places: BTreeSet<(&Path, &Path, bool)> = BTreeSet::new();
-        for Grant { base, .. } in &self.grants {
-            if repositories.iter().any(|repository| lexical::is_within(base, repository)) {
-                places.insert((base, here, repositories.contains(base)));
-            }
-            if fs::symlink_metadata(base.join(git)).is_err() {
-                places.insert((base, git, true));
-            }
-        }
-        let in_a_grant = repositories.iter().filter_map(|repository| self.split(repository));
-        places.extend(in_a_grant.map(|(base, path)| (base, path, true)));
-        let watch = |(base, path, is_whole): (&Path, &Path, bool)| {
-            let passes = if is_whole { git::PROTECTED } else { &[] };
-            let known = Known::of(&base.join(path), passes).map_err(|errno| not_held(base, errno.into()))?;
-            Ok(Watch::of_links(base, path, known))
-        };
-        places.into_iter().map(watch).collect()
     }
 
     /// What git obeys in all of them.
