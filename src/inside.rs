@@ -28,7 +28,7 @@ use crate::{
     packet,
     session::Hold,
     sys,
-    watch::{Moment, Undone, Watch},
+    watch::{Undone, Watch},
 };
 
 /// How long what was killed may take to be gone.
@@ -43,8 +43,6 @@ pub(crate) struct Inside {
     watches: Arc<[Watch]>,
     /// What its walls stand on, where nobody else looks after that.
     footing: Footing,
-    /// What was there before is not the command's.
-    since: Moment,
     /// Whether it is a child of this process, so that its zombie is ours to take away.
     is_child: bool,
     home: Home,
@@ -66,7 +64,7 @@ impl Inside {
 
     /// `watches` are paths to look at when everything inside has ended, however it ends.
     pub(crate) fn watch(&mut self, watches: &Arc<[Watch]>) {
-        (self.watches, self.since) = (Arc::clone(watches), Moment::now());
+        self.watches = Arc::clone(watches);
     }
 
     /// What its walls are about to be put on; looked at once more when everything inside has ended.
@@ -86,7 +84,6 @@ impl Inside {
             pidfd: None,
             watches: Arc::default(),
             footing: Footing::default(),
-            since: Moment::now(),
             is_child: false,
             home: Home::here(),
             over: false,
@@ -117,8 +114,7 @@ impl Inside {
         Ok((control, pidfd.ok_or(io::ErrorKind::NotFound)?))
     }
 
-    /// It has a command of a session from now on. It may have waited long for it: what was done to `watches` meanwhile
-    /// is nobody's command's.
+    /// It has a command of a session from now on, after which `watches` are looked at.
     pub(crate) fn hold(&mut self, hold: Hold, watches: &Arc<[Watch]>) {
         self.hold = Some(hold);
         self.watch(watches);
@@ -143,7 +139,7 @@ impl Inside {
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
     pub(crate) fn undo(&self) -> Undone {
-        undo(&self.watches, self.since, &self.footing)
+        undo(&self.watches, &self.footing)
     }
 
     /// Undoes what was done to watched paths by what was killed and is not gone. That it may not be all is told.
@@ -241,8 +237,8 @@ impl Drop for Inside {
             return;
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
-        let (since, hold, leaf) = (self.since, self.hold.take(), self.leaf.take());
-        let remains = Remains { watches, footing, since, _hold: hold, _leaf: leaf };
+        let (hold, leaf) = (self.hold.take(), self.leaf.take());
+        let remains = Remains { watches, footing, _hold: hold, _leaf: leaf };
         Left::of(pidfd, remains).drop_at_end(self.home);
     }
 }

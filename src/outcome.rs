@@ -130,7 +130,7 @@ impl Basis {
     }
 }
 
-/// Something that the sandbox blocked or reverted, or kept to be looked at ([`Basis::Kept`]).
+/// Something that the sandbox blocked or moved aside, or kept to be looked at ([`Basis::Kept`]).
 ///
 /// Connections and protected paths are always reported, the rest only with [`Policy::explain`]. That finds nothing that
 /// the command did not say, or did not say in English.

@@ -197,35 +197,6 @@ pub(crate) fn is_mount_root(directory: BorrowedFd<'_>, name: &CStr) -> io::Resul
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(stat.stx_attributes & root != 0) }
 }
 
-/// When something was last changed, and when it was made where its file system keeps that; seconds and nanoseconds. What
-/// else tells how long it takes to remove it.
-#[derive(Debug)]
-pub(crate) struct Times {
-    pub(crate) changed: (i64, i64),
-    pub(crate) born: Option<(i64, i64)>,
-    pub(crate) is_directory: bool,
-    /// Blocks of 512 bytes that it takes up.
-    pub(crate) blocks: u64,
-}
-
-/// statx(2): the times of `name` in `directory`, itself and not what it links to.
-pub(crate) fn times(directory: BorrowedFd<'_>, name: &CStr) -> nix::Result<Times> {
-    // SAFETY: all-zero bytes are a valid value of this plain record.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
-    let wanted = libc::STATX_TYPE | libc::STATX_CTIME | libc::STATX_BTIME | libc::STATX_BLOCKS;
-    // SAFETY: the name is a C string, and the call writes one record at the address.
-    let answer = unsafe { libc::statx(directory.as_raw_fd(), name.as_ptr(), flags, wanted, &raw mut stat) };
-    Errno::result(answer)?;
-    let time = |time: libc::statx_timestamp| (time.tv_sec, i64::from(time.tv_nsec));
-    Ok(Times {
-        changed: time(stat.stx_ctime),
-        born: (stat.stx_mask & libc::STATX_BTIME != 0).then(|| time(stat.stx_btime)),
-        is_directory: u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFDIR,
-        blocks: stat.stx_blocks,
-    })
-}
-
 /// pidfd_open(2). Linux 5.3.
 pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
     // SAFETY: a system call with integer arguments only.

@@ -1,11 +1,10 @@
-//! Protected paths that could not be bound read-only because they were not there, or are links: what a command put
-//! in their place is taken away again after it ended, and reported.
+//! Protected paths that could not be bound read-only because they were not there, or are links: what is in their place
+//! after a command is moved aside, whoever made it, and told. What holds no data is removed.
 //!
 //! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
 //! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
-//! with the rights of a command, and nothing is removed that was there before it.
+//! with the rights of a command.
 
-mod allowance;
 mod forbid;
 mod held;
 mod moment;
@@ -20,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::{allowance::Allowance, held::Held, place::Place};
+use self::{held::Held, place::Place};
 use crate::{
     below::{FileKind, kind, rights},
     failure::{self, shown},
@@ -164,15 +163,11 @@ impl Undone {
     }
 }
 
-/// Looks at every watched path, undoes what was done to it since, and says so.
-pub(crate) fn undo(watches: &[Watch], since: Moment) -> Undone {
-    undo_within(watches, &Allowance::of(since))
-}
-
-fn undo_within(watches: &[Watch], allowance: &Allowance) -> Undone {
+/// Looks at every watched path, takes away what appeared there, and says so.
+pub(crate) fn undo(watches: &[Watch]) -> Undone {
     let mut all = Undone::default();
     for watch in watches {
-        match undone(watch, allowance) {
+        match undone(watch) {
             Ok(None) => {}
             Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
             Err(error) => {
@@ -203,10 +198,10 @@ pub(crate) fn log(undone: &Undone) {
 }
 
 /// What was found and done, if anything, and the path below the grant.
-fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, Done)>> {
+fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(held, &watch.path, allowance)? else { return Ok(None) };
+        let Some(place) = Place::of(held, &watch.path)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
@@ -215,14 +210,14 @@ fn undone(watch: &Watch, allowance: &Allowance) -> io::Result<Option<(PathBuf, D
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(held, part, allowance)? else { return Ok(None) };
+        let Some(place) = Place::of(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = rights::of_a_command(|| place.judge(watch, kind(&stat)));
             return judged.map(|done| done.map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
-            let what = rights::of_a_command(|| place.remove())?;
+            let what = rights::of_a_command(|| place.clear())?;
             return Ok(Some((part.to_owned(), Done::Told(what))));
         }
     }
@@ -303,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_link_at_a_watched_path_is_removed_and_not_followed() {
-        let (since, (base, victim)) = (Moment::now(), directories());
+        let (base, victim) = directories();
         fs::create_dir(base.path().join(".git")).expect("a directory");
         let watches = [
             watch(base.path(), ".git/hooks", Expected::NoRepository),
@@ -312,14 +307,14 @@ mod tests {
         for name in ["hooks", "commondir"] {
             symlink(victim.path(), base.path().join(".git").join(name)).expect("a link");
         }
-        assert_eq!(undo(&watches, since).denials.len(), 2);
+        assert_eq!(undo(&watches).denials.len(), 2);
         assert!(victim.path().join("sub/file").exists());
         assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 0);
     }
 
     #[test]
     fn a_directory_may_be_made_where_only_a_file_means_something() {
-        let (since, (base, _)) = (Moment::now(), directories());
+        let (base, _) = directories();
         let watches = [
             watch(base.path(), "file/HEAD", Expected::NoFile),
             watch(base.path(), "directory/HEAD", Expected::NoFile),
@@ -332,77 +327,101 @@ mod tests {
         for path in ["file/HEAD", "full/branches/origin"] {
             fs::write(base.path().join(path), "").expect("a file");
         }
-        let denials = undo(&watches, since).denials;
-        assert!(denials.len() == 2 && denials[1].reason.ends_with("its entries were removed"), "{denials:?}");
+        let denials = undo(&watches).denials;
+        assert_eq!(denials.len(), 2, "{denials:?}");
+        assert!(denials[0].reason.ends_with("it was removed"), "{denials:?}");
+        assert!(denials[1].reason.ends_with("it was renamed to branches.refused-by-kennel.0"), "{denials:?}");
         assert!(
             base.path().join("directory/HEAD/refs").exists() && base.path().join("empty/branches").exists()
         );
-        assert!(
-            !base.path().join("file/HEAD").exists() && !base.path().join("full/branches/origin").exists()
-        );
+        assert!(!base.path().join("file/HEAD").exists() && !base.path().join("full/branches").exists());
+        assert!(base.path().join("full/branches.refused-by-kennel.0/origin").exists());
     }
 
     #[test]
     fn a_link_on_the_way_to_a_watched_path_is_removed_and_not_followed() {
-        let (since, (base, victim)) = (Moment::now(), directories());
+        let (base, victim) = directories();
         let watches = [watch(base.path(), "a/sub", Expected::Absent)];
         symlink(victim.path(), base.path().join("a")).expect("a link");
-        assert_eq!(undo(&watches, since).denials.len(), 1);
+        assert_eq!(undo(&watches).denials.len(), 1);
         assert!(victim.path().join("sub/file").exists());
         assert!(fs::symlink_metadata(base.path().join("a")).is_err());
     }
 
     #[test]
-    fn an_old_tree_that_is_renamed_into_place_is_moved_aside() {
+    fn what_holds_data_is_moved_aside_whoever_made_it() {
         let (base, _) = directories();
         fs::create_dir_all(base.path().join("old/hooks")).expect("a directory");
         fs::write(base.path().join("old/hooks/pre-commit"), "").expect("a file");
-        std::thread::sleep(std::time::Duration::from_millis(1100));
-        let since = Moment::now();
-        let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
-        fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
-        assert_eq!(undo(&watches, since).denials.len(), 1);
-        assert!(!base.path().join(".git/hooks").exists());
-        assert!(
-            base.path().join(".git/hooks.refused-by-kennel.0/pre-commit").exists(),
-            "it was there before"
-        );
+        fs::write(base.path().join("old/commondir"), "..").expect("a file");
+        let watches = [
+            watch(base.path(), ".git/hooks", Expected::NoRepository),
+            watch(base.path(), ".git/commondir", Expected::NoRepository),
+        ];
+        for round in 1..=2 {
+            fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
+            let undone = undo(&watches);
+            assert!(!undone.is_left && undone.denials.len() == 2, "{undone:?}");
+            for (name, denial) in [("hooks", &undone.denials[0]), ("commondir", &undone.denials[1])] {
+                let aside = format!("it was renamed to {name}.refused-by-kennel.");
+                assert!(denial.reason.contains(&aside), "{denial:?}");
+                assert!(!base.path().join(".git").join(name).exists());
+            }
+            let aside = |name: &str| base.path().join(".git").join(format!("{name}.refused-by-kennel.0"));
+            assert!(aside("hooks").join("pre-commit").exists());
+            assert_eq!(fs::read_to_string(aside("commondir")).expect("a file"), "..");
+            assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 2 * round);
+            // The same once more: the first name is taken then.
+            fs::rename(base.path().join(".git"), base.path().join("old")).expect("renamed");
+            fs::create_dir(base.path().join("old/hooks")).expect("a directory");
+            fs::write(base.path().join("old/hooks/other"), "").expect("a file");
+            fs::write(base.path().join("old/commondir"), "other").expect("a file");
+        }
     }
 
     #[test]
-    fn what_there_is_no_time_to_remove_is_renamed() {
-        let (since, (base, _)) = (Moment::now(), directories());
-        fs::create_dir_all(base.path().join(".git/hooks")).expect("a directory");
-        for file in [".git/hooks/pre-commit", ".git/commondir"] {
-            fs::write(base.path().join(file), "").expect("a file");
+    fn samples_of_hooks_stay_and_what_is_among_them_does_not() {
+        for (names, is_kept) in [
+            (&["a.sample", "b.sample"][..], true),
+            (&[], true),
+            (&["a.sample", "pre-commit"], false),
+            (&["sample"], false),
+        ] {
+            let (base, _) = directories();
+            let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
+            let hooks = base.path().join(".git/hooks");
+            fs::create_dir_all(&hooks).expect("a directory");
+            names.iter().for_each(|name| fs::write(hooks.join(name), "x").expect("a file"));
+            assert_eq!(undo(&watches).denials.is_empty(), is_kept, "{names:?}");
+            assert_eq!(hooks.exists(), is_kept, "{names:?}");
         }
-        let watches = [".git/hooks", ".git/commondir"].map(|path| watch(base.path(), path, Expected::Absent));
-        let undone = undo_within(&watches, &Allowance::over(since));
-        assert!(!undone.is_left && undone.denials.len() == 2, "{undone:?}");
-        for denial in undone.denials {
-            assert!(denial.reason.contains("it was renamed"), "{denial:?}");
+        let (base, _) = directories();
+        let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
+        let hooks = base.path().join(".git/hooks");
+        fs::create_dir_all(&hooks).expect("a directory");
+        for number in 0..1100 {
+            fs::write(hooks.join(format!("{number}.sample")), "").expect("a file");
         }
-        for path in [".git/hooks.refused-by-kennel.0/pre-commit", ".git/commondir.refused-by-kennel.0"] {
-            assert!(base.path().join(path).exists(), "{path}");
-        }
+        assert_eq!(undo(&watches).denials.len(), 1, "more than are looked at");
     }
 
     #[test]
     fn what_took_the_place_of_a_link_is_removed_and_the_link_told() {
-        let (since, (base, victim)) = (Moment::now(), directories());
+        let (base, victim) = directories();
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
         let told =
             |undone: Undone| undone.denials.into_iter().map(|denial| denial.reason).collect::<Vec<_>>();
         let led = "the link that was there led to there";
-        let change = format!("a protected path was changed; it was removed; {led}");
-        assert_eq!(told(undo(&watches, since)), [change]);
+        let to = victim.path().display();
+        let change = format!("a protected path was changed; it was removed, a link to {to}; {led}");
+        assert_eq!(told(undo(&watches)), [change]);
         assert!(
             fs::symlink_metadata(base.path().join("link")).is_err()
                 && victim.path().join("sub/file").exists()
         );
         let change = format!("a protected path was changed; it is gone; {led}");
-        assert_eq!(told(undo(&watches, since)), [change], "it is not made anew: it may be another command's");
+        assert_eq!(told(undo(&watches)), [change], "it is not made anew: it may be another command's");
         assert!(fs::symlink_metadata(base.path().join("link")).is_err());
     }
 }

@@ -35,15 +35,11 @@ pub(crate) fn names(directory: &OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// The first of the names that are `wanted`, as many as fit into so many bytes, and one at least.
-pub(crate) fn some(
-    directory: &OwnedFd,
-    mut room: usize,
-    wanted: impl Fn(&OsStr) -> bool,
-) -> io::Result<Vec<OsString>> {
+/// The first of the names, as many as fit into so many bytes, and one at least.
+pub(crate) fn some(directory: &OwnedFd, mut room: usize) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for found in listing(directory)?.iter() {
-        let Some(name) = name(&found?).filter(|name| wanted(name)) else { continue };
+        let Some(name) = name(&found?) else { continue };
         let needed = bytes(&name);
         names.push(name);
         match room.checked_sub(needed) {

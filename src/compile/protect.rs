@@ -63,7 +63,7 @@ impl Protected {
             0 => "read-only".to_owned(),
             absent => {
                 format!(
-                    "read-only; {absent} that are missing or links are checked after the command and reverted"
+                    "read-only; {absent} are missing or links: what takes their place is moved aside after the command"
                 )
             }
         };

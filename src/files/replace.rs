@@ -137,7 +137,7 @@ pub(super) fn refuse_watched(visit: &Visit, place: &Place, making: Making) -> io
 pub(super) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
     let refused = refuse_watched(visit, place, making);
     if refused.is_err() {
-        watch::log(&watch::undo(visit.watches(), visit.since()));
+        watch::log(&watch::undo(visit.watches()));
     }
     refused
 }

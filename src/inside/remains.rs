@@ -6,14 +6,13 @@ use crate::{
     cgroup::Leaf,
     compile::footing::Footing,
     session::Hold,
-    watch::{self, Moment, Undone, Watch},
+    watch::{self, Undone, Watch},
 };
 
 /// What an init that was killed leaves. Dropping this, after its end, undoes it.
 pub(super) struct Remains {
     pub(super) watches: Arc<[Watch]>,
     pub(super) footing: Footing,
-    pub(super) since: Moment,
     /// Let go after the rest.
     pub(super) _hold: Option<Hold>,
     /// Removed after the rest, when nobody is in it any more.
@@ -22,13 +21,13 @@ pub(super) struct Remains {
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        watch::log(&undo(&self.watches, self.since, &self.footing));
+        watch::log(&undo(&self.watches, &self.footing));
     }
 }
 
 /// Undoes what was done to watched paths, and tells of walls that somebody took away.
-pub(super) fn undo(watches: &[Watch], since: Moment, footing: &Footing) -> Undone {
-    let mut undone = watch::undo(watches, since);
+pub(super) fn undo(watches: &[Watch], footing: &Footing) -> Undone {
+    let mut undone = watch::undo(watches);
     undone.denials.extend(footing.denials());
     undone
 }

@@ -19,7 +19,7 @@ use crate::{
     enforcement::State,
     locked::locked,
     prepared::Bytes,
-    watch::{Moment, Watch},
+    watch::Watch,
 };
 
 /// What compile needs to do its work again.
@@ -35,8 +35,6 @@ pub(super) struct Ground {
 struct Now {
     footing: Footing,
     watches: Arc<[Watch]>,
-    /// When somebody got a hold while nobody had one.
-    since: Moment,
     /// What protects the protected paths.
     protection: Option<Entry>,
     /// What is not in force in full, by what lies in the host's directories.
@@ -103,7 +101,6 @@ impl Now {
         Self {
             footing: compiled.ground.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
-            since: Moment::now(),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             weaker: weaker(&compiled.enforcement),
             again: compiled.again.clone(),
@@ -156,9 +153,6 @@ impl Ground {
                 (now.own, now.generation) = (own, generation);
             }
         }
-        if is_idle {
-            now.since = Moment::now();
-        }
         self.holds.fetch_add(1, SeqCst);
         Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
     }
@@ -206,11 +200,6 @@ impl Ground {
 
     pub(super) fn watches(&self) -> Arc<[Watch]> {
         Arc::clone(&self.lock().watches)
-    }
-
-    /// What was there before was made by no command that may still run, nor by the last that ran.
-    pub(super) fn since(&self) -> Moment {
-        self.lock().since
     }
 
     fn lock(&self) -> MutexGuard<'_, Now> {

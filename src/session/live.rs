@@ -154,7 +154,7 @@ impl Live {
         }
         // Where nobody may have a command any more, it was looked after; what is there now is the user's.
         if self.ground.is_held() {
-            watch::log(&watch::undo(&self.ground.watches(), self.ground.since()));
+            watch::log(&watch::undo(&self.ground.watches()));
         }
     }
 

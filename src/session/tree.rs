@@ -16,10 +16,7 @@ use super::{
         workers::{MOST_TRIES, is_in_motion},
     },
 };
-use crate::{
-    Error,
-    watch::{Moment, Watch},
-};
+use crate::{Error, watch::Watch};
 
 /// A view without a process in it.
 #[derive(Debug)]
@@ -35,7 +32,6 @@ pub(crate) struct Tree {
 pub(crate) struct Visit {
     tree: Arc<Tree>,
     watches: Arc<[Watch]>,
-    since: Moment,
     directory: PathBuf,
     _hold: Hold,
 }
@@ -49,11 +45,6 @@ impl Visit {
     /// Paths that nothing may be made at.
     pub(crate) fn watches(&self) -> &[Watch] {
         &self.watches
-    }
-
-    /// When it began: what was there before, it did not make.
-    pub(crate) fn since(&self) -> Moment {
-        self.since
     }
 
     /// A path of the sandbox, absolute: where a command that starts in the session's directory would find it.
@@ -80,7 +71,6 @@ impl Live {
                     return Ok(Visit {
                         tree: tree?,
                         watches: self.ground().watches(),
-                        since: Moment::now(),
                         directory: self.prepared().compiled.directory.clone(),
                         _hold: entered.hold,
                     });

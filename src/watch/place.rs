@@ -1,5 +1,5 @@
-//! A name in a directory, and how what is there is taken away from it, whatever keeps it: removed, renamed, or at least
-//! made harmless.
+//! A name in a directory, and how what is there is taken away from it: removed where it holds no data, else renamed, or at
+//! least closed.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,11 +9,16 @@ use std::{
     sync::Arc,
 };
 
-use nix::{errno::Errno, fcntl::readlinkat, sys::stat::FileStat};
+use nix::{
+    errno::Errno,
+    fcntl::readlinkat,
+    sys::stat::FileStat,
+    unistd::{UnlinkatFlags, unlinkat},
+};
 
-use super::{Allowance, Done, Expected, Held, Watch, remove};
+use super::{Done, Expected, Held, Watch, remove};
 use crate::{
-    below::{self, FileKind, rename_without_replacing},
+    below::{self, FileKind, kind, names, rename_without_replacing},
     harmless::harmless,
     sys,
 };
@@ -21,22 +26,28 @@ use crate::{
 /// How many names are tried of each kind; all but the first are random.
 const MOST_NAMES: u32 = 16;
 
+/// So many entries of a directory are looked at.
+const MOST_ENTRIES: usize = 1024;
+
+/// Bytes of names in a directory that cannot be renamed: some 8000 entries are taken away one by one.
+const ROOM: usize = 256 << 10;
+
 const REMOVED: &str = "it was removed";
+const GONE: &str = "it is gone";
 
 /// A name in a directory that is held open.
-pub(super) struct Place<'a> {
+pub(super) struct Place {
     parent: Arc<OwnedFd>,
     name: OsString,
-    allowance: &'a Allowance,
 }
 
-impl<'a> Place<'a> {
+impl Place {
     /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
     /// any link; `None` where there is no such directory.
     ///
     /// # Errors
     /// Something was mounted on the way meanwhile: what is there is nobody's command's.
-    pub(super) fn of(held: &Held, path: &Path, allowance: &'a Allowance) -> io::Result<Option<Self>> {
+    pub(super) fn of(held: &Held, path: &Path) -> io::Result<Option<Self>> {
         let below = held.below(path)?;
         let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -49,7 +60,7 @@ impl<'a> Place<'a> {
                 next => parent = Arc::new(next?),
             }
         }
-        Ok(Some(Self { parent, name: name.to_owned(), allowance }))
+        Ok(Some(Self { parent, name: name.to_owned() }))
     }
 
     /// What is there; `None` where nothing is.
@@ -66,28 +77,40 @@ impl<'a> Place<'a> {
         remove::with_rights(self.parent.as_fd(), action)
     }
 
-    /// Undoes what must not be, and says what was done.
+    /// Takes away what must not be there, and says what was done.
     pub(super) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
         let is_directory = kind == FileKind::Directory;
-        let undone = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
+        let may_stay = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
             // The samples that `git init` puts there do nothing.
             (Expected::NoRepository, Some("hooks")) if is_directory => {
-                self.remove_entries("hooks", |name| !name.as_encoded_bytes().ends_with(b".sample"))
+                self.holds_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
             }
-            // So it is with the empty directory of older versions.
+            // Older versions of git make these directories, and leave them empty.
             (Expected::NoRepository, Some("branches" | "remotes")) | (Expected::NoEntry, _)
                 if is_directory =>
             {
-                self.remove_entries("entries", |_| true)
+                self.holds_only(|_| false)
             }
-            (Expected::NoFile, _) if is_directory => Ok(None),
+            (Expected::NoFile, _) if is_directory => true,
             // A repository made inside needs its config; git outside reads it, so its making is told.
             (Expected::NoRepository, Some("config" | "config.worktree")) if kind == FileKind::File => {
                 return Ok(Some(Done::Kept));
             }
-            _ => self.remove().map(Some),
+            _ => false,
         };
-        Ok(undone?.map(Done::Told))
+        if may_stay { Ok(None) } else { self.clear().map(|what| Some(Done::Told(what))) }
+    }
+
+    /// Whether a directory holds nothing but what is `allowed`. One that cannot be listed, or has too many entries, does not.
+    fn holds_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
+        let directory = remove::open_directory(self.parent.as_fd(), &self.name);
+        let Ok(mut listing) = directory.and_then(|directory| names::listing(&directory)) else {
+            return false;
+        };
+        listing.iter().enumerate().all(|(count, found)| {
+            count < MOST_ENTRIES
+                && found.is_ok_and(|found| names::name(&found).is_none_or(|name| allowed(&name)))
+        })
     }
 
     pub(super) fn leads_to(&self, to: &Path) -> bool {
@@ -101,51 +124,70 @@ impl<'a> Place<'a> {
     /// when that command ended.
     pub(super) fn clear_of(&self, link: &Path) -> io::Result<String> {
         let what = match self.stat()? {
-            Some(_) => self.remove()?,
-            None => "it is gone".to_owned(),
+            Some(_) => self.clear()?,
+            None => GONE.to_owned(),
         };
         Ok(format!("{what}; the link that was there led to {}", harmless(&link.to_string_lossy())))
     }
 
-    /// Takes away what is there, and says how: what the command made is removed; what was there before, or cannot be
-    /// removed, gets a name that nothing obeys.
-    pub(super) fn remove(&self) -> io::Result<String> {
+    /// Takes away what is there, whoever made it, and says how. What holds no data is removed; all else gets a name that
+    /// nothing obeys.
+    pub(super) fn clear(&self) -> io::Result<String> {
         match self.take_away() {
-            // Another sandbox that ends undoes the same.
-            Err(_) if matches!(self.stat_of(&self.name), Ok(None)) => Ok(REMOVED.to_owned()),
+            // Another sandbox that ends takes away the same.
+            Err(_) if matches!(self.stat_of(&self.name), Ok(None)) => Ok(GONE.to_owned()),
             done => done,
         }
     }
 
     fn take_away(&self) -> io::Result<String> {
-        // To be renamed is a change to most file systems: so its times are read before.
-        let times = remove::times(self.parent.as_fd(), &self.name)?;
-        let is_new = self.allowance.is_new(&times);
-        if is_new && !times.is_directory && self.remove_entry(&self.name).is_ok() {
-            return Ok(REMOVED.to_owned());
+        let Some(stat) = self.stat()? else { return Ok(GONE.to_owned()) };
+        let kind = kind(&stat);
+        if let Some(how) = self.remove_without_data(&stat) {
+            return Ok(how);
         }
-        // One call disarms all of it; to remove it may be too much, or fail.
         match self.move_aside() {
-            Ok(aside) if is_new && self.remove_entry(&aside.name).is_ok() => Ok(REMOVED.to_owned()),
-            Ok(aside) => Ok(aside.how),
-            Err(error) => self.disarm(is_new, error.into()),
+            Ok(how) => Ok(how),
+            Err(error) if kind == FileKind::Directory => self.disarm(error),
+            Err(error) if is_no_room(error) && self.unlink(UnlinkatFlags::NoRemoveDir).is_ok() => {
+                Ok("it was removed, because there was no room for another name".to_owned())
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn remove_entry(&self, name: &OsStr) -> io::Result<()> {
-        remove::entry(self.parent.as_fd(), name, self.allowance)
+    /// Removes what holds no data: an empty file or directory, a link, a node.
+    fn remove_without_data(&self, stat: &FileStat) -> Option<String> {
+        let (flag, how) = match kind(stat) {
+            FileKind::Directory => (UnlinkatFlags::RemoveDir, REMOVED.to_owned()),
+            FileKind::File if stat.st_size > 0 => return None,
+            FileKind::Link => {
+                (UnlinkatFlags::NoRemoveDir, format!("{REMOVED}, a link to {}", self.target()?))
+            }
+            FileKind::File | FileKind::Other => (UnlinkatFlags::NoRemoveDir, REMOVED.to_owned()),
+        };
+        self.unlink(flag).is_ok().then_some(how)
     }
 
-    /// Gives it a name that nothing obeys.
-    fn move_aside(&self) -> nix::Result<Aside> {
+    /// Where the link leads.
+    fn target(&self) -> Option<String> {
+        let to = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str())).ok()?;
+        Some(harmless(&to.to_string_lossy()).to_string())
+    }
+
+    fn unlink(&self, flag: UnlinkatFlags) -> nix::Result<()> {
+        self.with_rights(|| unlinkat(&self.parent, self.name.as_os_str(), flag))
+    }
+
+    /// Gives it a name that nothing obeys, and says which.
+    fn move_aside(&self) -> nix::Result<String> {
         match self.move_to(|number| self.long_name(number)) {
-            // There is no room for a longer name, in any directory or in this one.
-            Err(Errno::ENAMETOOLONG | Errno::ENOSPC | Errno::EDQUOT) => self.move_to(|_| short_name()),
+            Err(error) if is_no_room(error) => self.move_to(|_| short_name()),
             moved => moved,
         }
     }
 
-    fn long_name(&self, number: u32) -> nix::Result<Aside> {
+    fn long_name(&self, number: u32) -> nix::Result<OsString> {
         let mut name = self.name.clone();
         name.push(".refused-by-kennel.");
         match number {
@@ -153,58 +195,49 @@ impl<'a> Place<'a> {
             // Who took the first takes the second too.
             _ => name.push(format!("{:016x}", sys::random()?)),
         }
-        let how = "it was renamed to end in .refused-by-kennel, because it could not be removed".to_owned();
-        Ok(Aside { name, how })
+        Ok(name)
     }
 
-    fn move_to(&self, name: impl Fn(u32) -> nix::Result<Aside>) -> nix::Result<Aside> {
+    fn move_to(&self, name: impl Fn(u32) -> nix::Result<OsString>) -> nix::Result<String> {
         for number in 0..MOST_NAMES {
             let aside = name(number)?;
-            match self.with_rights(|| rename_without_replacing(&self.parent, &self.name, &aside.name)) {
+            match self.with_rights(|| rename_without_replacing(&self.parent, &self.name, &aside)) {
                 Err(Errno::EEXIST) => {}
-                moved => return moved.map(|()| aside),
+                moved => {
+                    let how = format!("it was renamed to {}", harmless(&aside.to_string_lossy()));
+                    return moved.map(|()| how);
+                }
             }
         }
         Err(Errno::EEXIST)
     }
 
-    /// Where it cannot be renamed, because of `error`: removes what can be removed, and shuts the rest.
-    fn disarm(&self, is_new: bool, error: io::Error) -> io::Result<String> {
-        if is_new && self.remove_entry(&self.name).is_ok() {
-            return Ok(REMOVED.to_owned());
-        }
+    /// Clears a directory that cannot be renamed, because of `error`, and closes it.
+    fn disarm(&self, error: Errno) -> io::Result<String> {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
-        remove::what_can_be(&directory, &self.allowance.again());
-        // That may have made room.
-        match self.move_aside() {
-            Ok(aside) => Ok(aside.how),
-            Err(error) => {
-                remove::shut(directory.as_fd())?;
-                Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
+        let directory = Arc::new(directory);
+        for name in names::some(&directory, ROOM)? {
+            let entry = Self { parent: Arc::clone(&directory), name };
+            let Ok(Some(stat)) = entry.stat() else { continue };
+            if entry.remove_without_data(&stat).is_none() && entry.move_aside().is_err() {
+                // What has no room for another name goes.
+                let _ = entry.unlink(UnlinkatFlags::NoRemoveDir);
             }
         }
-    }
-
-    /// Removes those in a directory whose names are `live`, or all of it where that fails; `what` they are.
-    fn remove_entries(&self, what: &str, live: impl Fn(&OsStr) -> bool) -> io::Result<Option<String>> {
-        let directory = remove::open_directory(self.parent.as_fd(), &self.name);
-        match directory.and_then(|directory| remove::those(&directory, self.allowance, live)) {
-            Ok(0) => Ok(None),
-            Ok(_) => Ok(Some(format!("its {what} were removed"))),
-            Err(_) => self.remove().map(Some),
-        }
+        // That may have made room.
+        self.move_aside().or_else(|error| {
+            remove::shut(directory.as_fd())?;
+            Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
+        })
     }
 }
 
-/// Where something was moved to.
-struct Aside {
-    name: OsString,
-    /// The end of the sentence that tells it.
-    how: String,
+/// Whether there is no room for a longer name, in any directory or in this one.
+fn is_no_room(error: Errno) -> bool {
+    matches!(error, Errno::ENAMETOOLONG | Errno::ENOSPC | Errno::EDQUOT)
 }
 
 /// As long as a name of five bytes is to most file systems, so that it fits where such a one was.
-fn short_name() -> nix::Result<Aside> {
-    let name = format!(".k{:06x}", sys::random()? & 0xff_ffff);
-    Ok(Aside { how: format!("it was renamed to {name}, because it could not be removed"), name: name.into() })
+fn short_name() -> nix::Result<OsString> {
+    Ok(format!(".k{:06x}", sys::random()? & 0xff_ffff).into())
 }

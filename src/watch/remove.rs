@@ -2,28 +2,23 @@
 //! part for another meanwhile, leads out of it.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
 use nix::{
-    NixPath,
     errno::Errno,
     fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat, renameat2},
     sys::stat::Mode,
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::Allowance;
-use crate::{
-    below::{
-        self,
-        names::{self, names},
-        rights, temporary_name,
-    },
-    sys::{self, Times},
+use crate::below::{
+    self,
+    names::{self, names},
+    rights, temporary_name,
 };
 
 /// Deeper trees are not taken apart: each level keeps a descriptor and a frame.
@@ -36,105 +31,11 @@ const BATCH: usize = 8 << 10;
 /// So often is a directory listed while others put more into it: some four million short names.
 const MOST_BATCHES: u32 = 1 << 14;
 
-/// Bytes of names of directories that are kept while a tree is looked at.
-const ROOM: usize = 1 << 20;
-
 const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Asked of each entry right before it is removed: the directory it lies in, its name, and its way from where the removing
 /// began. An error ends the removing.
 pub(crate) type Check<'c> = &'c dyn Fn(BorrowedFd<'_>, &OsStr, &Path) -> io::Result<()>;
-
-/// Removes `name` in `parent`, whatever it is, where all of it is allowed.
-pub(super) fn entry(parent: BorrowedFd<'_>, name: &OsStr, allowance: &Allowance) -> io::Result<()> {
-    allowance.twice(|| check(parent, name, allowance, 0, &mut ROOM.clone()))?;
-    // Somebody may put into it what is old meanwhile: so every name is looked at again.
-    let again =
-        |parent: BorrowedFd<'_>, name: &OsStr, _: &Path| allowance.check(&times(parent, name)?).map(drop);
-    Removing { check: &again, too_deep: &mut |_, _| Err(Errno::EISDIR.into()) }.entry(
-        parent,
-        name,
-        &mut PathBuf::new(),
-        0,
-    )
-}
-
-/// Removes what can be of a directory, and is allowed. What stays is told by who asked.
-pub(super) fn what_can_be(directory: &OwnedFd, allowance: &Allowance) {
-    let Ok(mut listing) = names::listing(directory) else { return };
-    for name in listing.iter().flatten().filter_map(|found| names::name(&found)) {
-        if allowance.look().is_err() {
-            return;
-        }
-        let _ = entry(directory.as_fd(), &name, allowance);
-    }
-}
-
-/// Removes those in a directory whose names are `wanted`, and says how many there were.
-///
-/// # Errors
-/// One of them is not allowed, or cannot be removed; there are too many of others.
-pub(super) fn those(
-    directory: &OwnedFd,
-    allowance: &Allowance,
-    wanted: impl Fn(&OsStr) -> bool,
-) -> io::Result<usize> {
-    // When it is used up, the first that comes ends the search.
-    let wanted = |name: &OsStr| allowance.look().is_err() || wanted(name);
-    let mut count = 0;
-    for _ in 0..MOST_BATCHES {
-        let batch = names::some(directory, BATCH, wanted)?;
-        if batch.is_empty() {
-            return Ok(count);
-        }
-        for name in batch {
-            entry(directory.as_fd(), &name, allowance)?;
-            count += 1;
-        }
-    }
-    Err(Errno::ENOTEMPTY.into())
-}
-
-/// # Errors
-/// Something in it is not allowed, or it is too deep, or has more directories than `room` is left for.
-fn check(
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    allowance: &Allowance,
-    depth: u32,
-    room: &mut usize,
-) -> io::Result<()> {
-    if !allowance.check(&times(parent, name)?)?.is_directory {
-        return Ok(());
-    }
-    if depth >= DEEPEST {
-        return Err(Errno::EISDIR.into());
-    }
-    let directory = open_directory(parent, name)?;
-    let (inside, bytes) = check_entries(&directory, allowance, room)?;
-    inside.iter().try_for_each(|name| check(directory.as_fd(), name, allowance, depth + 1, room))?;
-    *room += bytes;
-    Ok(())
-}
-
-/// Checks what is in a directory but directories, of which the names are answered, and the room that these take.
-fn check_entries(
-    directory: &OwnedFd,
-    allowance: &Allowance,
-    room: &mut usize,
-) -> io::Result<(Vec<OsString>, usize)> {
-    let (mut inside, mut bytes) = (Vec::new(), 0);
-    for found in names::listing(directory)?.iter() {
-        let Some(name) = names::name(&found?) else { continue };
-        if allowance.check(&times(directory.as_fd(), &name)?)?.is_directory {
-            let needed = names::bytes(&name);
-            *room = room.checked_sub(needed).ok_or(Errno::E2BIG)?;
-            bytes += needed;
-            inside.push(name);
-        }
-    }
-    Ok((inside, bytes))
-}
 
 /// Removes `name` in `base`, however deep it is: what lies too deep is moved up first, beside it.
 pub(super) fn tree(base: BorrowedFd<'_>, name: &OsStr, check: Check<'_>) -> io::Result<()> {
@@ -199,7 +100,7 @@ impl Removing<'_> {
     ) -> io::Result<()> {
         let directory = open_directory(parent, name)?;
         for _ in 0..MOST_BATCHES {
-            let batch = names::some(&directory, BATCH, |_| true)?;
+            let batch = names::some(&directory, BATCH)?;
             let is_last = batch.is_empty();
             for name in batch {
                 self.entry(directory.as_fd(), &name, way, depth + 1)?;
@@ -217,10 +118,6 @@ impl Removing<'_> {
 /// then says more than that it is none.
 fn unless_no_directory(error: io::Error, unlinking: Errno) -> io::Error {
     if error.raw_os_error() == Some(Errno::ENOTDIR as i32) { unlinking.into() } else { error }
-}
-
-pub(super) fn times(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<Times> {
-    with_rights(parent, || name.with_nix_path(|name| sys::times(parent, name))?)
 }
 
 /// Opens a directory for listing, also one whose owner took the right to do so from himself. None that something is

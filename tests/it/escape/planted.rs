@@ -153,8 +153,12 @@ fn remotes_in_files_of_their_own_are_not_planted() {
         assert!(output.status.success() && !stderr(&output).contains("denied"), "{output:?}");
         let (_dir, ws) = place(&format!("git init -q w; rm -rf w/.git/{list}"));
         let output = shell(&ws, &[], &format!("mkdir .git/{list}; echo ../evil > .git/{list}/origin"));
-        assert!(stderr(&output).contains("its entries were removed"), "{output:?}");
-        assert!(!ws.join(".git").join(list).join("origin").exists());
+        assert!(
+            stderr(&output).contains(&format!("it was renamed to {list}.refused-by-kennel.0")),
+            "{output:?}"
+        );
+        assert!(!ws.join(".git").join(list).exists());
+        fs::create_dir(ws.join(".git").join(list)).unwrap();
         let output = shell(&ws, &[], &format!("echo ../evil > .git/{list}/origin"));
         assert!(stderr(&output).contains("Read-only file system"), "{output:?}");
     }
@@ -215,11 +219,11 @@ fn the_users_own_config_of_git_stays_in_a_granted_home() {
         assert!(told(there).contains("Read-only file system"), "{there}");
     }
     assert!(told("xdg/git/config").contains("xdg/git: a protected path, which git obeys, was changed"));
-    assert!(!home.join("xdg/git/config").exists() && home.join("xdg/git").exists());
+    assert!(!home.join("xdg/git").exists() && home.join("xdg/git.refused-by-kennel.0/config").exists());
     fs::remove_file(home.join(".gitconfig")).unwrap();
     assert!(
         told(".gitconfig")
-            .contains(".gitconfig: a protected path, which git obeys, was changed; it was removed")
+            .contains(".gitconfig: a protected path, which git obeys, was changed; it was renamed")
     );
     assert!(!told("other").contains("denied"));
 }

@@ -142,17 +142,22 @@ fn no_ancestor_of_a_protected_path_is_renamed() {
 fn what_appears_at_an_absent_protected_path_is_undone_and_told() {
     let ws = workspace();
     fs::create_dir(ws.path().join(".git")).unwrap();
+    let (removed, renamed) = ("it was removed", "it was renamed to hooks.refused-by-kennel.");
     let tricks = [
-        "mkdir .git/hooks; echo x > .git/hooks/pre-commit; chmod 755 .git/hooks/pre-commit",
-        "echo x > .git/hooks",
-        "ln -s ../evil .git/hooks; mkdir -p evil; echo x > evil/pre-commit",
-        "mkfifo .git/hooks",
-        "mkdir -p .git/hooks/a/b/c; ln -s /etc .git/hooks/a/b/c/l",
-        "mkdir elsewhere; mv elsewhere .git/hooks",
+        ("mkdir .git/hooks; echo x > .git/hooks/pre-commit; chmod 755 .git/hooks/pre-commit", renamed),
+        ("echo x > .git/hooks", renamed),
+        (
+            "ln -s ../evil .git/hooks; mkdir -p evil; echo x > evil/pre-commit",
+            "it was removed, a link to ../evil",
+        ),
+        ("mkfifo .git/hooks", removed),
+        ("touch .git/hooks", removed),
+        ("mkdir -p .git/hooks/a/b/c; ln -s /etc .git/hooks/a/b/c/l", renamed),
+        ("mkdir elsewhere; mv elsewhere .git/hooks", removed),
     ];
-    for trick in tricks {
+    for (trick, how) in tricks {
         let told = denials(ws.path(), &[], trick);
-        assert!(told.contains(".git/hooks") && told.contains("it was removed"), "{trick}: {told}");
+        assert!(told.contains(".git/hooks") && told.contains(how), "{trick}: {told}");
         assert!(fs::symlink_metadata(ws.path().join(".git/hooks")).is_err(), "{trick}");
     }
     let told = denials(ws.path(), &[], "echo x > .git/config; (setsid sleep 60; echo y > .git/config) &");
@@ -182,10 +187,11 @@ fn what_takes_the_place_of_a_link_at_a_protected_path_is_removed() {
     fs::create_dir(ws.path().join(".git")).unwrap();
     symlink("/usr/share/hooks", ws.path().join(".git/hooks")).unwrap();
     let told = denials(ws.path(), &[], "rm .git/hooks; mkdir .git/hooks; echo x > .git/hooks/pre-commit");
-    assert!(told.contains("it was removed; the link that was there led to /usr/share/hooks"), "{told}");
+    let led = "the link that was there led to /usr/share/hooks";
+    assert!(told.contains(&format!("it was renamed to hooks.refused-by-kennel.0; {led}")), "{told}");
     symlink("/usr/share/hooks", ws.path().join(".git/hooks")).unwrap();
     let told = denials(ws.path(), &[], "ln -sfn evil .git/hooks");
-    assert!(told.contains("it was removed; the link that was there led to /usr/share/hooks"), "{told}");
+    assert!(told.contains(&format!("it was removed, a link to evil; {led}")), "{told}");
     assert!(fs::symlink_metadata(ws.path().join(".git/hooks")).is_err());
 }
 
