@@ -7,7 +7,6 @@
 
 mod forbid;
 mod held;
-mod moment;
 mod place;
 mod remove;
 
@@ -30,7 +29,6 @@ use crate::{
 pub(crate) use self::{
     forbid::{Making, forbids},
     held::hold,
-    moment::Moment,
     remove::Check,
 };
 

@@ -7,8 +7,7 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    thread,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use kennel_helper::plan::Step;
@@ -24,15 +23,8 @@ use crate::{
     below::Identity,
     failure,
     policy::Protection,
-    watch::{self, Done, Moment},
+    watch::{self, Done},
 };
-
-/// The clock that files are stamped by ticks every 1 to 10 ms.
-const TICK: Duration = Duration::from_millis(1);
-
-/// How often to look again, in one pass over all paths, at what was changed in the present tick. What was changed before the
-/// pass takes one tick; who changes something all the time shall not hold up the pass for each path.
-const MOST_TICKS: u32 = 20;
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]
@@ -114,8 +106,7 @@ impl Footing {
         let mut paths: Vec<(PathBuf, What)> = of_view.chain(watches).chain(listed).chain(secrets).collect();
         // Several watches wait for the same part of their ways, one after the other.
         paths.dedup();
-        let mut pass = Pass::begin();
-        let seen = |(path, what): (PathBuf, What)| Seen { thing: pass.look(&path, what), path, what };
+        let seen = |(path, what): (PathBuf, What)| Seen { thing: look(&path, what), path, what };
         Self { seen: paths.into_iter().map(seen).collect() }
     }
 
@@ -144,9 +135,8 @@ impl Footing {
 
     /// The same paths as they are now.
     pub(crate) fn now(&self) -> Self {
-        let mut pass = Pass::begin();
-        let look = |seen: &Seen| Seen { thing: pass.look(&seen.path, seen.what), ..seen.clone() };
-        Self { seen: self.seen.iter().map(look).collect() }
+        let seen = |seen: &Seen| Seen { thing: look(&seen.path, seen.what), ..seen.clone() };
+        Self { seen: self.seen.iter().map(seen).collect() }
     }
 
     /// Tells of walls that were taken away since, with what they stood on: the command could write there from then on.
@@ -173,9 +163,8 @@ impl Footing {
     /// Looks again. What commands can change counts only where none can have: `is_idle`.
     pub(crate) fn change(&self, is_idle: bool) -> Change {
         let counts = |seen: &&Seen| is_idle || !matches!(seen.what, What::Watch | What::Listed);
-        let mut pass = Pass::begin();
         let mut changed =
-            self.seen.iter().filter(counts).filter(|seen| pass.look(&seen.path, seen.what) != seen.thing);
+            self.seen.iter().filter(counts).filter(|seen| look(&seen.path, seen.what) != seen.thing);
         let Some(first) = changed.next() else { return Change::None };
         let grant = |seen: &Seen| match seen.what {
             What::Grant(called) => Some(Change::Grant(called, seen.path.clone())),
@@ -186,9 +175,8 @@ impl Footing {
 
     /// Takes what lies at mount points now for what was there.
     pub(crate) fn settle_mounts(&mut self) {
-        let mut pass = Pass::begin();
         for seen in self.seen.iter_mut().filter(|seen| matches!(seen.what, What::Mount | What::Wall)) {
-            seen.thing = pass.look(&seen.path, seen.what);
+            seen.thing = look(&seen.path, seen.what);
         }
     }
 }
@@ -207,31 +195,10 @@ pub(crate) fn replaced(what: &'static str, path: PathBuf, remedy: &str) -> Error
     Error::Grant { what, path, source, remedy: Some(remedy) }
 }
 
-/// One look at each of many paths.
-struct Pass {
-    /// How often it may still wait for the clock.
-    ticks: u32,
-}
-
-impl Pass {
-    fn begin() -> Self {
-        Self { ticks: MOST_TICKS }
-    }
-
-    /// `None` where nothing is, or where it is changed all the time. Change times are those of a clock that ticks: a later
-    /// change must have a later one.
-    fn look(&mut self, path: &Path, what: What) -> Option<Thing> {
-        loop {
-            let thing = thing(&fs::symlink_metadata(path).ok()?, what);
-            match thing.changed {
-                Some(changed) if Moment::now().may_stamp_again(changed) => {
-                    self.ticks = self.ticks.checked_sub(1)?;
-                    thread::sleep(TICK);
-                }
-                _ => return Some(thing),
-            }
-        }
-    }
+/// What is at a path; `None` where nothing is. Change times are those of a clock that ticks every 1 to 10 ms before Linux
+/// 6.13: a change in the tick of the last one goes unseen.
+fn look(path: &Path, what: What) -> Option<Thing> {
+    fs::symlink_metadata(path).ok().map(|metadata| thing(&metadata, what))
 }
 
 fn thing(metadata: &fs::Metadata, what: What) -> Thing {
