@@ -1,4 +1,4 @@
-//! What is written down, as data. The names of fields are the format: they are described in README.
+//! What is written down, as data. The names of fields are the format: `docs/audit.md` describes them.
 
 use std::net::IpAddr;
 
@@ -225,22 +225,22 @@ mod tests {
     }
 
     #[test]
-    fn readme_names_every_key_and_no_other() {
-        let readme = include_str!("../../README.md");
-        let (_, table) = readme.split_once("| event | when | further fields |\n").expect("the table");
+    fn the_document_names_every_key_and_no_other() {
+        let document = include_str!("../../docs/audit.md");
+        let (_, table) = document.split_once("| event | when | further fields |\n").expect("the table");
         let rows: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).skip(1).collect();
-        assert_eq!(rows.len(), all().len(), "an event each");
+        assert_eq!(rows.len(), all().len(), "one row for each event");
         for record in all() {
             let Ok(Value::Object(mut fields)) = serde_json::to_value(&record) else { panic!("no record") };
             let event = fields.remove("event").expect("an event");
             let event = event.as_str().expect("a word");
             let row = rows.iter().find(|row| row.starts_with(&format!("| `{event}` |")));
-            let row = row.unwrap_or_else(|| panic!("README has no `{event}`"));
+            let row = row.unwrap_or_else(|| panic!("docs/audit.md has no `{event}`"));
             let named = words(row.split('|').nth(3).unwrap_or_default());
             for key in fields.keys() {
-                assert!(named.contains(&**key), "{event}: README lacks `{key}`");
+                assert!(named.contains(&**key), "{event}: docs/audit.md lacks `{key}`");
             }
-            // What else stands in backticks is a value, or a flag.
+            // The other words in backticks are values or flags.
             let values =
                 ["full", "partial", "none", "failed", "dropped", "pattern", "lengths", "--audit-arguments"];
             for word in named {
@@ -250,10 +250,10 @@ mod tests {
                 );
             }
         }
-        let (_, section) = readme.split_once("### The audit log\n").expect("the section");
-        let section = words(section.split("\n### ").next().unwrap_or_default());
+        let (_, section) = document.split_once("## What a line has\n").expect("the section");
+        let section = words(section.split("\n## ").next().unwrap_or_default());
         for key in ["time", "event", "id", "session", "exec", "lost", "cut", "prev"] {
-            assert!(section.contains(key), "README lacks `{key}`");
+            assert!(section.contains(key), "docs/audit.md lacks `{key}`");
         }
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, de};
 use super::{limits::SpawnLimits, operation::Operation};
 use crate::{PolicyError, inherited::inherited_descriptor, policy::text};
 
-/// What a caller may have spawned. Read from TOML; `README.md` has one in full.
+/// What a caller may have spawned. Read from TOML; `docs/broker.md` has one in full.
 ///
 /// ```
 /// use kennel::Manifest;

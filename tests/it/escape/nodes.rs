@@ -3,10 +3,11 @@
 use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
+    process::Command,
 };
 
 use super::{check, check_outside, of_other_ids};
-use crate::support::{only_as_root, workspace};
+use crate::support::{has, only_as_root, require, skip, workspace};
 
 #[test]
 fn no_set_user_id_file_is_left_behind() {
@@ -107,6 +108,24 @@ fn privileged_attributes_are_not_set() {
     only_as_root!();
     let f = ws.path().join("f").display().to_string();
     check_outside(&[(&format!("setxattr s:{f} s:trusted.x s:y 1 0"), "ok")]);
+}
+
+#[test]
+fn device_nodes_of_a_grant_are_not_opened() {
+    only_as_root!();
+    require!(has("mknod"), "mknod");
+    let ws = workspace();
+    let null = ws.path().join("null");
+    let made = Command::new("mknod").args(["-m", "666"]).arg(&null).args(["c", "1", "3"]).output().unwrap();
+    if !made.status.success() || fs::File::open(&null).is_err() {
+        return skip(module_path!(), "device nodes cannot be made, or not opened, where the workspace is");
+    }
+    check(
+        ws.path(),
+        &[],
+        &[("open s:null 0", "EACCES"), ("open s:null 1", "EACCES"), ("open s:/dev/null 0", "ok")],
+    );
+    check_outside(&[(&format!("open s:{} 1", null.display()), "ok")]);
 }
 
 #[test]
