@@ -42,6 +42,12 @@
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/embedding.md")]
+struct Embedding;
+#[cfg(doctest)]
+#[doc = include_str!("../docs/sessions.md")]
+struct Sessions;
 
 #[cfg(any(feature = "entelix", feature = "fluers"))]
 pub mod adapters;
