@@ -170,7 +170,7 @@ fn examples_run(file: &str) {
             if is_provided(file, &block) {
                 wrong += &differences(file, &block);
             }
-        } else if block.language != "text" {
+        } else if ["", "sh", "bash", "shell"].contains(&&*block.language) {
             let shown = block.lines.iter().find(|line| line.trim_start_matches("$ ").starts_with("kennel "));
             if let Some(line) = shown {
                 wrong += &format!("{file}:{}: not a console block, so nothing runs `{line}`\n", block.line);
