@@ -10,6 +10,7 @@
 //! | `<!-- prepare:`, lines of bash, `-->` | runs first, in the same shell; what it leaves running is ended afterwards |
 //! | `<!-- needs: user -->` | left out for root; the second pass runs it |
 //! | `<!-- needs: cgroup2 -->` | left out where no cgroup can hold limits |
+//! | `<!-- needs: overlay -->` | left out where the kernel keeps no overlays in memory |
 //! | `<!-- needs: PROGRAM -->` | left out where that program is not on PATH |
 //!
 //! docs/cli.md is compared with the flags by a test beside them, in `src/bin/kennel/manual`.
@@ -182,6 +183,7 @@ fn is_provided(file: &str, block: &Block) -> bool {
     let missing = block.needs.iter().find(|need| match need.as_str() {
         "user" => is_root(),
         "cgroup2" => !crate::cgroups::has_groups(),
+        "overlay" => !crate::overlay::available(),
         program => !has(program),
     });
     if let Some(missing) = missing {
