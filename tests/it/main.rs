@@ -25,6 +25,7 @@
 //! | `broker` | what a manifest lists is spawned with what it grants, and credentials reach nobody else |
 //! | `capabilities` | commands that four fields describe are held to them, or do not run |
 //! | `pool` | sessions that nobody has used |
+//! | `documents` | examples in the documents run as shown, and links lead somewhere |
 //! | `tools` | real programs work inside: python, node, git, gcc, cargo |
 //! | `escape` | attempts to get out, made by `tests/payload` from inside |
 //! | `second_pass` | all of it once more as an ordinary user, when run by root |
@@ -40,6 +41,7 @@ mod broker;
 mod capabilities;
 mod cgroups;
 mod cli;
+mod documents;
 mod embed;
 mod enforcement;
 mod environment;

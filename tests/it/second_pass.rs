@@ -1,8 +1,16 @@
 //! All of it once more as an ordinary user, when root runs the tests.
 
-use crate::support::{kennel_path, payload_path, second_pass};
+use crate::{
+    documents,
+    support::{kennel_path, payload_path, second_pass},
+};
 
 #[test]
 fn all_tests_pass_as_an_ordinary_user() {
-    second_pass(&[("KENNEL_BIN", kennel_path()), ("KENNEL_PAYLOAD", payload_path())]);
+    let documents = documents::copy();
+    second_pass(&[
+        ("KENNEL_BIN", kennel_path()),
+        ("KENNEL_PAYLOAD", payload_path()),
+        ("KENNEL_DOCUMENTS", documents.path().to_owned()),
+    ]);
 }

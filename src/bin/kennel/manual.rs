@@ -1,5 +1,8 @@
 //! `kennel completions` and `kennel man`: what shells and readers know of the flags, from their definitions.
 
+#[cfg(test)]
+mod page;
+
 use std::{io, process::ExitCode};
 
 use clap::{Command, CommandFactory};

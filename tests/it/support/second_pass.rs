@@ -17,7 +17,7 @@ const USER: u32 = 1000;
 /// How long the second pass may take: it is for one that hangs. Two idle processors take four minutes.
 const LONGEST: Duration = Duration::from_secs(420);
 
-/// The second pass. `programs` are those that the tests need besides, by the variables that name them.
+/// The second pass. `programs` are what the tests need besides, programs or directories, by the variables that name them.
 pub fn second_pass(programs: &[(&str, PathBuf)]) {
     if is_second_pass() || !is_root() {
         return;
@@ -27,7 +27,7 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
     let place = |name: &str| dir.path().join(name);
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     // Also when a build has replaced the file meanwhile.
-    copy(Path::new("/proc/self/exe"), &place("tests"));
+    copy(&PathBuf::from(format!("/proc/{}/exe", std::process::id())), &place("tests"));
     fs::create_dir(place("home")).unwrap();
     chown(place("home"), Some(USER), Some(USER)).unwrap();
     let mut command = Command::new("setpriv");
@@ -50,10 +50,10 @@ pub fn second_pass(programs: &[(&str, PathBuf)]) {
     assert!(passed(&said) > 20, "{}", tail(&said));
 }
 
-/// Copies a program to where everybody may execute it.
+/// Copies a program, or a directory with what is in it, to where everybody may use it.
 fn copy(from: &Path, to: &Path) {
-    fs::copy(from, to).unwrap();
-    fs::set_permissions(to, Permissions::from_mode(0o755)).unwrap();
+    let script = "cp -rL \"$0\" \"$1\" && chmod -R a+rX \"$1\" && chmod 755 \"$1\"";
+    assert!(Command::new("sh").args(["-c", script]).args([from, to]).status().unwrap().success());
 }
 
 /// Answers the exit status, `None` when it took too long, and what was said.

@@ -1,0 +1,98 @@
+//! What holds for the text of documents: lengths, links, policies that they show.
+
+use std::fs;
+
+use super::{DOCUMENTS, LENGTHS, blocks, read, root};
+use crate::support::skip;
+
+/// Ends the test where the sources are not: a virtual machine and the second pass have only the test program.
+macro_rules! require_sources {
+    () => {
+        if !root().join("Cargo.toml").exists() {
+            skip(module_path!(), "the documents are not here");
+            return;
+        }
+    };
+}
+
+#[test]
+fn policies_are_valid() {
+    require_sources!();
+    let blocks: Vec<_> =
+        blocks("docs/policy.md").into_iter().filter(|block| block.language == "toml").collect();
+    assert!(!blocks.is_empty());
+    for block in blocks {
+        let parsed = kennel::Policy::from_toml(&block.lines.join("\n"));
+        assert!(parsed.is_ok(), "docs/policy.md:{}: {}", block.line, parsed.unwrap_err());
+    }
+}
+
+/// All documents, those in `docs` by what is there.
+fn all() -> Vec<String> {
+    let inner = fs::read_dir(root().join("docs")).unwrap();
+    let inner = inner.map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
+    LENGTHS.iter().map(|(file, _)| (*file).to_owned()).chain(inner).collect()
+}
+
+#[test]
+fn every_document_is_known_and_short() {
+    require_sources!();
+    for file in all() {
+        let most = LENGTHS.iter().find(|(name, _)| *name == file).map(|(_, most)| *most);
+        assert!(most.is_some() || DOCUMENTS.contains(&&*file), "tests/it/documents.rs lacks {file}");
+        let lines = read(&file).lines().count();
+        assert!(most.is_none_or(|most| lines <= most), "{file} has {lines} lines, {most:?} are allowed");
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    require_sources!();
+    let mut wrong = Vec::new();
+    for file in all() {
+        for (number, link) in links(&read(&file)) {
+            let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
+            let there = root().join(&file);
+            let there = if path.is_empty() { there } else { there.with_file_name("").join(path) };
+            let text = fs::read_to_string(&there).unwrap_or_default();
+            if !there.exists() || !(anchor.is_empty() || anchors(&text).iter().any(|known| known == anchor)) {
+                wrong.push(format!("{file}:{number}: {link}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
+}
+
+/// The lines of a document outside of its blocks.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    })
+}
+
+/// The links of a document to others and into itself, not those of the web. What stands in backticks is no link.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        let plain = line.split('`').step_by(2).collect::<String>();
+        let targets = plain.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        found
+            .extend(targets.filter(|target| !target.contains(':')).map(|target| (number, target.to_owned())));
+    }
+    found
+}
+
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for (_, heading) in prose(text).filter(|(_, line)| line.starts_with('#')) {
+        let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let plain: String = text.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+        let same = found.iter().filter(|known| **known == plain).count();
+        found.push(if same == 0 { plain } else { format!("{plain}-{same}") });
+    }
+    found
+}
