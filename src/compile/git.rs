@@ -4,8 +4,6 @@
 //! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
 //! too: only it can have written the link back.
 
-mod budget;
-mod names;
 mod obeyed;
 mod parts;
 
@@ -16,7 +14,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub(super) use self::obeyed::Obeyed;
+pub(super) use self::{
+    obeyed::{Obeyed, Unseen},
+    parts::{DEEPEST, LONGEST, MOST, MOST_ENTRIES},
+};
 use super::{
     Parts, secrets,
     source::Source,
@@ -28,8 +29,8 @@ use crate::{
     caller::Caller,
 };
 
-/// So much is read of a link file, or of a config: one with the names of several thousand submodules.
-const LONGEST: usize = 1 << 20;
+/// So much is read of a link file, or of a config.
+const MOST_READ: usize = 1 << 20;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
 pub(super) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
@@ -124,20 +125,8 @@ fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// What a file begins with: a byte more than the longest has, where it is longer.
 fn contents(file: fs::File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    file.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(MOST_READ as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// The config of a repository, empty where there is none.
-///
-/// # Errors
-/// It cannot be looked at; `FileTooLarge`: what would be cut off may name submodules, and git reads it.
-fn config_of(repository: &Path) -> io::Result<Vec<u8>> {
-    let config = unless_absent(read_followed(&repository.join("config")))?.flatten().unwrap_or_default();
-    if config.len() > LONGEST {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 1 MiB"));
-    }
-    Ok(config)
 }
 
 /// `None` where there is nothing of that kind.

@@ -56,7 +56,8 @@ impl Protected {
                 let remedy = Some(why.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
-            enforcement.set(Protection::ProtectedPaths, State::Degraded, reason);
+            let detail = format!("{reason}; {}", why.remedy());
+            enforcement.set(Protection::ProtectedPaths, State::Degraded, detail);
             return Ok(());
         }
         let detail = match self.watches.len() {
@@ -85,7 +86,13 @@ pub(super) fn protect(
 ) -> Result<Protected, Error> {
     let grants = Grants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
-    let unseen = obeyed.unseen.into_iter().map(|(path, cause)| Gap { path, why: Why::Unseen(cause) });
+    let unseen = obeyed.unseen.into_iter().map(|(path, why)| {
+        let why = match why {
+            git::Unseen::Beyond => Why::Beyond,
+            git::Unseen::Cause(cause) => Why::Unseen(cause),
+        };
+        Gap { path, why }
+    });
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
     let of_file = |file: &PathBuf| Way::new(Path::new("/"), parts.caller.absolute(file));
     let of_policy = workspace

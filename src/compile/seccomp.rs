@@ -26,15 +26,11 @@ mod table;
 mod tree;
 
 #[cfg(test)]
-mod interpreter;
-#[cfg(test)]
-mod oracle;
-#[cfg(test)]
 mod tests;
 
 use std::sync::LazyLock;
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 use self::{rule::Verdict, table::Part};
 
@@ -66,7 +62,7 @@ pub(crate) fn asking() -> &'static [sock_filter] {
 
 /// An instruction that asks in the place of one that refuses; any other as it is.
 fn asked(step: &sock_filter) -> sock_filter {
-    let mut step = step.clone();
+    let mut step = *step;
     let refuses = step.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
     let as_it_is = [Verdict::refuse(libc::ENOSYS), Verdict::Pretend].map(Verdict::encode);
     if step.code == assembler::RETURN && refuses && !as_it_is.contains(&step.k) {

@@ -13,10 +13,8 @@ use std::{
 
 use super::{
     super::walk::{Aim, Bases, MOST_OF_NAME, Way},
-    budget::Budget,
-    config_of, is_repository,
-    names::is_of_git,
-    parts::{PARTS, obeyed_in},
+    MOST_READ, is_repository,
+    parts::{Failed, Left, PARTS, obeyed_in},
     read_followed, unless_absent,
 };
 use crate::{failure, host::remedy::is_shortage};
@@ -38,10 +36,20 @@ pub(in crate::compile) struct Obeyed {
     /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
     pub(in crate::compile) listed: Vec<PathBuf>,
     /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
-    pub(in crate::compile) unseen: Vec<(PathBuf, String)>,
+    pub(in crate::compile) unseen: Vec<(PathBuf, Unseen)>,
     /// Repositories in reach of commands, whose parts were taken.
     repositories: BTreeSet<PathBuf>,
-    budget: Budget,
+    left: Left,
+}
+
+/// Why something was not looked at in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::compile) enum Unseen {
+    /// A repository has too many submodules or linked worktrees, or they are too deep in it. All of its `modules` and
+    /// `worktrees` stays as it is.
+    Beyond,
+    /// What was in the way.
+    Cause(String),
 }
 
 impl Obeyed {
@@ -110,25 +118,34 @@ impl Obeyed {
     fn text(&mut self, way: &Way) -> io::Result<Option<Vec<u8>>> {
         unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
             let words = unless_shortage(error)?;
-            self.unseen.push((way.path(), words));
+            self.unseen.push((way.path(), Unseen::Cause(words)));
             self.paths.push((way.clone(), Aim::Git));
             Ok(None)
         })
     }
 
     fn take_parts(&mut self, repository: &Path) -> io::Result<()> {
-        for (name, holds) in PARTS {
-            match obeyed_in(repository, name, holds, &mut self.budget) {
-                Ok(found) => {
+        let looked = PARTS.map(|part| (part, obeyed_in(repository, part, &mut self.left)));
+        // Beyond the bound it is not known which of the two grows: both stay as they are.
+        let is_beyond = looked.iter().any(|(_, found)| matches!(found, Err(Failed::Beyond)));
+        if is_beyond {
+            self.unseen.push((repository.to_owned(), Unseen::Beyond));
+        }
+        for (part, found) in looked {
+            match found {
+                Ok(found) if !is_beyond => {
                     let ways = found.paths.into_iter().map(|(path, aim)| (Way::new(repository, path), aim));
                     self.paths.extend(ways);
                     self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
+                    continue;
                 }
-                Err(error) => {
-                    self.unseen.push((repository.join(name), unless_shortage(error)?));
-                    self.paths.push((Way::new(repository, name), Aim::Git));
+                Err(Failed::Io(error)) => {
+                    let words = unless_shortage(error)?;
+                    self.unseen.push((repository.join(part), Unseen::Cause(words)));
                 }
+                Ok(_) | Err(Failed::Beyond) => {}
             }
+            self.paths.push((Way::new(repository, part), Aim::Git));
         }
         Ok(())
     }
@@ -153,12 +170,32 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) {
         return Ok(true);
     }
-    match config_of(path) {
-        Ok(config) => Ok(is_of_git(&config)),
-        // Whether git has a section in it is not known.
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Ok(true),
+    match unless_absent(read_followed(&path.join("config"))) {
+        // Of one that is longer than what is read it is not known whether git has a section in it.
+        Ok(config) => {
+            Ok(config.flatten().is_some_and(|config| config.len() > MOST_READ || is_of_git(&config)))
+        }
         Err(error) => unless_shortage(error).map(|_| false),
     }
+}
+
+/// What `git init` writes into a config, in the section `core`. Other programs have such a section too.
+const OF_GIT: [&[u8]; 2] = [b"repositoryformatversion", b"bare"];
+
+/// Whether a config is a repository's: git-config(1), "Syntax".
+fn is_of_git(config: &[u8]) -> bool {
+    let mut is_core = false;
+    config.split(|byte| *byte == b'\n').any(|line| {
+        let mut rest = line.trim_ascii_start();
+        if let Some(section) = rest.strip_prefix(b"[") {
+            let end = section.iter().position(|byte| *byte == b']').unwrap_or(section.len());
+            let (name, after) = section.split_at(end);
+            is_core = name.trim_ascii().eq_ignore_ascii_case(b"core");
+            rest = after.strip_prefix(b"]").unwrap_or_default().trim_ascii_start();
+        }
+        let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric()).unwrap_or(rest.len());
+        is_core && rest.get(..end).is_some_and(|key| OF_GIT.iter().any(|of| key.eq_ignore_ascii_case(of)))
+    })
 }
 
 /// The words for what stays as it is.

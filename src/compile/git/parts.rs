@@ -1,27 +1,43 @@
-//! What lies in those parts of a repository in which git keeps others: linked worktrees and submodules.
-
-mod directory;
+//! The submodules and linked worktrees of a repository, which git keeps in its `modules` and `worktrees`. One walk finds them.
+//!
+//! Commands lay there as many repositories as they like, as deep as they like, so the walk has a bound. Beyond the bound both
+//! directories are protected as a whole.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io, mem,
+    fs::{self, FileType},
+    io, mem,
     path::{Path, PathBuf},
-    rc::Rc,
 };
 
 use nix::unistd::{AccessFlags, access};
 
-use self::directory::Directory;
-pub(super) use self::directory::{Holds, PARTS};
 use super::{
     super::walk::Aim,
-    budget::{Budget, cause},
-    config_of, is_repository,
-    names::names,
+    is_repository,
     obeyed::{LISTS, OBEYED},
     read_small, unless_absent,
 };
 use crate::failure::{self, shown};
+
+/// Submodules and linked worktrees that are looked at, of all repositories together.
+pub(in crate::compile) const MOST: usize = 2000;
+
+/// Entries that are listed on the way to them. A submodule has about fifteen.
+pub(in crate::compile) const MOST_ENTRIES: usize = 40_000;
+
+/// How deep below a repository a directory may lie, in parts of its path and in bytes.
+pub(in crate::compile) const DEEPEST: usize = 32;
+pub(in crate::compile) const LONGEST: usize = 1024;
+
+/// Parts of a repository in which there are other directories of git.
+pub(super) const PARTS: [&str; 2] = [MODULES, WORKTREES];
+const MODULES: &str = "modules";
+const WORKTREES: &str = "worktrees";
+
+/// What a repository has for itself. Git puts no submodule there, but an old git may have, and a command can put such a
+/// repository around a submodule.
+const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
 /// What git obeys in a linked worktree's directory.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
@@ -33,8 +49,32 @@ const SIGNS: &[&str] = &["HEAD", "config"];
 /// The directories that do so where there is a `HEAD`.
 const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
 
-/// Entries of a part that are looked at, those of repositories in it aside; and repositories, and names of some.
-pub(super) const MOST_ENTRIES: usize = 2000;
+/// What may be looked at yet, of all repositories of a start.
+#[derive(Debug)]
+pub(super) struct Left {
+    pub(super) repositories: usize,
+    pub(super) entries: usize,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { repositories: MOST, entries: MOST_ENTRIES }
+    }
+}
+
+/// Why a part is not looked at in full.
+pub(super) enum Failed {
+    /// There are too many repositories or entries in it, or it is too deep.
+    Beyond,
+    /// Something in it cannot be looked at.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
 
 /// What was found in a part of a repository. Paths are relative to that.
 #[derive(Debug, Default)]
@@ -45,56 +85,35 @@ pub(super) struct Found {
     pub(super) listed: BTreeSet<PathBuf>,
 }
 
-/// A look at a part of a repository.
+/// A walk through a part of a repository.
 struct Look<'r> {
     repository: &'r Path,
     found: Found,
     repositories: BTreeSet<PathBuf>,
-    /// Directories around repositories.
-    around: BTreeSet<PathBuf>,
-    directories: Vec<Directory>,
-    /// The names in the configs that were read, by the directory of each.
-    configs: BTreeMap<PathBuf, Rc<[PathBuf]>>,
-    /// How many names in configs are looked at yet.
-    names: usize,
-    /// How many entries of what is no repository.
-    entries: usize,
-    budget: &'r mut Budget,
+    /// Directories of submodules that were listed.
+    looked_at: BTreeSet<PathBuf>,
+    /// Directories around repositories that are none themselves.
+    around: Vec<PathBuf>,
+    left: &'r mut Left,
 }
 
-/// What git obeys in the part `name` of a repository. Submodules have worktrees and submodules too, and worktrees have
+/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules have worktrees and submodules too, and worktrees have
 /// submodules of their own.
 ///
 /// # Errors
-/// Something cannot be looked at, or there is too much: the error says what.
-pub(super) fn obeyed_in(
-    repository: &Path,
-    name: &str,
-    holds: Holds,
-    budget: &mut Budget,
-) -> io::Result<Found> {
+/// Something cannot be looked at, or it is beyond the bound.
+pub(super) fn obeyed_in(repository: &Path, part: &str, left: &mut Left) -> Result<Found, Failed> {
     let mut look = Look {
         repository,
         found: Found::default(),
         repositories: BTreeSet::new(),
-        around: BTreeSet::new(),
-        directories: Vec::new(),
-        configs: BTreeMap::new(),
-        names: MOST_ENTRIES,
-        entries: MOST_ENTRIES,
-        budget,
+        looked_at: BTreeSet::new(),
+        around: Vec::new(),
+        left,
     };
-    match holds {
-        Holds::Submodules => look.submodules_of(Path::new(""), name.into())?,
-        Holds::Worktrees => look.directories.push(Directory::new(name.into(), holds)),
-    }
-    let mut looked_at = BTreeSet::new();
-    while let Some(directory) = look.directories.pop() {
-        // What has a name in the config may be found a second time.
-        if looked_at.insert((directory.path.clone(), directory.holds)) {
-            look.directory(&directory)?;
-            look.found.listed.insert(directory.path);
-        }
+    match part {
+        MODULES => look.submodules(Path::new(part))?,
+        _ => look.worktrees(Path::new(part))?,
     }
     look.take_signs()?;
     Ok(look.found)
@@ -105,149 +124,125 @@ impl Look<'_> {
         self.repository.join(path)
     }
 
-    /// Counts a look at `path`, and says where that is.
-    fn look(&mut self, path: &Path) -> io::Result<PathBuf> {
-        self.budget.look(self.repository, path)?;
-        Ok(self.at(path))
+    /// Takes these in `directory`.
+    fn take(&mut self, directory: &Path, names: &[&str], aim: Aim) {
+        for name in names {
+            self.found.paths.entry(directory.join(name)).or_insert(aim);
+        }
     }
 
-    /// Takes these in `directory`.
-    fn take(&mut self, directory: &Path, names: &[&str], aim: Aim) -> io::Result<()> {
-        for name in names {
-            let path = directory.join(name);
-            self.look(&path)?;
-            self.found.paths.entry(path).or_insert(aim);
+    /// Counts a submodule or a linked worktree.
+    fn count(&mut self) -> Result<(), Failed> {
+        self.left.repositories = self.left.repositories.checked_sub(1).ok_or(Failed::Beyond)?;
+        Ok(())
+    }
+
+    /// What lies in a directory. Each level is closed before the next is opened.
+    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, Failed> {
+        if directory.iter().count() > DEEPEST || directory.as_os_str().len() > LONGEST {
+            return Err(Failed::Beyond);
+        }
+        let listing = unless_absent(fs::read_dir(self.at(directory)));
+        let mut entries = Vec::new();
+        for entry in listing.map_err(|error| closed(directory, error))?.into_iter().flatten() {
+            let entry = entry?;
+            self.left.entries = self.left.entries.checked_sub(1).ok_or(Failed::Beyond)?;
+            entries.push((directory.join(entry.file_name()), entry.file_type()?));
+        }
+        self.found.listed.insert(directory.to_owned());
+        Ok(entries)
+    }
+
+    fn worktrees(&mut self, directory: &Path) -> Result<(), Failed> {
+        for (path, _) in self.list(directory)? {
+            self.count()?;
+            self.take(&path, OBEYED_OF_WORKTREE, Aim::Git);
+            self.submodules(&path.join(MODULES))?;
         }
         Ok(())
     }
 
-    fn directory(&mut self, directory: &Directory) -> io::Result<()> {
-        let at = self.look(&directory.path)?;
-        let listing = unless_absent(fs::read_dir(at)).map_err(|error| closed(&directory.path, error))?;
-        for entry in listing.into_iter().flatten() {
-            let entry = entry?;
-            match directory.is_repository {
-                true => self.budget.entry_of_repository()?,
-                false => self.entries = self.entries.checked_sub(1).ok_or_else(too_many)?,
-            }
-            if directory.passes_over(&entry.file_name()) {
+    /// The submodules in a `modules`, there or not.
+    fn submodules(&mut self, modules: &Path) -> Result<(), Failed> {
+        let there = unless_absent(fs::symlink_metadata(self.at(modules)));
+        match there.map_err(|error| closed(modules, error))? {
+            Some(there) if there.is_symlink() => Err(is_link(modules)),
+            _ => self.submodules_in(modules, false).map(drop),
+        }
+    }
+
+    /// The submodules below a directory: their names may have slashes. Answers whether there are any. What looks like a
+    /// repository may lie around others, as a command can make it so, and an old git too.
+    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, Failed> {
+        let mut has_some = false;
+        if !self.looked_at.insert(directory.to_owned()) {
+            return Ok(has_some);
+        }
+        for (path, kind) in self.list(directory)? {
+            let is_any_of = |names: &[&str]| is_repository && names.iter().any(|name| path.ends_with(name));
+            if is_any_of(&PARTS) {
                 continue;
             }
-            let (path, kind) = (directory.path.join(entry.file_name()), entry.file_type()?);
-            match directory.holds {
-                Holds::Worktrees => {
-                    self.take(&path, OBEYED_OF_WORKTREE, Aim::Git)?;
-                    // They have the config of their repository.
-                    let around = directory.path.parent().unwrap_or(Path::new("")).to_owned();
-                    self.submodules_of(&around, path.join("modules"))?;
-                }
-                Holds::Submodules if kind.is_dir() => self.submodule(path, directory.within)?,
-                // Where it leads is followed by git, and by nobody here.
-                Holds::Submodules if kind.is_symlink() && !directory.is_repository => {
-                    return Err(is_link(&path));
-                }
-                Holds::Submodules => {}
+            // Where it leads is followed by git, and by nobody here.
+            if kind.is_symlink() && !is_repository {
+                return Err(is_link(&path));
+            }
+            if kind.is_dir() && (!is_any_of(OWN) || self.is_submodule(&path)?) {
+                has_some |= self.submodule(&path)?;
             }
         }
-        Ok(())
+        Ok(has_some)
     }
 
-    /// Has the submodules looked at that lie in `modules`, of a repository with its config in `around`.
-    fn submodules_of(&mut self, around: &Path, modules: PathBuf) -> io::Result<()> {
-        self.named(around, &modules)?;
-        self.directories.push(Directory::new(modules, Holds::Submodules));
-        Ok(())
+    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Answers whether there are
+    /// any. Others can lie in it only while git takes it for none.
+    fn submodule(&mut self, path: &Path) -> Result<bool, Failed> {
+        let is_one = self.is_submodule(path)?;
+        let is_new = is_one && self.repositories.insert(path.to_owned());
+        if is_new {
+            self.count()?;
+            self.take(path, OBEYED, Aim::Git);
+            self.take(path, LISTS, Aim::GitList);
+        }
+        let is_repository = is_surely_repository(&self.at(path))?;
+        let is_around = self.submodules_in(path, is_repository)?;
+        if is_around && !is_repository {
+            self.around.push(path.to_owned());
+        }
+        if is_new {
+            self.worktrees(&path.join(WORKTREES))?;
+            self.submodules(&path.join(MODULES))?;
+        }
+        Ok(is_one || is_around)
     }
 
-    /// Takes those that are there of the submodules that the config in `around` names. Whatever lies around one, it is one.
-    fn named(&mut self, around: &Path, modules: &Path) -> io::Result<()> {
-        if !self.is_directory(modules)? {
-            return Ok(());
-        }
-        for name in self.names_of(around)?.iter() {
-            self.names = self.names.checked_sub(1).ok_or_else(too_many)?;
-            let path = modules.join(name);
-            let mut way: Vec<&Path> = path.ancestors().take_while(|above| *above != modules).collect();
-            way.reverse();
-            // What is missing on the way may yet be made.
-            if way
-                .iter()
-                .try_fold(true, |is_there, at| Ok::<_, io::Error>(is_there && self.is_directory(at)?))?
-            {
-                self.submodule(path.clone(), way.len() - 1)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The submodules that the config in `around` names.
-    fn names_of(&mut self, around: &Path) -> io::Result<Rc<[PathBuf]>> {
-        if let Some(names) = self.configs.get(around) {
-            return Ok(Rc::clone(names));
-        }
-        let config = config_of(&self.at(around)).map_err(|error| match error.kind() {
-            io::ErrorKind::FileTooLarge => {
-                cause(&format!("{} {error}", shown(&self.at(&around.join("config")))))
-            }
-            _ => error,
-        })?;
-        self.budget.read(&config)?;
-        // One more than are looked at.
-        let names: Rc<[PathBuf]> = names(&config).take(self.names + 1).collect();
-        self.configs.insert(around.to_owned(), Rc::clone(&names));
-        Ok(names)
-    }
-
-    /// # Errors
-    /// It is a link: where it leads is followed by git, and by nobody here.
-    fn is_directory(&mut self, path: &Path) -> io::Result<bool> {
-        let at = self.look(path)?;
-        match unless_absent(fs::symlink_metadata(at)).map_err(|error| closed(path, error))? {
-            Some(there) if there.is_symlink() => Err(is_link(path)),
-            there => Ok(there.is_some_and(|there| there.is_dir())),
-        }
+    /// Whether it is a repository, or would be again if somebody put back what he took away: its config stays, because it is
+    /// protected.
+    fn is_submodule(&self, path: &Path) -> Result<bool, Failed> {
+        let at = self.at(path);
+        Ok(is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(path, error))?)
     }
 
     /// Takes what would make a repository of a directory that others lie in. A submodule may have such a name too, or lie in
     /// one that has.
-    fn take_signs(&mut self) -> io::Result<()> {
-        let ways: BTreeSet<PathBuf> = self
-            .repositories
-            .iter()
-            .flat_map(|repository| repository.ancestors())
-            .map(Path::to_owned)
-            .collect();
+    fn take_signs(&mut self) -> Result<(), Failed> {
+        let ways: BTreeSet<&Path> = self.repositories.iter().flat_map(|path| path.ancestors()).collect();
+        let mut signs = Vec::new();
         for around in mem::take(&mut self.around) {
-            let is_free = |sign: &&&str| !ways.contains(&around.join(sign));
-            let signs: Vec<&str> = SIGNS.iter().filter(is_free).copied().collect();
-            self.take(&around, &signs, Aim::GitSign)?;
+            let mut sign = |name: &&str, aim| {
+                let path = around.join(name);
+                if !ways.contains(&*path) {
+                    signs.push((path, aim));
+                }
+            };
+            SIGNS.iter().for_each(|name| sign(name, Aim::GitSign));
             if is_file(&self.at(&around).join("HEAD"))? {
-                let signs: Vec<&str> = SIGNS_BESIDE_HEAD.iter().filter(is_free).copied().collect();
-                self.take(&around, &signs, Aim::Git)?;
+                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, Aim::Git));
             }
         }
-        Ok(())
-    }
-
-    /// Takes what git obeys in the repository of a submodule, if it is one, or would be again if somebody put back what he took
-    /// away: its config stays, because it is protected. Others can lie in it only while git takes it for none.
-    fn submodule(&mut self, path: PathBuf, within: usize) -> io::Result<()> {
-        let at = self.look(&path)?;
-        let is_one =
-            is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(&path, error))?;
-        if is_one && self.repositories.insert(path.clone()) {
-            if self.repositories.len() > MOST_ENTRIES {
-                return Err(too_many());
-            }
-            self.take(&path, OBEYED, Aim::Git)?;
-            self.take(&path, LISTS, Aim::GitList)?;
-            self.around.extend(path.ancestors().skip(1).take(within).map(Path::to_owned));
-            self.directories.push(Directory::new(path.join("worktrees"), Holds::Worktrees));
-            self.submodules_of(&path, path.join("modules"))?;
+        for (path, aim) in signs {
+            self.found.paths.entry(path).or_insert(aim);
         }
-        let is_repository = is_surely_repository(&at)?;
-        let within = if is_repository { 0 } else { within + 1 };
-        self.directories.push(Directory { path, holds: Holds::Submodules, within, is_repository });
         Ok(())
     }
 }
@@ -255,18 +250,16 @@ impl Look<'_> {
 /// An error that says where it was met, unless it is a shortage.
 fn closed(path: &Path, error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => cause(&format!("{}: {}", shown(path), failure::words(&error))),
+        io::ErrorKind::PermissionDenied => {
+            io::Error::other(format!("{}: {}", shown(path), failure::words(&error)))
+        }
         _ => error,
     }
 }
 
 /// Where it leads is followed by git, and by nobody here.
-fn is_link(path: &Path) -> io::Error {
-    cause(&format!("{} is a link", shown(path)))
-}
-
-fn too_many() -> io::Error {
-    cause(&format!("there are more than {MOST_ENTRIES} entries, repositories or names of submodules"))
+fn is_link(path: &Path) -> Failed {
+    io::Error::other(format!("{} is a link", shown(path))).into()
 }
 
 /// Whether something lies there that is no directory.

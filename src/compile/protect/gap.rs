@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::super::walk::{Met, Walk};
+use super::super::{
+    git,
+    walk::{Met, Walk},
+};
 use crate::Error;
 
 /// Links that are followed of those that lie in one directory: each is a mount of every command.
@@ -79,6 +82,8 @@ pub(super) enum Why {
     TooMany,
     /// Not all that is in a protected directory was looked at: what it was that was in the way.
     Unseen(String),
+    /// A repository has more submodules and linked worktrees than are looked at.
+    Beyond,
     /// A way that leads on from there is too long.
     Far,
 }
@@ -94,6 +99,14 @@ impl Why {
             Self::Unseen(cause) => format!(
                 "is read-only, but could not be read completely ({cause}): targets of links in it are not protected"
             ),
+            Self::Beyond => format!(
+                "has more submodules and linked worktrees than are looked at ({} in {} entries of all repositories, {} directories \
+                 or {} bytes deep): its modules and worktrees are read-only as a whole, and targets of links in them are not protected",
+                git::MOST,
+                git::MOST_ENTRIES,
+                git::DEEPEST,
+                git::LONGEST
+            ),
             Self::Far => {
                 "is where a way gets too long to be followed: what it leads to is not protected".to_owned()
             }
@@ -104,9 +117,12 @@ impl Why {
         match self {
             Self::Linked => "remove the other links",
             Self::TooMany => "have fewer links there, and protect what they lead to by its name",
+            Self::Beyond => {
+                "remove submodules and worktrees that are not needed (`git worktree prune`), or grant fewer repositories"
+            }
             Self::Far => "remove the links, or the directories, that make the way so long",
             Self::Unseen(_) => {
-                "give yourself access to all that is in it, remove what does not belong to git, and keep git's configs under 1 MiB"
+                "give yourself access to all that is in it, and remove what does not belong to git"
             }
         }
     }

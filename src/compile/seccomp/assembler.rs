@@ -5,7 +5,7 @@
 //! target is already in place when a jump is made, so a target out of reach is seen at once and
 //! gets a trampoline (an unconditional jump, whose reach has no limit) right behind the jump.
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 use super::rule::{Verdict, Word};
 

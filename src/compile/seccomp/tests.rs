@@ -1,12 +1,15 @@
-//! What the filter promises, one test per promise, each with the exact errno. Tests only; that the compiler
+//! What the filter promises, one test per promise, each with the exact errno. That the compiler
 //! keeps to the rules at all is shown in `oracle`.
+
+mod interpreter;
+mod oracle;
 
 use libc::{
     AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM, EPROTONOSUPPORT,
     ESOCKTNOSUPPORT, c_int, c_long,
 };
 
-use super::interpreter::{self, Call, Run, X86_64};
+use self::interpreter::{Call, Run, X86_64};
 use super::rule::Verdict;
 use super::{bytes, of_bridge, of_reaper, of_worker, of_zygote, rules, syscalls, whole};
 

@@ -1,7 +1,7 @@
 //! From ranges and rules to a BPF program. Decides nothing: what a call leads to is said in `table` and
 //! `rules`.
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 use super::assembler::{Assembler, Compare, Label};
 use super::rule::{Clause, Rule, Test, Verdict, Word};

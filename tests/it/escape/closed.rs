@@ -183,8 +183,7 @@ fn too_much_in_a_directory_of_git_s_is_told() {
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/sub"));
     assert_eq!(protection(ws.path()).0, "enforced");
-    let plant =
-        "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2001 ]; do : > $i; i=$((i+1)); done";
+    let plant = "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2000 ]; do mkdir $i; : > $i/config; i=$((i+1)); done";
     assert!(shell(ws.path(), &["-q"], plant).status.success());
     let (state, detail) = protection(ws.path());
     assert!(state == "degraded" && detail.contains("targets of links in it are not protected"), "{detail}");

@@ -34,37 +34,61 @@ fn a_nest_of_repositories_delays_no_start() {
         fs::write(at.join("config"), "").unwrap();
     }
     let (state, detail) = protected(dir.path(), &[]);
-    assert!(state == "degraded" && detail.contains(".git/modules is read-only"), "{state}: {detail}");
-    assert!(detail.contains("modules/a is too deep"), "{detail}");
+    assert!(
+        state == "degraded" && detail.contains("its modules and worktrees are read-only"),
+        "{state}: {detail}"
+    );
+    assert!(detail.contains("32 directories") && detail.contains("remove submodules"), "{detail}");
+}
+
+#[test]
+fn more_submodules_than_are_looked_at_are_read_only_and_told() {
+    let dir = workspace();
+    let git = dir.path().join(".git");
+    let add = |number: usize| {
+        fs::create_dir_all(git.join(format!("modules/{number}/hooks"))).unwrap();
+        fs::write(git.join(format!("modules/{number}/config")), "").unwrap();
+    };
+    fs::create_dir_all(git.join("worktrees/w")).unwrap();
+    (0..2000).for_each(add);
+    let (state, detail) = protected(dir.path(), &[]);
+    let told = "its modules and worktrees are read-only as a whole, and targets of links in them are not protected; remove submodules";
+    assert!(state == "degraded" && detail.contains(told), "{state}: {detail}");
+    for file in ["modules/7/hooks/post-checkout", "modules/new", "worktrees/w/index"] {
+        let output = shell(dir.path(), &["-q"], &format!("echo x > .git/{file}"));
+        assert!(!output.status.success() && stderr(&output).contains("Read-only"), "{file}: {output:?}");
+    }
+    let output = run(dir.path(), &["--profile", "ci-only"], &["true"]);
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    fs::remove_dir_all(git.join("modules")).unwrap();
+    (0..3).for_each(add);
+    assert_eq!(protected(dir.path(), &[]).0, "enforced");
+    shell(dir.path(), &["-q"], "echo x > .git/worktrees/w/index");
+    assert!(git.join("worktrees/w/index").exists(), "commits in a worktree write there");
 }
 
 #[test]
 fn a_deep_directory_with_many_names_delays_no_start() {
     let dir = workspace();
     let sub = dir.path().join(".git/modules/x");
-    let deep = "a/".repeat(900);
-    fs::create_dir_all(sub.join("modules").join(&deep)).unwrap();
-    let names: String = (0..200).map(|number| format!("[submodule \"{deep}{number}\"]\n")).collect();
-    fs::write(sub.join("config"), names).unwrap();
+    let deep = sub.join("modules").join("a/".repeat(900));
+    (0..200).for_each(|number| fs::create_dir_all(deep.join(number.to_string())).unwrap());
+    fs::write(sub.join("config"), "").unwrap();
     assert_eq!(protected(dir.path(), &[]).0, "degraded");
 }
 
-/// Behind what is read of it a config may name a submodule that nobody would look for.
+/// Git puts no submodule into a repository, but a command can make one around it.
 #[test]
-fn a_config_that_is_too_long_leaves_no_submodule_open() {
+fn a_repository_around_a_submodule_leaves_it_protected() {
     let dir = workspace();
     let around = dir.path().join(".git/modules/tools");
-    for name in ["objects", "refs", "logs/hooks"] {
+    for name in ["objects", "refs", "logs/hooks", "logs/objects", "logs/refs"] {
         fs::create_dir_all(around.join(name)).unwrap();
     }
     fs::write(around.join("HEAD"), "ref: refs/heads/x\n").unwrap();
     fs::write(around.join("logs/HEAD"), "ref: refs/heads/x\n").unwrap();
-    let mut config = vec![b'\n'; 1 << 20];
-    config.extend_from_slice(b"[submodule \"tools/logs\"]\n");
-    fs::write(dir.path().join(".git/config"), config).unwrap();
     let (state, detail) = protected(dir.path(), &[]);
-    let why = ".git/config is larger than 1 MiB";
-    assert!(state == "degraded" && detail.contains(why), "{state}: {detail}");
+    assert_eq!(state, "enforced", "{detail}");
     let output = shell(dir.path(), &["-q"], "echo x > .git/modules/tools/logs/hooks/post-checkout");
     assert!(!output.status.success() && stderr(&output).contains("Read-only"), "{output:?}");
 }

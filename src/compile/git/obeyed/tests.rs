@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 
-use super::{super::parts::MOST_ENTRIES, *};
+use super::{
+    super::parts::{DEEPEST, MOST},
+    *,
+};
 
 /// A directory with these empty files, and directories where the name ends with `/`, below `.git`.
 fn with(names: &[&str]) -> tempfile::TempDir {
@@ -24,17 +27,28 @@ struct Below {
     paths: Vec<PathBuf>,
     listed: Vec<PathBuf>,
     unseen: Vec<PathBuf>,
+    /// Those of them that have more than is looked at.
+    beyond: Vec<PathBuf>,
 }
 
 fn obeyed(base: &Path) -> Below {
     obeyed_beside(base, base)
 }
 
+/// The same where so many entries are listed at most.
+fn obeyed_in_entries(base: &Path, entries: usize) -> Below {
+    below(base, base, Left { entries, ..Left::default() })
+}
+
 /// The same where commands may write in another directory.
 fn obeyed_beside(base: &Path, writable: &Path) -> Below {
+    below(base, writable, Left::default())
+}
+
+fn below(base: &Path, writable: &Path, left: Left) -> Below {
     let real = |path: &Path| fs::canonicalize(path).expect("its name");
     let (base, writable) = (real(base), real(writable));
-    let mut obeyed = Obeyed::default();
+    let mut obeyed = Obeyed { left, ..Obeyed::default() };
     obeyed.take(&base, &Bases::new([writable])).expect("no shortage");
     let below = |path: &Path| {
         let around = path.parent().and_then(|around| fs::canonicalize(around).ok());
@@ -48,6 +62,12 @@ fn obeyed_beside(base: &Path, writable: &Path) -> Below {
         paths,
         listed: obeyed.listed.iter().map(|path| below(path)).collect(),
         unseen: obeyed.unseen.iter().map(|(path, _)| below(path)).collect(),
+        beyond: obeyed
+            .unseen
+            .iter()
+            .filter(|(_, why)| *why == Unseen::Beyond)
+            .map(|(path, _)| below(path))
+            .collect(),
     }
 }
 
@@ -63,12 +83,53 @@ fn too_many_directories_are_protected_as_one() {
         let deepest = format!("{below}/0/{deepest}");
         let found = obeyed(dir.path());
         assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
-        for number in 1..=MOST_ENTRIES {
-            fs::write(dir.path().join(".git").join(below).join(number.to_string()), "").expect("an entry");
-        }
+        let add = |number: usize| {
+            let at = dir.path().join(".git").join(below).join(number.to_string());
+            fs::create_dir(&at).expect("a directory");
+            fs::write(at.join("config"), "").expect("a file");
+        };
+        (1..MOST).for_each(add);
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, below) && !has(&found.paths, &deepest) && has(&found.unseen, below));
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        add(MOST);
+        assert_is_beyond(&obeyed(dir.path()), &deepest);
     }
+}
+
+/// Whether all of `modules` and `worktrees` stays as it is, `part` of one included, and it is told.
+fn assert_is_beyond(found: &Below, part: &str) {
+    assert!(has(&found.paths, "modules") && has(&found.paths, "worktrees"), "{found:?}");
+    assert!(!has(&found.paths, part), "{found:?}");
+    assert_eq!((&*found.beyond, &*found.unseen), (&[".git".into()][..], &[".git".into()][..]));
+}
+
+#[test]
+fn submodules_and_worktrees_are_counted_together() {
+    let dir = with(&["modules/sub/config", "worktrees/w/"]);
+    let at = |below: &str, number: usize| dir.path().join(".git").join(below).join(number.to_string());
+    for number in 0..MOST / 2 - 1 {
+        fs::create_dir(at("worktrees", number)).expect("a directory");
+        fs::create_dir(at("modules", number)).expect("a directory");
+        fs::write(at("modules", number).join("config"), "").expect("a file");
+    }
+    let found = obeyed(dir.path());
+    assert!(found.unseen.is_empty() && has(&found.paths, "worktrees/w/commondir"), "{:?}", found.unseen);
+    assert!(has(&found.paths, "modules/sub/hooks"));
+    fs::create_dir(at("worktrees", MOST)).expect("a directory");
+    assert_is_beyond(&obeyed(dir.path()), "modules/sub/hooks");
+}
+
+/// They take time too.
+#[test]
+fn entries_that_are_no_repositories_are_counted() {
+    let dir = with(&["modules/sub/config", "modules/many/"]);
+    for number in 0..97 {
+        fs::write(dir.path().join(".git/modules/many").join(number.to_string()), "").expect("a file");
+    }
+    // With `sub`, its config, and `many`.
+    let found = obeyed_in_entries(dir.path(), 100);
+    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/hooks"), "{:?}", found.unseen);
+    assert_is_beyond(&obeyed_in_entries(dir.path(), 99), "modules/sub/hooks");
 }
 
 #[test]
@@ -166,7 +227,7 @@ fn what_only_looks_like_a_repository_hides_none() {
     let dir = with(&[hooks, around].concat());
     assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"));
     fs::write(dir.path().join(".git/modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
-    assert!(!has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "git would not make that");
+    assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "a command can write that");
     fs::create_dir(dir.path().join("elsewhere")).expect("a directory");
     symlink("../../elsewhere", dir.path().join(".git/modules/link")).expect("a link");
     assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
@@ -270,7 +331,7 @@ fn a_repository_is_one_around_a_part_of_it() {
 
 /// As somebody can lay it there before the user adds the submodule.
 #[test]
-fn a_submodule_is_found_by_its_name_whatever_lies_around_it() {
+fn a_submodule_is_found_whatever_lies_around_it() {
     let sub = ["modules/tools/logs/objects/", "modules/tools/logs/refs/", "modules/tools/logs/HEAD"];
     let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
     let dir = with(&[&sub[..], &around[..]].concat());
@@ -278,35 +339,34 @@ fn a_submodule_is_found_by_its_name_whatever_lies_around_it() {
     let is_found = || has(&obeyed(dir.path()).paths, "modules/tools/logs/config");
     let write = |head: &str| fs::write(at("modules/tools/HEAD"), head).expect("a file");
     write("ref: refs/heads/x\n");
-    assert!(!is_found(), "git would not make that");
+    assert!(is_found(), "in a repository as git makes one");
     fs::write(at("modules/tools/commondir"), "/nonexistent").expect("a file");
     assert!(is_found(), "it has its objects elsewhere");
     fs::remove_file(at("modules/tools/commondir")).expect("removed");
     write("ref:\x0crefs/heads/x\n");
     assert!(is_found(), "no white space to git");
-    write("ref: refs/heads/x\n");
-    fs::write(at("config"), "[submodule \"tools/logs\"]\n\turl = x\n").expect("a file");
-    assert!(is_found(), "it has a name in the config");
-    fs::write(at("config"), "[submodule \"tools/logs\"]\n[submodule \"tools/later\"]\n").expect("a file");
-    assert!(is_found() && !has(&obeyed(dir.path()).paths, "modules/tools/later/config"), "it may be made");
     for sign in ["objects", "refs", "config", "HEAD"] {
         assert!(has(&obeyed(dir.path()).paths, &format!("modules/tools/{sign}")), "{sign}");
     }
     fs::rename(at("modules/tools"), at("modules/elsewhere")).expect("renamed");
     symlink("elsewhere", at("modules/tools")).expect("a link");
-    assert!(has(&obeyed(dir.path()).unseen, "modules"), "nobody follows it");
+    let found = obeyed(dir.path());
+    assert!(has(&found.unseen, "modules") && found.beyond.is_empty(), "nobody follows it");
+    assert!(has(&found.paths, "modules") && !has(&found.paths, "worktrees"), "{found:?}");
 }
 
+/// Such a repository has directories of its own, which are not looked through.
 #[test]
-fn too_many_repositories_are_protected_as_one() {
-    let dir = with(&["modules/sub/HEAD", "modules/sub/objects/", "modules/sub/refs/"]);
+fn a_repository_may_have_many_objects() {
+    let dir = with(&["modules/sub/objects/", "modules/sub/refs/"]);
     let sub = dir.path().join(".git/modules/sub");
     fs::write(sub.join("HEAD"), "ref: refs/heads/main\n").expect("a file");
-    for number in 0..=MOST_ENTRIES {
-        fs::create_dir(sub.join(number.to_string())).expect("a directory");
-        fs::write(sub.join(number.to_string()).join("config"), "").expect("a file");
+    for number in 0..10 {
+        fs::write(sub.join("objects").join(number.to_string()), "").expect("a file");
     }
-    assert!(has(&obeyed(dir.path()).unseen, "modules"));
+    // `sub`, and what lies in it.
+    let found = obeyed_in_entries(dir.path(), 4);
+    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/config"), "{:?}", found.unseen);
 }
 
 #[test]
@@ -337,16 +397,6 @@ fn one_commondir_is_followed_and_no_chain() {
     }
     let paths = obeyed(dir.path()).paths;
     assert!(paths.contains(&"a/config".into()) && !paths.contains(&"b/config".into()), "{paths:?}");
-}
-
-#[test]
-fn names_in_a_config_are_counted() {
-    let dir = with(&["modules/"]);
-    let names: String = (0..=MOST_ENTRIES).map(|number| format!("[submodule \"{number}\"]\n")).collect();
-    fs::write(dir.path().join(".git/config"), names).expect("a file");
-    assert!(has(&obeyed(dir.path()).unseen, "modules"));
-    fs::remove_dir(dir.path().join(".git/modules")).expect("removed");
-    assert!(obeyed(dir.path()).unseen.is_empty(), "none of them is there");
 }
 
 #[test]
@@ -400,29 +450,26 @@ fn so_much_is_looked_at_and_no_more() {
     // Two repositories, one of which may have as many.
     let dir = with(&["HEAD", "../c/HEAD"]);
     fs::write(dir.path().join(".git/commondir"), "../c").expect("a file");
-    let long = vec!["l".repeat(200); 4].join("/");
-    for number in 0..250 {
-        repository(&dir.path().join(format!(".git/modules/{long}/{number}")));
-        repository(&dir.path().join(format!("c/modules/{long}/{number}")));
+    for number in 0..MOST / 2 + 1 {
+        repository(&dir.path().join(format!(".git/modules/{number}")));
+        repository(&dir.path().join(format!("c/modules/{number}")));
     }
     let found = obeyed(dir.path());
-    assert_eq!(found.unseen, [PathBuf::from("c/modules")]);
-    assert!(has(&found.paths, &format!("modules/{long}/7/config")));
-    for (name, deepest) in [("a/", 30), (&"a".repeat(200), 5)] {
-        let nest = |levels: usize| {
-            let names = vec![name.trim_end_matches('/'); levels].join("/");
-            obeyed(with(&[&format!("modules/{names}/config")]).path())
-        };
-        assert!(nest(deepest - 1).unseen.is_empty(), "{name}");
-        let found = nest(deepest + 1);
-        assert!(has(&found.unseen, "modules") && has(&found.paths, "modules"), "{found:?}");
+    assert_eq!((&*found.beyond, &*found.unseen), (&["c".into()][..], &["c".into()][..]));
+    assert!(has(&found.paths, "modules/7/config"));
+    assert!(found.paths.contains(&"c/modules".into()) && found.paths.contains(&"c/worktrees".into()));
+    // `modules` is one of the directories, and one more is where a submodule has its own.
+    for (name, deepest) in [("a", DEEPEST - 2), (&*"a".repeat(200), 5)] {
+        let nest = |levels: usize| with(&[&format!("modules/{}/config", vec![name; levels].join("/"))]);
+        assert!(obeyed(nest(deepest).path()).unseen.is_empty(), "{name}");
+        let config = format!("modules/{}/config", vec![name; deepest + 1].join("/"));
+        assert_is_beyond(&obeyed(nest(deepest + 1).path()), &config);
     }
 }
 
 #[test]
-fn a_config_is_read_once_for_all_worktrees() {
+fn worktrees_of_a_submodule_are_found() {
     let dir = with(&["modules/sub/objects/", "modules/sub/refs/", "modules/sub/HEAD"]);
-    fs::write(dir.path().join(".git/modules/sub/config"), vec![b'\n'; 1 << 20]).expect("a file");
     for number in 0..100 {
         let modules = dir.path().join(format!(".git/modules/sub/worktrees/{number}/modules"));
         fs::create_dir_all(modules).expect("a directory");
@@ -431,26 +478,29 @@ fn a_config_is_read_once_for_all_worktrees() {
     assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
 }
 
-/// What is not read may name a submodule where none would be looked for.
+/// Whether it is git's is not known.
 #[test]
-fn a_config_that_is_too_long_is_not_cut() {
-    let around = ["modules/tools/objects/", "modules/tools/refs/", "modules/tools/HEAD"];
-    let dir = with(&[&around[..], &["modules/tools/logs/HEAD", "modules/tools/logs/config"]].concat());
-    let at = |name: &str| dir.path().join(".git").join(name);
-    fs::write(at("modules/tools/HEAD"), "ref: refs/heads/x\n").expect("a file");
-    let config = |length: usize| {
-        let mut text = vec![b'\n'; length];
-        let name = b"[submodule \"tools/logs\"]\n";
-        text.splice(length - name.len().., *name);
-        fs::write(at("config"), text).expect("a file");
-        obeyed(dir.path())
+fn a_config_that_is_too_long_may_be_a_repositorys() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let is_one = |length: usize| {
+        fs::write(dir.path().join("config"), vec![b'\n'; length]).expect("a file");
+        obeyed(dir.path()).paths.contains(&"hooks".into())
     };
-    let found = config(1 << 20);
-    assert!(has(&found.paths, "modules/tools/logs/config") && found.unseen.is_empty(), "{found:?}");
-    let found = config((1 << 20) + 1);
-    assert!(has(&found.paths, "modules") && has(&found.unseen, "modules"), "{found:?}");
-    let bare = dir.path().join("bare");
-    fs::create_dir(&bare).expect("a directory");
-    fs::write(bare.join("config"), vec![b'\n'; (1 << 20) + 1]).expect("a file");
-    assert!(obeyed(&bare).paths.contains(&"hooks".into()), "whether it is git's is not known");
+    assert!(is_one((1 << 20) + 1) && !is_one(1 << 20));
+}
+
+#[test]
+fn a_config_of_git_has_its_keys() {
+    for config in ["[core]\n\tbare = true\n", "[user]\n[CORE] RepositoryFormatVersion=0", "[core]\nbare"] {
+        assert!(is_of_git(config.as_bytes()), "{config}");
+    }
+    for config in [
+        "",
+        "[core]\n remote = barebones\n",
+        "[core]\nrepo_version=1\nmode=bare-user\n",
+        "bare = true\n[core]\n[x]\nbare = true",
+        "# [core]\n#bare\n[core]\n;bare\nbarely = true",
+    ] {
+        assert!(!is_of_git(config.as_bytes()), "{config}");
+    }
 }

@@ -9,7 +9,10 @@ use seccompiler::{
 };
 
 use super::{
-    super::{interpreter, syscalls::ALLOWED, whole},
+    super::{
+        super::{syscalls::ALLOWED, whole},
+        interpreter,
+    },
     call, cases,
 };
 
@@ -106,9 +109,15 @@ fn second_opinion() -> BpfProgram {
 
 #[test]
 fn seccompiler_allows_the_same_calls() {
-    let theirs = second_opinion();
+    let step = |step: seccompiler::sock_filter| {
+        let seccompiler::sock_filter { code, jt, jf, k } = step;
+        libc::sock_filter { code, jt, jf, k }
+    };
+    let theirs: Vec<_> = second_opinion().into_iter().map(step).collect();
     let outcome = proptest::test_runner::TestRunner::new(cases(5_000)).run(&call(), |call| {
-        let allowed = |program: &[_]| interpreter::run(program, &call).action == libc::SECCOMP_RET_ALLOW;
+        let allowed = |program: &[libc::sock_filter]| {
+            interpreter::run(program, &call).action == libc::SECCOMP_RET_ALLOW
+        };
         prop_assert_eq!(allowed(whole()), allowed(&theirs));
         Ok(())
     });

@@ -1,17 +1,16 @@
 //! The compiled filter against other ways to the same answer: the rules read directly, and in `second` another compiler.
-//! Tests only.
 
 mod second;
 
 use libc::c_long;
 use proptest::prelude::*;
 
+use super::super::rule::{Rule, Test, Verdict, Word};
+use super::super::rules::RULES;
+use super::super::syscalls::{ALLOWED, REFUSED};
+use super::super::table::{Decision, Range};
+use super::super::{asking, judge, of_worker, of_zygote, tree, whole};
 use super::interpreter::{self, Call, X86_64};
-use super::rule::{Rule, Test, Verdict, Word};
-use super::rules::RULES;
-use super::syscalls::{ALLOWED, REFUSED};
-use super::table::{Decision, Range};
-use super::{asking, judge, of_worker, of_zygote, tree, whole};
 
 /// Values that sit on or beside what the rules compare with.
 const TELLING: &[u32] = &[

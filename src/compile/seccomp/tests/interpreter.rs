@@ -1,7 +1,7 @@
 //! A classic BPF machine for tests: runs a filter as the kernel would, and refuses what the kernel's
-//! checker would. Never part of the library.
+//! checker would.
 
-use seccompiler::sock_filter;
+use libc::sock_filter;
 
 pub(super) const X86_64: u32 = 0xc000_003e;
 
