@@ -133,7 +133,7 @@ pub(super) fn refuse_watched(visit: &Visit, place: &Place, making: Making) -> io
 /// Who does so later is a command that still runs, after which everything there is undone.
 ///
 /// # Errors
-/// `EROFS`, and what was made is gone.
+/// `EROFS`, and what was made is not there any more.
 pub(super) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
     let refused = refuse_watched(visit, place, making);
     if refused.is_err() {
