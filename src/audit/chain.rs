@@ -1,23 +1,22 @@
 //! The hash chain: each line has the SHA-256 of the line before it. Pure but for reading the last line of a file.
 
-use std::{
-    fs::File,
-    io::{self, ErrorKind},
-    os::unix::fs::FileExt,
-};
+use std::fmt::Write;
+use std::fs::File;
+use std::io;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileExt;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 /// The hash before the first line of a file.
-pub(super) const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub(crate) const NONE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// A line that is longer is not one of ours.
-pub(super) const LONGEST: u64 = 1 << 20;
+pub(crate) const LONGEST: u64 = 1 << 20;
 
 /// The hash of a line, without its newline.
-pub(super) fn hash(line: &[u8]) -> String {
-    use std::fmt::Write;
+pub(crate) fn hash(line: &[u8]) -> String {
     Sha256::digest(line).iter().fold(String::with_capacity(NONE.len()), |mut text, byte| {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
@@ -27,27 +26,27 @@ pub(super) fn hash(line: &[u8]) -> String {
 
 /// What a line says about the chain.
 #[derive(Deserialize)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// The hash of the line before.
-    pub(super) prev: Option<String>,
+    pub(crate) prev: Option<String>,
 }
 
 /// The last line of a log.
 #[derive(Debug)]
-pub(super) struct Last {
+pub(crate) struct Last {
     /// Without its newline; `None` where there is no line.
     line: Option<Vec<u8>>,
     /// Whether it has one.
-    pub(super) is_whole: bool,
+    pub(crate) is_whole: bool,
 }
 
 impl Last {
-    pub(super) fn hash(&self) -> String {
+    pub(crate) fn hash(&self) -> String {
         self.line.as_deref().map_or_else(|| NONE.to_owned(), hash)
     }
 
     /// Whether it is one of a chain.
-    pub(super) fn is_chained(&self) -> bool {
+    pub(crate) fn is_chained(&self) -> bool {
         let link = |line| serde_json::from_slice::<Link>(line).is_ok_and(|link| link.prev.is_some());
         self.line.as_deref().is_some_and(link)
     }
@@ -57,7 +56,7 @@ impl Last {
 ///
 /// # Errors
 /// Those of reading, and a line that is not one of ours.
-pub(super) fn last(file: &File, size: u64) -> io::Result<Last> {
+pub(crate) fn last(file: &File, size: u64) -> io::Result<Last> {
     if size == 0 {
         return Ok(Last { line: None, is_whole: true });
     }

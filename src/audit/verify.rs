@@ -1,13 +1,13 @@
 //! Whether a log is whole: each line a record, each with the hash of the one before it.
 
-use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Read},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::fs::File;
+use std::io;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
-use super::{chain, error::AuditError};
+use crate::audit::chain;
+use crate::report::audit_error::AuditError;
 
 /// What [`verify_audit`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]

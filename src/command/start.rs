@@ -1,29 +1,28 @@
 //! From a command to a worker that has it: what the worker gets to know, and which one it is.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
-    time::Instant,
-};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::Command;
-use crate::{
-    Child, Error, Size,
-    audit::Trail,
-    compile::{
-        limits, narrow,
-        request::{RequestBuf, Wanted},
-    },
-    error::STREAMS,
-    exec,
-    explain::Judge,
-    inside::unless_gone,
-    prepared::{OneShots, Prepared},
-    running::{Asked, Running},
-    session::{Guard, Live, Taken},
-    stdio::{self, Connected, Kind},
-};
+use crate::audit::trail::Trail;
+use crate::command::child::Child;
+use crate::command::explain::Judge;
+use crate::command::running::{Asked, Running};
+use crate::command::stdio::{Connected, Kind};
+use crate::command::{Command, stdio};
+use crate::launch::inside::unless_gone;
+use crate::launch::one_shots::OneShots;
+use crate::launch::prepared;
+use crate::launch::prepared::Prepared;
+use crate::plan::limits::command;
+use crate::plan::request::{RequestBuf, Wanted};
+use crate::plan::restrict;
+use crate::policy::units::Size;
+use crate::report::error::{Error, STREAMS};
+use crate::session::live::Live;
+use crate::session::stats::Guard;
+use crate::session::worker::Taken;
 
 /// Where the worker of a command comes from.
 #[derive(Clone, Debug)]
@@ -35,7 +34,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    pub(super) fn prepared(&self) -> Arc<Prepared> {
+    pub(crate) fn prepared(&self) -> Arc<Prepared> {
         match self {
             Self::OneShot(one_shots) => one_shots.prepared(),
             Self::Session(live) => Arc::clone(live.prepared()),
@@ -69,7 +68,7 @@ impl Source {
 
 impl Command {
     /// Starts the command; `stdin` and `out` are the descriptors that nobody named.
-    pub(super) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
+    pub(crate) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
         let prepared = self.source.renewed()?;
         let (request, asked) = self.request(&prepared)?;
         if asked.limits.output_ends {
@@ -111,7 +110,7 @@ impl Command {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let mut kept = limits::tightened(
+        let mut kept = command::tightened(
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,
@@ -146,7 +145,7 @@ impl Command {
             limits: kept.limits,
             settings: kept.settings,
             background: self.background,
-            narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
+            narrow: restrict::steps(&compiled.grants, &self.narrowings)?,
             judge: None,
         };
         asked.judge = compiled.terms.as_ref().map(|terms| Judge {
@@ -173,14 +172,14 @@ impl Command {
                 let taken = Taken::one_shot(prepared, trail, asked.narrow.clone()).await?;
                 tighten(&taken, asked)?;
                 let born = Instant::now();
-                unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
+                unless_gone(prepared::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
                 Ok((taken, None, born))
             }
             Source::Session(live) => loop {
                 let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
                 tighten(&taken, asked)?;
                 let born = Instant::now();
-                match exec::hand_over(&taken.inside, request, stdio) {
+                match prepared::hand_over(&taken.inside, request, stdio) {
                     Ok(()) => {
                         let guard = live.guard();
                         live.refill();

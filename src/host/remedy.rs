@@ -1,15 +1,13 @@
 //! What a person can do when the kernel refuses a protection: the errno and the host's own settings say which.
 
-mod shortage;
+use std::path::Path;
+use std::{fs, io};
 
-use std::{fs, io, path::Path};
-
+use Protection::*;
 use caps::{CapSet, Capability};
 
-use self::shortage::shortage;
-pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path, of_terminal, of_writing};
-use super::confined::Confined;
-use crate::policy::Protection;
+use crate::policy::require::Protection;
+use crate::report::shortage::{Confined, is_shortage, shortage};
 
 /// How to get a cgroup that commands can have groups in.
 pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
@@ -67,14 +65,13 @@ impl Surroundings<'static> {
             container: in_container(),
             confined: Confined::here(),
             powerless_root: root_cannot_map_itself(),
-            sufficient_root: super::root_suffices(),
+            sufficient_root: crate::host::root_suffices(),
         }
     }
 }
 
 impl Surroundings<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
-        use Protection::*;
         let sentence = match (protection, errno) {
             (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
             (UserNamespace, _) if self.sufficient_root => {
@@ -190,7 +187,7 @@ impl Surroundings<'_> {
     }
 
     /// Refused by something that does not say its name.
-    fn refused(&self) -> String {
+    pub(crate) fn refused(&self) -> String {
         if self.confined.sandboxed {
             return "this runs in a sandbox already, and they do not nest: run the command in that one without \
                     kennel, or start kennel outside of it"
@@ -284,7 +281,8 @@ fn sysctl_of(protection: Protection) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, error::TERMINAL};
+    use crate::report::error::{Error, TERMINAL};
+    use crate::report::shortage::of_call;
 
     /// The remedy on a host that has exactly these settings.
     fn on(settings: &[(&str, &str)], container: bool, protection: Protection, errno: i32) -> String {

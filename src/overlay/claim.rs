@@ -1,32 +1,27 @@
 //! The directory of the host that changes are kept in: taken by one session at a time, empty before and after.
 
-use std::{
-    ffi::OsStr,
-    fs::{self, File},
-    io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use std::{fs, io};
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg, OFlag},
-    sys::stat::{Mode, fchmod, mkdirat},
-    unistd::geteuid,
-};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::geteuid;
 use xattr::FileExt;
 
-use super::{OverlayError, tree::Tree};
-use crate::{
-    below::{names, open_without_links},
-    compile::overlay::{OTHERS, UPPER, WORK},
-    watch,
-};
+use crate::overlay::tree::Tree;
+use crate::plan::overlay::{OTHERS, UPPER, WORK};
+use crate::protect::recheck;
+use crate::report::overlay_error::OverlayError;
+use crate::sys::dirfd::open_without_links;
+use crate::sys::entries::names;
 
 /// An attribute of ours, set and removed again to see whether there are any.
 const PROBE: &str = "user.kennel.probe";
@@ -55,7 +50,7 @@ impl Claim {
         let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
         let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
         let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
-        let directory = super::tree::open_for_listing(&held).map_err(failed)?;
+        let directory = crate::overlay::tree::open_for_listing(&held).map_err(failed)?;
         let directory = match Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock) {
             Err((_, Errno::EWOULDBLOCK)) => return Err(OverlayError::InUse { path: path.to_owned() }),
             locked => locked.map_err(|(_, errno)| failed(errno.into()))?,
@@ -100,7 +95,7 @@ impl Drop for Claim {
 
 impl Claim {
     /// Leaves what is in it; answers where that is.
-    pub(super) fn keep(&self) -> PathBuf {
+    pub(crate) fn keep(&self) -> PathBuf {
         self.keeps.store(true, Relaxed);
         self.path.join(UPPER)
     }
@@ -108,7 +103,7 @@ impl Claim {
     /// Whoever wrote there was killed, which may take a moment.
     fn remove(&self, name: &OsStr) -> io::Result<()> {
         for _ in 0..MOST_TRIES {
-            match watch::remove_tree(self.directory.as_fd(), name) {
+            match recheck::remove_tree(self.directory.as_fd(), name) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 removed => return removed,
@@ -120,7 +115,7 @@ impl Claim {
 
 /// # Errors
 /// `EOPNOTSUPP` where a directory keeps no user attributes.
-pub(super) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
+pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
     let directory = File::from(directory.try_clone()?);
     match directory.set_xattr(PROBE, b"y") {
         // A workspace that its owner does not write in has such a directory of changes.

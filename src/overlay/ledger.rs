@@ -1,27 +1,23 @@
 //! What a session knows of its changes: where they are kept, what they are changes of, and what of them was committed.
 
-use std::{
-    collections::HashMap,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
 
-use nix::{fcntl::OFlag, sys::stat::FileStat};
+use nix::fcntl::OFlag;
+use nix::sys::stat::FileStat;
 
-use super::{
-    OverlayError,
-    claim::Claim,
-    clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files},
-    never::Never,
-    tree::Tree,
-};
-use crate::{
-    below::{FileKind, Identity, kind, open_without_links},
-    compile::overlay::Merged,
-    locked::locked,
-};
+use crate::overlay::claim::Claim;
+use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
+use crate::overlay::tree::Tree;
+use crate::plan::overlay::Merged;
+use crate::protect::never::Never;
+use crate::report::overlay_error::OverlayError;
+use crate::sys::dirfd::open_without_links;
+use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::locked;
 
 /// What an overlay was mounted with.
 #[derive(Debug)]
@@ -38,7 +34,7 @@ pub(crate) struct Ledger {
 
 /// What commits know of each other.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
     /// Whether the file system of the workspace keeps no more than seconds.
@@ -83,7 +79,8 @@ impl Ledger {
         }
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
-        super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
+        crate::overlay::claim::check_attributes(&directory)
+            .map_err(|source| OverlayError::Attributes { source })?;
         let state = State {
             since: now_of_files().await,
             is_coarse: is_coarse(&workspace).map_err(failed)?,
@@ -94,54 +91,54 @@ impl Ledger {
         Ok(Self { upper, workspace, path: path.clone(), never, state, claim })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
 
     /// Where commands' changes are.
-    pub(super) fn upper(&self) -> Tree<'_> {
+    pub(crate) fn upper(&self) -> Tree<'_> {
         Tree { root: self.upper.as_fd() }
     }
 
     /// What they are changes of.
-    pub(super) fn workspace(&self) -> Tree<'_> {
+    pub(crate) fn workspace(&self) -> Tree<'_> {
         Tree { root: self.workspace.as_fd() }
     }
 
     /// Has changes stay in their directory, if they have one; answers where.
-    pub(super) fn keep(&self) -> Option<PathBuf> {
+    pub(crate) fn keep(&self) -> Option<PathBuf> {
         self.claim.as_ref().map(Claim::keep)
     }
 
     /// Where the workspace lies, by the name that it had at the start.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn never(&self) -> &[Never] {
+    pub(crate) fn never(&self) -> &[Never] {
         &self.never
     }
 }
 
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
-    pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
+    pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
         is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
     }
 
     /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
     /// out, which gives it both times alike.
-    pub(super) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
+    pub(crate) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
         self.is_newer(path, stat) && changed(stat) != modified(stat)
     }
 
     /// Whether it is a directory that a commit made.
-    pub(super) fn made(&self, path: &Path) -> bool {
+    pub(crate) fn made(&self, path: &Path) -> bool {
         self.applied.get(path).is_some_and(|applied| applied.made)
     }
 
     /// Whether it came there by a commit.
-    pub(super) fn has(&self, path: &Path) -> bool {
+    pub(crate) fn has(&self, path: &Path) -> bool {
         self.applied.contains_key(path)
     }
 
@@ -155,12 +152,12 @@ impl State {
     }
 
     /// Whether the last change of a file was that we took one of its names.
-    pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
+    pub(crate) fn is_unlinked(&self, stat: &FileStat) -> bool {
         self.unlinked.get(&Identity::of(stat)) == Some(&(changed(stat), contents(stat)))
     }
 
     /// Takes down that we took a name from what was `before`.
-    pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
+    pub(crate) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
         let what = |stat: &FileStat| (Identity::of(stat), contents(stat));
         if what(before) == what(now) {
             self.unlinked.insert(Identity::of(now), (changed(now), contents(now)));
@@ -168,13 +165,13 @@ impl State {
     }
 
     /// Whether it was committed, and no command has changed it since.
-    pub(super) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
+    pub(crate) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
         let from = Some((upper.st_ino, changed(upper)));
         self.applied.get(path).is_some_and(|applied| applied.from == from)
     }
 
     /// Takes down what a commit left at `path`, made from `upper`; without that one, of what it made before.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         path: &Path,
         stat: Option<FileStat>,

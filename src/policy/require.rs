@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use Protection::{
+    Capabilities, CoreDumps, CpuTime, Cpus, Cpuset, FileSize, Io, Keyring, LandlockScope, Memory,
+    MountNamespace, NoNewPrivs, OpenFiles, Pids, Root,
+};
 use serde::{Deserialize, Serialize};
 
-use super::PolicyError;
-use super::text::unique_map;
-use super::words::words;
+use crate::policy::text::unique_map;
+use crate::report::policy_error::PolicyError;
+use crate::report::words::words;
 
 words! {
     /// One way in which a command is confined; the enforcement report has an entry for each.
@@ -90,13 +94,11 @@ impl Protection {
     /// [`UserNamespace`](Self::UserNamespace) is not among them, but only real root can run without it, and then needs
     /// every other namespace and the filter of system calls.
     pub const fn is_indispensable(self) -> bool {
-        use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root};
         matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
     }
 
-    /// Whether it holds commands to one of the [`Limits`](crate::Limits).
+    /// Whether it holds commands to one of the [`Limits`](crate::policy::limits::Limits).
     pub const fn is_limit(self) -> bool {
-        use Protection::{CpuTime, Cpus, Cpuset, FileSize, Io, Memory, OpenFiles, Pids};
         matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
     }
 }
@@ -118,9 +120,8 @@ pub struct Requirements(#[serde(deserialize_with = "unique_map")] BTreeMap<Prote
 impl Requirements {
     /// What was set, or the default: required, except for what hosts often lack, which are the limits, the
     /// keyring, core dumps and Landlock scopes. What a whole policy makes of it is
-    /// [`Policy::effective_requirement`](crate::Policy::effective_requirement).
+    /// [`Policy::effective_requirement`](crate::policy::Policy::effective_requirement).
     pub fn of(&self, protection: Protection) -> Requirement {
-        use Protection::{CoreDumps, Keyring, LandlockScope};
         self.get(protection).unwrap_or(match protection {
             Keyring | CoreDumps | LandlockScope => Requirement::IfAvailable,
             limit if limit.is_limit() => Requirement::IfAvailable,
@@ -143,7 +144,7 @@ impl Requirements {
         self.0.iter().map(|(&protection, &requirement)| (protection, requirement))
     }
 
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         let soft = |(protection, requirement): &(Protection, Requirement)| {
             protection.is_indispensable() && *requirement == Requirement::IfAvailable
         };

@@ -1,26 +1,28 @@
 //! What a program in the sandbox tries, and how it must end. Data.
 
-use super::stage::{SHOWN_AT, Stage, WRITABLE_AT};
-use crate::policy::{NetworkMode, Policy, Protection};
+use crate::policy::Policy;
+use crate::policy::network::NetworkMode;
+use crate::policy::require::Protection;
+use crate::probe::stage::{SHOWN_AT, Stage, WRITABLE_AT};
 
 /// One call that the payload makes.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(crate) struct Attempt {
     /// Name of its finding.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What it does, in words.
-    pub(super) what: &'static str,
+    pub(crate) what: &'static str,
     /// First argument of the payload; helper/src/inside/attempts.rs knows it.
-    pub(super) call: &'static str,
-    pub(super) operand: Operand,
-    pub(super) must: Must,
+    pub(crate) call: &'static str,
+    pub(crate) operand: Operand,
+    pub(crate) must: Must,
     /// The wall that it tests first of all.
-    pub(super) wall: Protection,
+    pub(crate) wall: Protection,
 }
 
 /// Second argument of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operand {
+pub(crate) enum Operand {
     Nothing,
     /// A file that is granted read-only.
     Shown,
@@ -40,7 +42,7 @@ pub(super) enum Operand {
 
 /// How an attempt must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Must {
+pub(crate) enum Must {
     Succeed,
     /// With one of these.
     Fail(&'static [i32]),
@@ -50,7 +52,7 @@ pub(super) enum Must {
 const PROCESSES_INSIDE: u32 = 8;
 
 /// Every attempt, those that must succeed first: where they fail, the others would prove nothing.
-pub(super) const ATTEMPTS: [Attempt; 12] = [
+pub(crate) const ATTEMPTS: [Attempt; 12] = [
     Attempt {
         name: "read_grant",
         what: "read a file that is granted",
@@ -153,7 +155,7 @@ pub(super) const ATTEMPTS: [Attempt; 12] = [
 
 impl Attempt {
     /// Why it is no test under this policy, if so.
-    pub(super) fn pointless(&self, policy: &Policy) -> Option<&'static str> {
+    pub(crate) fn pointless(&self, policy: &Policy) -> Option<&'static str> {
         if self.operand == Operand::Port && policy.effective_network() == NetworkMode::Host {
             return Some("the profile grants the host's network");
         }
@@ -167,7 +169,7 @@ impl Attempt {
     }
 
     /// The payload's arguments; none where the stage lacks what it needs.
-    pub(super) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
+    pub(crate) fn arguments(&self, stage: &Stage) -> Option<[String; 2]> {
         let operand = match self.operand {
             Operand::Nothing | Operand::SecretInStdin => String::new(),
             Operand::Shown => SHOWN_AT.to_owned(),

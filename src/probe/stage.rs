@@ -1,38 +1,32 @@
 //! What the attempts are made on: files of the probe's own in a directory that nobody else may enter, and servers
 //! of its own. All of it goes when this is dropped.
 
-use std::{
-    env,
-    fs::{self, DirBuilder, File, Permissions},
-    io,
-    net::{Ipv4Addr, TcpListener},
-    os::{
-        linux::net::SocketAddrExt,
-        unix::{
-            fs::{DirBuilderExt, PermissionsExt},
-            net::{SocketAddr, UnixListener},
-        },
-    },
-    path::{Path, PathBuf},
-};
+use std::fs::{DirBuilder, File, Permissions};
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-use crate::{Mount, sys};
+use crate::policy::mount::Mount;
+use crate::sys;
 
 /// Where the payload lies in the sandbox.
-pub(super) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
+pub(crate) const PAYLOAD_AT: &str = "/run/kennel-probe/payload";
 /// Where the file lies that is granted read-only.
-pub(super) const SHOWN_AT: &str = "/run/kennel-probe/shown";
+pub(crate) const SHOWN_AT: &str = "/run/kennel-probe/shown";
 /// Where the file lies that is granted writable.
-pub(super) const WRITABLE_AT: &str = "/run/kennel-probe/writable";
+pub(crate) const WRITABLE_AT: &str = "/run/kennel-probe/writable";
 
 /// The stage.
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(crate) struct Stage {
     directory: Directory,
     /// Name of the abstract socket.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// None where the host has no loopback device.
     tcp: Option<TcpListener>,
     _abstract: UnixListener,
@@ -40,7 +34,7 @@ pub(super) struct Stage {
 
 impl Stage {
     /// Makes everything.
-    pub(super) fn set() -> io::Result<Self> {
+    pub(crate) fn set() -> io::Result<Self> {
         let directory = Directory::make()?;
         for name in ["workspace", "outside"] {
             DirBuilder::new().mode(0o700).create(directory.0.join(name))?;
@@ -58,12 +52,12 @@ impl Stage {
         })
     }
 
-    pub(super) fn workspace(&self) -> PathBuf {
+    pub(crate) fn workspace(&self) -> PathBuf {
         self.directory.0.join("workspace")
     }
 
     /// The grants beside the workspace.
-    pub(super) fn mounts(&self) -> [Mount; 3] {
+    pub(crate) fn mounts(&self) -> [Mount; 3] {
         let source = |name: &str| self.directory.0.join(name);
         [
             Mount::ReadOnly { source: source("payload"), target: Some(PAYLOAD_AT.into()) },
@@ -73,12 +67,12 @@ impl Stage {
     }
 
     /// A file that is not granted, in a directory that is not.
-    pub(super) fn secret(&self) -> PathBuf {
+    pub(crate) fn secret(&self) -> PathBuf {
         self.directory.0.join("outside/secret")
     }
 
     /// The port of a server on the host's loopback device.
-    pub(super) fn port(&self) -> Option<u16> {
+    pub(crate) fn port(&self) -> Option<u16> {
         Some(self.tcp.as_ref()?.local_addr().ok()?.port())
     }
 }

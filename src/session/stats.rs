@@ -1,15 +1,14 @@
 //! Numbers of a session, and the guard that keeps them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
 
-use super::live::Live;
-use crate::{Enforcement, inside::Inside, proxy::Witness};
+use crate::launch::inside::Inside;
+use crate::network::proxy::Witness;
+use crate::report::enforcement::Enforcement;
+use crate::session::live::Live;
 
 /// How a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ pub struct Stats {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     running: AtomicUsize,
     served: AtomicU64,
     refills: AtomicU64,
@@ -34,12 +33,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn refilled(&self, took_us: u64) {
+    pub(crate) fn refilled(&self, took_us: u64) {
         self.refills.fetch_add(1, Relaxed);
         self.refill_us.fetch_add(took_us, Relaxed);
     }
 
-    pub(super) fn stats(&self, ready: usize) -> Stats {
+    pub(crate) fn stats(&self, ready: usize) -> Stats {
         let refills = self.refills.load(Relaxed).max(1);
         Stats {
             ready,
@@ -57,7 +56,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(live: Arc<Live>) -> Self {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
         Self { live }
     }

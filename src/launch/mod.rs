@@ -1,0 +1,9 @@
+//! A plan becomes processes.
+
+pub(crate) mod bridge;
+pub(crate) mod cgroup;
+pub(crate) mod inside;
+pub(crate) mod network;
+pub(crate) mod one_shots;
+pub(crate) mod prepared;
+pub(crate) mod start;

@@ -1,0 +1,211 @@
+//! The only place where policy becomes mechanism: a policy and the facts of a host go in, a plan comes out.
+//!
+//! Reads the host's files to check what is granted; changes nothing and starts nothing. Every condition on the
+//! policy is in this room, so that the inside has none.
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::host::caller::Caller;
+use crate::host::{Host, OLDEST};
+use crate::plan::compiled::{Compiled, Variables};
+use crate::plan::explain::Terms;
+use crate::plan::mount_state::Footing;
+use crate::plan::restrict::Grants;
+use crate::plan::{
+    Section, cgroup, environment, limits, mount_state, namespaces, network, overlay, sections, worker_mounts,
+};
+use crate::policy::Policy;
+use crate::policy::audit::Audit;
+use crate::policy::profile::TmpLife;
+use crate::policy::require::Protection;
+use crate::protect::paths::Protected;
+use crate::protect::{case_fold, git, paths};
+use crate::report::enforcement::Enforcement;
+use crate::report::error::Error;
+use crate::view::inputs::{OwnProgram, Parts, Shape, Subject};
+use crate::view::{
+    View, grants, inputs, kernel_filesystems, pin, place, secrets, source, symlink_check, system, toolchains,
+};
+
+/// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
+pub(crate) struct Begun {
+    pub(crate) namespaces: Section,
+    /// Cgroups that PID 1 is to be born in one of.
+    pub(crate) groups: cgroup::Groups,
+    enforcement: Enforcement,
+}
+
+/// The first part of [`compile`].
+///
+/// # Errors
+/// A policy that contradicts itself, or asks for what this host or this version does not have.
+pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Begun, Error> {
+    policy.validate()?;
+    if host.kernel < OLDEST {
+        return Err(Error::Unavailable {
+            protection: Protection::Root,
+            reason: format!("Linux {} cannot make mounts read-only as a tree", host.kernel),
+            remedy: Some(format!("use Linux {OLDEST} or later (mount_setattr)")),
+        });
+    }
+    let subject = Subject::Workspace;
+    let groups = cgroup::groups(policy, host, caller, shape)?;
+    let names = &inputs::Names::default();
+    let parts = Parts { policy, host, caller, names, shape, subject, groups: &groups };
+    let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
+    namespaces::namespaces(&parts, &mut namespaces, &mut enforcement);
+    network::listen(&parts, &mut namespaces, &mut enforcement);
+    limits::pid_max(&parts, &mut namespaces);
+    limits::ordinary(&parts, &mut namespaces);
+    limits::no_core(&parts, &mut namespaces);
+    Ok(Begun { namespaces, groups, enforcement })
+}
+
+/// Compiles `policy` for `host`, asked by `caller`, into a plan of that shape.
+///
+/// # Errors
+/// Everything that can be known before a process exists: contradictions, missing paths, walls this host lacks.
+pub(crate) fn compile(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: Shape,
+) -> Result<Compiled, Error> {
+    finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
+}
+
+/// The rest of [`compile`], for the same policy, host, caller and shape.
+///
+/// # Errors
+/// Missing paths, walls this host lacks.
+pub(crate) fn finish(
+    begun: Begun,
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: Shape,
+) -> Result<Compiled, Error> {
+    finish_for(Subject::Workspace, begun, (policy, host, caller, shape))
+}
+
+/// [`compile`] for a program that the spawn broker checked.
+///
+/// # Errors
+/// Those of [`compile`].
+pub(crate) fn compile_program(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    program: Option<&OwnProgram>,
+) -> Result<Compiled, Error> {
+    let begun = begin(policy, host, caller, Shape::Once)?;
+    finish_for(Subject::Program(program), begun, (policy, host, caller, Shape::Once))
+}
+
+fn finish_for(
+    subject: Subject<'_>,
+    begun: Begun,
+    (policy, host, caller, shape): (&Policy, &Host, &Caller, Shape),
+) -> Result<Compiled, Error> {
+    let Begun { namespaces, groups, mut enforcement } = begun;
+    let names = inputs::Names::read(&caller.homes);
+    let parts = Parts { policy, host, caller, names: &names, shape, subject, groups: &groups };
+    let workspace = match subject {
+        Subject::Workspace => Some(grants::workspace(&parts)?),
+        Subject::Program(_) => None,
+    };
+    let (view, mut protected) = view_of(&parts, workspace.as_ref())?;
+    let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
+    symlink_check::check(&view, &parts)?;
+    let (setup, on_host) = sections::setup_steps(&parts, &view, &mut enforcement)?;
+    let ground = (shape != Shape::Once)
+        .then(|| Footing::of(&view, &on_host, &protected, secrets::absent(&view, &parts)));
+    let (footing, again) = match shape {
+        // No mount of it is ever put up again.
+        Shape::Once | Shape::OneShot => {
+            (Footing::of_one_shot(&view, &on_host, shape == Shape::Once), Section::default())
+        }
+        Shape::Session { .. } => (Footing::default(), mount_state::again(&view, &on_host)),
+    };
+    let modes = worker_mounts::modes(&parts, &view);
+    let worker = modes.followed_by(&sections::worker_steps(&parts, &view, &mut enforcement));
+    let files = sections::file_steps(&parts, &view);
+    let (walls, rooms) = sections::wall_steps(&parts, &view, &mut enforcement)?;
+    protected.report(&parts, &mut enforcement)?;
+    case_fold::report(&parts, &view, &on_host, &mut enforcement)?;
+    let payload = sections::payload_steps(&parts, &mut enforcement)?;
+    let view = Arc::new(view);
+    Ok(Compiled {
+        namespaces,
+        setup,
+        modes,
+        worker,
+        walls,
+        payload,
+        ground,
+        footing,
+        again,
+        files,
+        grants: Grants::of(&view),
+        overlay,
+        environment: Variables(environment::environment(&parts, &view)),
+        client_variables: environment::client_variables(policy),
+        directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
+        watches: protected.watches.into(),
+        rooms,
+        limits: policy.limits.clone(),
+        descriptors: limits::descriptors(&parts),
+        audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
+        network: network::settings(&parts)?,
+        bridge: network::bridge(&parts)?.map(Arc::new),
+        terms: policy.explain.then(|| Arc::new(Terms::new(&parts, Arc::clone(&view)))),
+        groups,
+        enforcement,
+        view,
+    })
+}
+
+/// Everything visible. Of what the profile offers the first wins; what the policy grants replaces it; walls go over
+/// all that the policy does not name.
+fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(View, Protected), Error> {
+    let mut view = View::default();
+    system::show(&mut view, parts)?;
+    if let Some(workspace) = workspace {
+        grants::show_workspace(&mut view, parts, workspace)?;
+    }
+    let named = grants::show_mounts(&mut view, parts)?;
+    if let Some(workspace) = workspace {
+        git::show_repository(&mut view, parts, workspace);
+    }
+    // Now that everything is there that is granted writable.
+    symlink_check::not_led(&view, &named)?;
+    if let Subject::Program(Some(program)) = parts.subject {
+        let node = place::Node::File { contents: program.contents.clone(), mode: 0o755 };
+        view.grant("program", program.at.clone(), node)?;
+    }
+    if let Some(workspace) = workspace {
+        view.overlay = overlay::overlaid(parts, &view, workspace)?;
+    }
+    grants::show_home(&mut view, parts);
+    grants::show_identity(&mut view, parts);
+    toolchains::show(&mut view, parts);
+    network::show_resolver(&mut view, parts);
+    grants::show_masks(&mut view, parts)?;
+    let ways = secrets::mask(&mut view, parts)?;
+    kernel_filesystems::mask(&mut view, parts)?;
+    system::show_certificates(&mut view, parts);
+    let protected = paths::protect(&mut view, parts, workspace, &ways)?;
+    if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
+        pin::in_shared_places(&mut view);
+    }
+    Ok((view, protected))
+}
+
+/// Where commands start: as the policy says, resolved like a path in a shell; else the workspace.
+fn directory(parts: &Parts<'_>, workspace: PathBuf) -> PathBuf {
+    parts.policy.cwd.as_deref().map_or(workspace, |cwd| parts.caller.absolute(cwd))
+}

@@ -1,0 +1,319 @@
+//! Changes of a workspace that are kept apart from it: listed, committed, discarded.
+//!
+//! What commands wrote is hostile: any name, any link, any mode, any size. And the workspace is not ours alone: others
+//! may change it at any time. So everything is opened from a directory that is held, through no link (`tree`); what is
+//! put in its place or taken away is looked at once more when nobody finds it any longer (`place`).
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use serde::{Serialize, Serializer};
+
+use crate::overlay::ledger::Ledger;
+use crate::overlay::tree::Looked;
+use crate::overlay::{apply, clock, scan};
+use crate::report::error::Error;
+use crate::report::escape::harmless;
+use crate::report::failure;
+use crate::report::outcome::Denial;
+use crate::report::overlay_error::OverlayError;
+use crate::session::Session;
+use crate::session::files::blocking;
+use crate::sys::dirfd;
+use crate::sys::inode::FileKind;
+
+/// How a path of the workspace changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// It did not exist before.
+    Added,
+    /// Its contents, its mode, its user attributes, where it leads, or what it is.
+    Modified,
+    /// It is gone; of a directory, with all that was in it.
+    Deleted,
+}
+
+/// Something that commands changed in an overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// Where, relative to the workspace.
+    #[serde(serialize_with = "lossy")]
+    pub path: PathBuf,
+    /// How it changed.
+    pub kind: ChangeKind,
+    /// What it is now; of what was deleted, what it was.
+    #[serde(serialize_with = "word")]
+    pub file: FileKind,
+}
+
+/// A letter and the path, on one line: control characters are written as `\u{1b}`, bytes that are not UTF-8 as `\xff`,
+/// a backslash twice, so that no two paths look alike.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.kind {
+            ChangeKind::Added => 'A',
+            ChangeKind::Modified => 'M',
+            ChangeKind::Deleted => 'D',
+        };
+        write!(f, "{letter} ")?;
+        for chunk in self.path.as_os_str().as_bytes().utf8_chunks() {
+            f.write_str(&harmless(&chunk.valid().replace('\\', r"\\")))?;
+            for byte in chunk.invalid() {
+                write!(f, r"\x{byte:02x}")?;
+            }
+        }
+        if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
+    }
+}
+
+impl Change {
+    /// The same as one that is not committed.
+    #[must_use]
+    pub fn refused(self, refusal: Refusal) -> Refused {
+        Refused { change: self, refusal }
+    }
+}
+
+/// Why a change was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The workspace was changed there from outside since the session began.
+    Conflict,
+    /// The policy protects it.
+    Protected,
+    /// A FIFO, socket or device.
+    Unsupported,
+    /// Something else that was to be written was not committed, and this is a deletion: what is deleted may be what was
+    /// moved there.
+    Withheld,
+    /// The command failed.
+    Unsuccessful,
+    /// A system call failed with this errno; the workspace is as it was there. Of a directory that was being deleted a
+    /// part may be gone.
+    Failed(i32),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
+            Self::Protected => f.write_str("it is protected"),
+            Self::Unsupported => f.write_str("only files, directories and links are committed"),
+            Self::Withheld => f.write_str("it is not deleted because something else was not committed"),
+            Self::Unsuccessful => f.write_str("the command failed"),
+            Self::Failed(errno) => f.write_str(&failure::words(&std::io::Error::from_raw_os_error(*errno))),
+        }
+    }
+}
+
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno as i32)
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// A change that was not committed. It is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The change.
+    #[serde(flatten)]
+    pub change: Change,
+    /// Why not.
+    #[serde(rename = "reason")]
+    pub refusal: Refusal,
+}
+
+/// What came of [`Session::commit`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Committed {
+    /// What the workspace has now.
+    pub applied: Vec<Change>,
+    /// What it has not.
+    pub refused: Vec<Refused>,
+    /// What of it programs outside obey, the configuration of a new repository: look at it before you trust it.
+    pub denials: Vec<Denial>,
+}
+
+/// # Changes of an overlay
+///
+/// With [`Policy::overlay`](crate::policy::Policy::overlay) commands see the workspace with their changes, but the workspace itself
+/// stays unchanged until you commit. Changes are gone when the last handle of the session is dropped; after
+/// [`Session::shutdown`] they can still be listed and committed.
+///
+/// ```
+/// # async fn example() -> Result<(), kennel::Error> {
+/// # let directory = tempfile::tempdir().expect("a directory");
+/// # let workspace = directory.path();
+/// use kennel::{ChangeKind, Overlay, Policy, Profile, Session};
+///
+/// let policy = Policy::profile(Profile::NoNetwork, workspace).overlay(Overlay::default());
+/// let session = Session::prepare(&policy).await?;
+/// session.command("touch").arg("new").status().await?;
+/// assert!(!workspace.join("new").exists());
+///
+/// let changes = session.changes().await?;
+/// assert_eq!((changes[0].kind, changes[0].to_string()), (ChangeKind::Added, "A new".to_owned()));
+///
+/// let committed = session.commit().await?;
+/// assert!(committed.refused.is_empty() && workspace.join("new").exists());
+/// # Ok(())
+/// # }
+/// # if kennel::Host::detect().kernel >= kennel::Version(6, 6) {
+/// #     tokio::runtime::Runtime::new().expect("a runtime").block_on(example()).expect("works");
+/// # }
+/// ```
+impl Session {
+    /// The changes that were not committed, by path. May be called at any time; changes of a running command may be listed
+    /// in part.
+    ///
+    /// A file that was only opened for writing, or whose times alone differ, is not a change.
+    ///
+    /// # Errors
+    /// [`OverlayError`]: a session without an overlay, more changes than 128 MiB hold (some 300,000 of ordinary paths),
+    /// what cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn changes(&self) -> Result<Vec<Change>, Error> {
+        let ledger = self.live().ledger()?;
+        let listed = blocking(move || {
+            dirfd::of_a_command(|| {
+                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
+                Ok(found.into_iter().map(scan::Found::into_change).collect())
+            })
+        });
+        Ok(listed.await.map_err(OverlayError::list)?)
+    }
+
+    /// Applies the changes to the workspace, each file atomically: others see the old one or the new one.
+    ///
+    /// A change that cannot be applied is refused alone, with the reason, and kept: the workspace was changed there
+    /// meanwhile, a protected path, a FIFO or socket, a full disk. Applied are contents, permission bits, user attributes
+    /// and modification times, never owners, set-user-id bits, capabilities of files or devices. Idempotent.
+    ///
+    /// No command starts meanwhile. If the future is dropped, the commit continues in the background.
+    ///
+    /// # Errors
+    /// [`OverlayError::Running`] while a command runs, and those of [`Session::changes`]; nothing was applied then.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time enabled.
+    pub async fn commit(&self) -> Result<Committed, Error> {
+        let ledger = self.live().ledger()?;
+        let settling = self.live().settle().await?;
+        let committed = blocking(move || {
+            // Until the last file is in its place, whoever waits for it.
+            let _settling = settling;
+            dirfd::of_a_command(|| {
+                let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
+                let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
+                let committed = apply::commit(&ledger, &mut state, &changed, found);
+                // What was refused may have been moved there and back, which changes its directory.
+                if !(committed.applied.is_empty() && committed.refused.is_empty()) {
+                    clock::wait_for_tick();
+                }
+                Ok(committed)
+            })
+        });
+        Ok(committed.await.map_err(OverlayError::list)?)
+    }
+
+    /// Leaves changes that are kept in a directory ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)) there when the session ends,
+    /// and returns the directory; `None` if they are in memory, and so are lost.
+    ///
+    /// They lie there as overlayfs keeps them: whole files, and a device 0:0 for what was deleted. No other session can
+    /// use the directory until it is emptied.
+    ///
+    /// # Errors
+    /// [`OverlayError::None`] for a session without an overlay.
+    pub fn leave_changes(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(self.live().ledger()?.keep())
+    }
+
+    /// Discards the changes, and ends the session: the kernel cannot empty an overlay that is in use. Prepare another
+    /// session to go on.
+    ///
+    /// # Errors
+    /// [`OverlayError::None`] for a session without an overlay.
+    pub async fn discard(&self) -> Result<(), Error> {
+        self.live().ledger()?;
+        self.shutdown().await;
+        self.live().forget_changes();
+        Ok(())
+    }
+}
+
+impl scan::Found {
+    fn into_change(self) -> Change {
+        Change { path: self.path, kind: self.kind, file: self.file }
+    }
+
+    pub(crate) fn change(&self) -> Change {
+        Change { path: self.path.clone(), kind: self.kind, file: self.file }
+    }
+}
+
+fn lossy<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+fn word<S: Serializer>(file: &FileKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match file {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Link => "link",
+        FileKind::Other => "other",
+    })
+}
+
+/// A ledger that several may use.
+pub(crate) type Shared = Arc<Ledger>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_told() {
+        for c in
+            ['\u{ad}', '\u{61c}', '\u{180e}', '\u{202e}', '\u{fff9}', '\u{fffb}', '\u{e0041}', '\u{e007f}']
+        {
+            let path = format!("a{c}b").into();
+            let change = Change { path, kind: ChangeKind::Added, file: FileKind::File };
+            assert_eq!(change.to_string(), format!("A a\\u{{{:x}}}b", u32::from(c)));
+        }
+    }
+
+    #[test]
+    fn no_two_names_look_alike() {
+        let told = |name: &[u8]| {
+            let path = std::ffi::OsStr::from_bytes(name).into();
+            Change { path, kind: ChangeKind::Added, file: FileKind::File }.to_string()
+        };
+        assert_eq!(told(b"a\xffb\xc3"), r"A a\xffb\xc3");
+        assert_eq!(told(br"a\xffb"), r"A a\\xffb");
+        assert_eq!(told("a\u{fffd}".as_bytes()), "A a\u{fffd}");
+    }
+}
