@@ -71,9 +71,9 @@ async fn what_is_protected_and_not_there_is_not_made() {
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::ENOENT);
     session.write(".git/description", "x").await.unwrap();
     assert_eq!(names(&dir.path().join(".git")), ["description"]);
-    // Nothing of it was taken for the user's: a command that makes it finds it undone.
+    // Nothing of it was taken for the user's: what a command makes there is moved aside.
     shell(&session, "echo x > .git/commondir").await;
-    assert_eq!(names(&dir.path().join(".git")), ["description"]);
+    assert_eq!(names(&dir.path().join(".git")), ["commondir.refused-by-kennel.0", "description"]);
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn the_policys_own_paths_are_kept() {
     assert_eq!(names(dir.path()), ["ci"]);
 }
 
-/// It is undone when the command ends, but what these calls put there while it runs could come later.
+/// It is moved aside when the command ends, but what these calls put there while it runs could come later.
 #[tokio::test]
 async fn nothing_is_put_into_what_a_running_command_made() {
     let dir = workspace();
@@ -131,7 +131,9 @@ async fn nothing_is_put_into_what_a_running_command_made() {
     }
     session.write("stop", "").await.unwrap();
     in_time(child.wait()).await.unwrap();
-    assert!(names(&dir.path().join(".git")).is_empty());
+    assert_eq!(names(&dir.path().join(".git")), ["hooks.refused-by-kennel.0"]);
+    assert_eq!(names(&dir.path().join(".git/hooks.refused-by-kennel.0/deep")), ["er"]);
+    assert!(names(&dir.path().join(".git/hooks.refused-by-kennel.0/deep/er")).is_empty());
 }
 
 #[tokio::test]
