@@ -1,5 +1,6 @@
 //! A log that is open: which file it is in, and what has been lost.
 
+use crate::report::shortage::of_path;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +15,7 @@ use crate::audit;
 use crate::audit::file::LogFile;
 use crate::audit::record::Line;
 use crate::policy::audit::Audit;
-use crate::report::audit_error::not_opened;
+
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::sys::locked;
@@ -105,12 +106,28 @@ impl Log {
     }
 }
 
+/// For a log that cannot be opened.
+pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
+    let otherwise = match source.kind() {
+        _ if source.raw_os_error() == Some(libc::ELOOP) => {
+            "name the file itself: links to one are not followed; of /dev/fd, descriptors from 3 on are taken"
+        }
+        io::ErrorKind::InvalidData => {
+            "name another file: this one is not a log, or something else wrote to it"
+        }
+        io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
+        _ => "name a file in a directory that you can write",
+    };
+    let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
+    Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::audit::record::{Record, Shape, Spawn};
     use crate::audit::verify::verify_audit;
-    use crate::policy::require::Protection;
+    use crate::report::enforcement::Protection;
 
     #[test]
     fn a_new_day_is_a_new_file_with_a_chain_of_its_own() {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::broker::manifest::Hash;
 use crate::broker::paths::Resolved;
 use crate::policy::units::Size;
+use crate::report::spawn_error::Hash;
 
 /// A spawn that was found good: what [`SpawnPolicy::check`](crate::broker::SpawnPolicy::check) answers. Values of variables and arguments are not shown.
 pub struct CheckedSpawn {

@@ -13,6 +13,7 @@ use crate::host::caller::Caller;
 use crate::policy::profile::Profile;
 use crate::probe::{Area, Found, Probe};
 use crate::report::failure;
+use crate::report::failure::failure_of;
 use crate::report::failure::{Boundary, Class, Failure};
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
@@ -99,6 +100,8 @@ pub struct Unavailable {
     /// What can be done.
     pub remedy: Option<String>,
 }
+
+failure_of!(Unavailable);
 
 impl Unavailable {
     /// The failure that machines read.

@@ -4,8 +4,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::report::spawn_error::Hash;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, de};
@@ -69,10 +69,6 @@ pub(crate) struct Program {
     #[serde(default)]
     pub(crate) hash: Option<Hash>,
 }
-
-/// A SHA-256, written `sha256:` and 64 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hash(pub(crate) [u8; 32]);
 
 /// The name of an environment variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,39 +174,6 @@ impl Program {
     /// Whether somebody who says `name` may mean it: by its path as it is written, or by its last component.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         if name.contains('/') { self.path == name } else { self.path.rsplit('/').next() == Some(name) }
-    }
-}
-
-impl fmt::Display for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Hash {
-    fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64 && digits.is_ascii())?;
-        let mut bytes = [0; 32];
-        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
-            let pair = digits.get(at..at + 2).filter(|pair| pair.bytes().all(|c| c.is_ascii_hexdigit()))?;
-            *byte = u8::from_str_radix(pair, 16).ok()?;
-        }
-        Some(Self(bytes))
-    }
-}
-
-impl<'de> Deserialize<'de> for Hash {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let form = "a hash is written `sha256:` and 64 hexadecimal digits, as `sha256sum` prints them";
-        Self::parse(&text).ok_or_else(|| de::Error::custom(form))
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
 
-use crate::broker::manifest::Hash;
+use crate::report::spawn_error::Hash;
 use crate::report::spawn_error::SpawnError;
 
 /// Largest program that can have a hash, in bytes: it is held in memory.

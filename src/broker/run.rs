@@ -10,7 +10,7 @@ use crate::audit::log::Log;
 use crate::audit::record::{Record, Shape, Spawn};
 use crate::audit::trail::Trail;
 use crate::broker::checked::{CheckedSpawn, Effective};
-use crate::broker::credential::{CredentialResolver, Secret};
+use crate::broker::credential::CredentialResolver;
 use crate::broker::envelope::Envelope;
 use crate::broker::paths::Resolved;
 use crate::broker::{SpawnPolicy, program};
@@ -28,6 +28,7 @@ use crate::report::error::Error;
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
 use crate::session::sandbox::Sandbox;
+use crate::sys::secret::Secret;
 use crate::view::inputs::OwnProgram;
 use crate::view::{inputs, system};
 

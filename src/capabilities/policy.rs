@@ -6,8 +6,9 @@ use crate::capabilities::granted::Granted;
 use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::{Profile, Toolchains};
-use crate::policy::require::{Protection, Requirement, Requirements};
+use crate::policy::require::{Requirement, Requirements};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
+use crate::report::enforcement::Protection;
 
 /// The policy that grants what is granted and nothing else.
 pub(crate) fn policy(granted: &Granted) -> Policy {

@@ -169,7 +169,7 @@ impl Group {
             self.kill();
             drop(self.exit.readable().await.map_err(unwaited())?);
         }
-        let usage = sys::usage_of_ended(self.leader).map_err(unwaited())?;
+        let usage = Usage::from(sys::usage_of_ended(self.leader).map_err(unwaited())?);
         self.kill();
         let child = self.child.take().ok_or_else(|| unwaited()(io::ErrorKind::NotFound.into()));
         let status = child?.wait().await.map_err(unwaited())?;

@@ -17,6 +17,7 @@ use tokio::process::Command;
 use crate::capabilities::Capabilities;
 use crate::capabilities::granted::meant;
 use crate::report::failure;
+use crate::report::failure::failure_of;
 use crate::report::failure::{Boundary, Class, Details, Failure};
 
 /// Rules that hold for every program: to run others, to know its own kind, to ask for a number of the kernel's.
@@ -82,6 +83,8 @@ pub struct SbplError {
     /// Why it cannot be written into a profile.
     pub reason: &'static str,
 }
+
+failure_of!(SbplError);
 
 impl SbplError {
     /// The failure class that machines read.

@@ -7,7 +7,8 @@ pub(crate) mod refused;
 mod tests;
 pub(crate) mod text;
 
-use std::path::{Path, PathBuf};
+use crate::report::escape::advice;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use nix::errno::Errno;
@@ -17,15 +18,11 @@ use crate::plan::explain::Terms;
 use crate::plan::restrict::Narrowing;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
-use crate::policy::require::Protection;
-use crate::report::escape::is_harmless;
+use crate::report::enforcement::Protection;
 use crate::report::outcome::{Basis, Denial, Limit};
 
 /// More denials than that are not made of what one command says.
 const MOST: usize = 16;
-
-/// Longest subject, in characters.
-const LONGEST: usize = 300;
 
 /// What explains the errors of one command.
 #[derive(Clone, Debug)]
@@ -71,28 +68,6 @@ impl Judge {
         }
         Some(denial)
     }
-}
-
-/// A reason with the flag that would change it.
-pub(crate) fn advice(reason: String, flag: Option<&str>, would: &str) -> String {
-    match flag {
-        Some(flag) => format!("{reason}; {flag} {would}"),
-        None => reason,
-    }
-}
-
-/// A path for people: on one line, without anything that a terminal obeys or that reorders a line, and in quotes where it
-/// would not end where it seems to.
-pub(crate) fn shown(path: &Path) -> String {
-    let text = clean(&path.to_string_lossy());
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%,=:~".contains(c);
-    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "?")) }
-}
-
-/// Text of a command's for people, cut to a length.
-pub(crate) fn clean(text: &str) -> String {
-    let plain = |c: char| if is_harmless(c) { c } else { '?' };
-    text.chars().take(LONGEST).map(plain).collect()
 }
 
 // Limits that an error may be the doing of: which, its value, the flag that raises it. Pure.

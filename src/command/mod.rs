@@ -6,6 +6,7 @@ pub(crate) mod explain;
 pub(crate) mod outlet;
 pub(crate) mod output;
 pub(crate) mod running;
+pub(crate) mod source;
 pub(crate) mod start;
 pub(crate) mod stdio;
 pub(crate) mod terminal;
@@ -15,23 +16,24 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::pending;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 
-use crate::broker::credential::Secret;
 use crate::command::child::Child;
-use crate::command::start::Source;
+use crate::command::source::Source;
 use crate::command::stdio::{Kind, Stdio};
 use crate::command::variables::Variables;
 use crate::plan::restrict::Narrowing;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
+use crate::sys::secret::Secret;
 
 /// A command to be run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
 pub struct Command {
-    source: Source,
+    source: Arc<dyn Source>,
     program: OsString,
     arguments: Vec<OsString>,
     environment: Variables,
@@ -65,7 +67,7 @@ impl fmt::Debug for Command {
 }
 
 impl Command {
-    pub(crate) fn new(source: Source, program: &OsStr) -> Self {
+    pub(crate) fn new(source: Arc<dyn Source>, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
             arguments: Vec::new(),

@@ -16,6 +16,7 @@ use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
 use crate::report::error::Error;
 use crate::report::outcome::Denial;
+use crate::report::outcome::Outcome;
 
 /// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
 const LARGEST_PIPE: u64 = 1 << 20;
@@ -251,5 +252,20 @@ impl Tail {
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.bytes.iter().copied().collect()
+    }
+}
+impl Outcome {
+    /// Enters what was read from the command's pipes, once they have been read to the end: how much it was and, if the
+    /// policy asks for explanations and the command failed, what its errors are about.
+    pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
+        if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
+            let mut explained = stderr.explained();
+            explained.retain(|denial| !self.denials.contains(denial));
+            stderr.record(&explained);
+            self.denials.extend(explained);
+        }
+        self.stdout_bytes = stdout.map(ChildOutput::seen);
+        self.stderr_bytes = stderr.map(ChildOutput::seen);
+        self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
     }
 }

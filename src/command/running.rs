@@ -17,6 +17,7 @@ use crate::audit::trail::{Exec, Late};
 use crate::command::ending::Cause;
 use crate::command::explain::Judge;
 use crate::command::explain::refused::Refusals;
+use crate::command::source::Membership;
 use crate::command::stdio::Flood;
 use crate::host::cgroups::Setting;
 use crate::launch::inside::{Arrival, Inside, PATIENCE};
@@ -27,7 +28,6 @@ use crate::policy::limits::Limits;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
-use crate::session::stats::Guard;
 use crate::sys;
 
 /// How long init may take to end everything after an order, before it is killed itself.
@@ -74,7 +74,7 @@ pub(crate) struct Running {
     /// When init itself is killed because it did not end in time.
     last: Option<Deadline>,
     /// Counts the command as one of its session's.
-    guard: Option<Guard>,
+    membership: Option<Box<dyn Membership>>,
     /// The proxy of a one-shot.
     serving: Option<Serving>,
     /// Follows what the proxy refuses.
@@ -91,11 +91,16 @@ impl Running {
         mut inside: Inside,
         prepared: Arc<Prepared>,
         asked: Asked,
-        (guard, serving, exec, span): (Option<Guard>, Option<Serving>, Exec, tracing::Span),
+        (membership, serving, exec, span): (
+            Option<Box<dyn Membership>>,
+            Option<Serving>,
+            Exec,
+            tracing::Span,
+        ),
         born: Instant,
     ) -> Result<Self, Error> {
-        let enforcement = match &guard {
-            Some(guard) => guard.enforcement(),
+        let enforcement = match &membership {
+            Some(membership) => membership.enforcement(),
             None => prepared.compiled.enforcement.clone(),
         };
         inside.set_home();
@@ -115,13 +120,13 @@ impl Running {
             is_stuck: false,
             flood,
             last: None,
-            witness: match &guard {
-                Some(guard) => guard.witness(),
+            witness: match &membership {
+                Some(membership) => membership.witness(),
                 None => serving.as_ref().map(Serving::witness),
             },
             refusals: None,
             serving,
-            guard,
+            membership,
             exec,
             span,
         })
@@ -172,7 +177,7 @@ impl Running {
 
     /// The error for an end that nobody told.
     pub(crate) fn lost(&self) -> Error {
-        let ended = self.guard.as_ref().is_some_and(Guard::session_has_ended);
+        let ended = self.membership.as_ref().is_some_and(|membership| membership.session_has_ended());
         if ended { Error::SessionEnded } else { Error::Lost }
     }
 
@@ -244,8 +249,8 @@ impl Running {
                 }
             }
             Report::Ready { took_us } => {
-                if let Some(guard) = &self.guard {
-                    guard.refilled(took_us);
+                if let Some(membership) = &self.membership {
+                    membership.refilled(took_us);
                 }
             }
             Report::Skipped { section, index, errno } => {
@@ -267,11 +272,11 @@ impl Running {
     pub(crate) fn release(mut self) {
         drop(self.init.take());
         let mut inside = self.inside.into_inner();
-        match &self.guard {
+        match &self.membership {
             // A call that it is stuck in may yet change what is protected. Dropped as it is, it is undone once more when it is
             // gone, and keeps its hold until then: without that, the next command would take what appears for the user's.
             _ if self.is_stuck => {}
-            Some(guard) if self.asked.background => guard.keep(inside),
+            Some(membership) if self.asked.background => membership.keep(inside),
             _ => inside.set_over(),
         }
     }

@@ -52,6 +52,14 @@ impl Ahead {
     }
 }
 
+/// Where the sessions of a user are found when nobody names a directory: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
+pub(crate) fn runtime_directory(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
+    match runtime.map(Path::new).filter(|path| path.is_absolute()) {
+        Some(path) => path.join("kennel"),
+        None => format!("/tmp/kennel-{uid}").into(),
+    }
+}
+
 impl Caller {
     /// The caller as this process is now.
     pub(crate) fn current() -> Self {

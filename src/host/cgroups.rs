@@ -210,6 +210,13 @@ fn is_writable(path: &Path) -> bool {
     faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok()
 }
 
+/// The group of the embedding program, where it has to leave the one that is delegated to it. It stays: whoever is in
+/// it cannot remove it, and the service manager removes it with the one that it delegated.
+pub(crate) const HOST: &str = "kennel-host";
+
+/// The processors that a group is to have.
+pub(crate) const CPUS: &str = "cpuset.cpus";
+
 #[cfg(test)]
 mod tests {
     use super::*;

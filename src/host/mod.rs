@@ -11,7 +11,8 @@ use caps::CapSet;
 use serde::Serialize;
 
 use crate::policy::Policy;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 use crate::report::shortage;
 
 /// Facts of the kernel that the compiler decides by. Plain data, so that kernels we do not have can be written

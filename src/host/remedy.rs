@@ -6,25 +6,16 @@ use std::{fs, io};
 use Protection::*;
 use caps::{CapSet, Capability};
 
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::shortage::{Confined, is_shortage, shortage};
 
 /// How to get a cgroup that commands can have groups in.
 pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
                                    service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
 
-/// What can be done in a sandbox about a session that is not seen from there.
-const OUT_OF_REACH: &str = "this runs in a sandbox, where sessions outside of it are out of reach: run the command without \
-                            kennel; kennel session list shows those that run here";
-
 /// How to get controllers back from cgroup v1.
 pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
      cgroup v2 has all controllers; or do without the limit";
-
-/// What can be done about a session that cannot be reached because this process is in a sandbox, if it is.
-pub(crate) fn of_session() -> Option<&'static str> {
-    Confined::here().sandboxed.then_some(OUT_OF_REACH)
-}
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {

@@ -23,9 +23,10 @@ use crate::launch::inside::{Arrival, Inside, unless_gone};
 use crate::launch::prepared::{Bytes, step_failed, step_skipped};
 use crate::launch::start;
 use crate::launch::start::Images;
+use crate::network::proxy::{BoxFuture, ForeignProxy};
 use crate::plan::bridge::BridgePlan;
-use crate::policy::require::Protection;
 use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 
 /// A bridge that was started.
@@ -131,5 +132,28 @@ impl Bridge {
             _ => return None,
         };
         section.step(index)
+    }
+}
+
+impl ForeignProxy for Bridge {
+    fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>> {
+        // The report of the sandbox names what the host lacks: both have the same walls.
+        Box::pin(async move { self.serve(listener, &mut Enforcement::default()).await })
+    }
+
+    fn ended(&self) -> BoxFuture<'_, Error> {
+        Box::pin(self.ended())
+    }
+
+    fn finish(&self) {
+        self.finish();
+    }
+
+    fn is_finishing(&self) -> bool {
+        self.is_finishing()
+    }
+
+    fn gone(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.gone())
     }
 }

@@ -32,7 +32,7 @@ use crate::launch::inside::PATIENCE;
 use crate::launch::start;
 use crate::launch::start::Images;
 use crate::plan::cgroup::GroupPlan;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys;
 use crate::sys::locked;

@@ -3,9 +3,12 @@
 
 pub(crate) mod end;
 
+use crate::network::proxy::Listening;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use kennel_helper::control::{LONGEST, Order, Report};
@@ -17,7 +20,7 @@ use crate::launch::cgroup::leaf::Leaf;
 use crate::plan::mount_state::{Change, Footing};
 use crate::protect::recheck;
 use crate::protect::recheck::{Undone, Watch};
-use crate::session::mount_state::Hold;
+
 use crate::sys;
 use crate::sys::packet;
 use crate::sys::reap::{Home, Left};
@@ -258,15 +261,6 @@ pub(crate) enum Arrival {
     Closed,
 }
 
-/// A socket in the network namespace of a sandbox.
-#[derive(Debug)]
-pub(crate) struct Listening {
-    /// As socket(2) has it.
-    pub(crate) kind: i32,
-    pub(crate) port: u16,
-    pub(crate) socket: OwnedFd,
-}
-
 impl Arrival {
     /// A message. Where there was no room for its descriptor that is lost, but not the message.
     pub(crate) fn of(bytes: &[u8], descriptor: Option<OwnedFd>) -> io::Result<Self> {
@@ -310,4 +304,23 @@ pub(crate) fn undo(watches: &[Watch], footing: &Footing) -> Undone {
     let mut undone = recheck::undo(watches);
     undone.denials.extend(footing.denials());
     undone
+}
+
+/// Somebody who may have a command running: until it is dropped, what appears in the place of a protected path is the
+/// command's.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<AtomicUsize>);
+
+impl Hold {
+    /// Counts one more holder, until it is dropped.
+    pub(crate) fn new(holds: &Arc<AtomicUsize>) -> Self {
+        holds.fetch_add(1, SeqCst);
+        Self(Arc::clone(holds))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
 }

@@ -4,6 +4,5 @@ pub(crate) mod bridge;
 pub(crate) mod cgroup;
 pub(crate) mod inside;
 pub(crate) mod network;
-pub(crate) mod one_shots;
 pub(crate) mod prepared;
 pub(crate) mod start;

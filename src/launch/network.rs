@@ -9,7 +9,7 @@ use crate::audit::trail::Trail;
 use crate::launch::bridge::Bridge;
 use crate::launch::inside::{Arrival, Inside};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::Serving;
+use crate::network::proxy::{ForeignProxy, Serving};
 use crate::report::error::Error;
 
 impl Serving {
@@ -28,7 +28,8 @@ impl Serving {
         let bridge = prepared.compiled.bridge.as_ref();
         // It gets ready beside the sandbox.
         let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
-        let serving = Self::new(gate, trail, bridge.map(Arc::new));
+        let serving =
+            Self::new(gate, trail, bridge.map(|bridge| -> Arc<dyn ForeignProxy> { Arc::new(bridge) }));
         let mut missing = gate.settings().sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {

@@ -27,7 +27,7 @@ use crate::plan::compiled::Compiled;
 use crate::plan::landlock::WITHOUT_FILTER;
 use crate::plan::mount_state::Change;
 use crate::plan::request::RequestBuf;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::report::error::Error;
 use crate::report::failure;
@@ -357,4 +357,17 @@ pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedF
     Handed::Memfd { request: bytes.length, scratch }.put(&mut *message);
     let [input, output, error] = stdio;
     worker.send(&message, [input, output, error, bytes.as_fd()])
+}
+
+/// Steps of a worker that are not in the plan.
+#[derive(Debug)]
+pub(crate) struct OwnSteps {
+    pub(crate) section: Section,
+    pub(crate) bytes: Bytes,
+}
+
+impl OwnSteps {
+    pub(crate) fn of(section: Section) -> io::Result<Self> {
+        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
+    }
 }

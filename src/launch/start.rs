@@ -21,7 +21,7 @@ use crate::launch::cgroup::leaf::Leaf;
 use crate::launch::inside::{Inside, unless_gone};
 use crate::launch::prepared::{Bytes, Prepared};
 use crate::plan::Section;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::report::shortage;

@@ -7,6 +7,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::audit::trail::Trail;
-use crate::launch::bridge::Bridge;
-use crate::launch::inside::Listening;
+
 use crate::network::gate::Gate;
 use crate::network::loopback_names::Names;
 use crate::network::meter::Meter;
@@ -24,7 +24,6 @@ use crate::network::refusal::{Denials, Refusal};
 use crate::network::{accept, transparent};
 use crate::plan::proxy_settings::PORT;
 use crate::policy::destination::{Destination, Host};
-use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::outcome::Denial;
 use crate::sys::locked;
@@ -103,12 +102,33 @@ impl Proxy {
     }
 }
 
+/// The way to a proxy that is not Kennel's own: it takes the listening socket of the proxy's port and serves it.
+pub(crate) trait ForeignProxy: Send + Sync {
+    /// Serves whoever connects to `listener`; returns once that has begun. To be called once.
+    fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>>;
+
+    /// Waits until it is gone; answers why.
+    fn ended(&self) -> BoxFuture<'_, Error>;
+
+    /// Passes on what clients have sent, and ends. To be called when no client lives.
+    fn finish(&self);
+
+    /// Whether it was told to finish.
+    fn is_finishing(&self) -> bool;
+
+    /// Kills it and waits until it is gone.
+    fn gone(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A future on the heap, for a trait that is used as an object.
+pub(crate) type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
+
 /// A proxy that serves; it ends with this value, and every connection through it.
 pub(crate) struct Serving {
     proxy: Arc<Proxy>,
     served: Mutex<Vec<Served>>,
     /// What the proxy's own port leads to, where the proxy is not ours.
-    bridge: Option<Arc<Bridge>>,
+    bridge: Option<Arc<dyn ForeignProxy>>,
     /// When who has something to send at the end has had time enough.
     last: Option<Instant>,
 }
@@ -127,7 +147,7 @@ impl std::fmt::Debug for Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<Bridge>>) -> Self {
+    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<dyn ForeignProxy>>) -> Self {
         Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
     }
 
@@ -218,9 +238,8 @@ impl Drop for Serving {
 }
 
 /// Has a bridge serve a listener; the task says so if it ends before its time.
-async fn lead(bridge: Arc<Bridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
-    // What the host lacks is told of the sandbox, which has the same walls.
-    bridge.serve(listener, &mut Enforcement::default()).await?;
+async fn lead(bridge: Arc<dyn ForeignProxy>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
+    bridge.serve(listener).await?;
     Ok(tokio::spawn(async move {
         let error = bridge.ended().await;
         if !bridge.is_finishing() {
@@ -250,4 +269,13 @@ impl Witness {
     pub(crate) fn denials(&self) -> Vec<Denial> {
         self.proxy.denials.since(self.since)
     }
+}
+
+/// A socket in the network namespace of a sandbox.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// As socket(2) has it.
+    pub(crate) kind: i32,
+    pub(crate) port: u16,
+    pub(crate) socket: OwnedFd,
 }

@@ -10,7 +10,7 @@ use hyper::StatusCode;
 use tokio::time::Instant;
 
 use crate::policy::destination::{Destination, Host, Malformed};
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::failure::Class;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::locked;

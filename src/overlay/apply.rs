@@ -18,7 +18,7 @@ use crate::overlay::scan::Found;
 use crate::overlay::tree::{Looked, Tree, is_closed};
 use crate::protect::never::Becomes;
 use crate::protect::recheck;
-use crate::session::changes::{Change, ChangeKind, Committed, Refusal};
+use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
 use crate::sys::dirfd::{mode_of, open_up};
 use crate::sys::inode::{FileKind, Identity, kind};

@@ -23,7 +23,7 @@ use crate::overlay::record::Opened;
 use crate::overlay::scan::Found;
 use crate::overlay::tree::Tree;
 use crate::overlay::{compare, tree};
-use crate::session::changes::Refusal;
+use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, own_path};
 use crate::sys::inode::{FileKind, Identity, kind};
 use crate::sys::without_sigxfsz;

@@ -18,7 +18,7 @@ use crate::overlay::ledger::State;
 use crate::overlay::tree;
 use crate::overlay::tree::Tree;
 use crate::protect::{recheck, remove};
-use crate::session::changes::Refusal;
+use crate::report::change::Refusal;
 use crate::sys::dirfd;
 use crate::sys::entries::{names, rename_without_replacing, under_temporary_name};
 use crate::sys::inode::{FileKind, Identity, kind};

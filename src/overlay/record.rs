@@ -11,7 +11,7 @@ use nix::sys::stat::{FileStat, Mode, fstat};
 use crate::overlay::ledger::State;
 use crate::overlay::scan::Found;
 use crate::overlay::tree::Tree;
-use crate::session::changes::Refusal;
+use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, mode_of};
 use crate::sys::inode::{FileKind, Identity, kind};
 

@@ -16,7 +16,7 @@ use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, 
 use crate::overlay::ledger::State;
 use crate::overlay::tree::{Closed, Looked, Tree};
 use crate::overlay::{compare, tree};
-use crate::session::changes::ChangeKind;
+use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
 use crate::sys::entries::names;
 use crate::sys::inode::{FileKind, Identity, kind};

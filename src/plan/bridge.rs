@@ -16,10 +16,10 @@ use nix::unistd::{AccessFlags, faccessat, getgroups};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::plan::emit::absolute;
-use crate::plan::{Section, cgroup, landlock, limits, namespaces, seccomp, sections};
+use crate::plan::{Section, landlock, limits, namespaces, seccomp, sections};
 use crate::policy::Policy;
-use crate::policy::require::Protection;
 use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::inode::Identity;
 use crate::view::inputs;
@@ -61,7 +61,7 @@ pub(crate) fn compile(
     path: &Path,
 ) -> Result<BridgePlan, Error> {
     let (names, shape, subject) = (&inputs::Names::default(), Shape::Once, Subject::Workspace);
-    let parts = Parts { policy, host, caller, names, shape, subject, groups: cgroup::Groups::NONE };
+    let parts = Parts { policy, host, caller, names, shape, subject, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }

@@ -12,15 +12,15 @@ use kennel_helper::plan::Step;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::host::caller::Caller;
+use crate::host::cgroups::CPUS;
 use crate::host::cgroups::{Cgroups, Controller, Setting};
 use crate::host::{Host, mounts};
-use crate::launch::cgroup::group::CPUS;
 use crate::plan::cgroup::place::{Lack, Place, delegated, missing, named};
 use crate::plan::{Section, limits, namespaces, seccomp};
 use crate::policy::Policy;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::inputs::Shape;
 
@@ -60,6 +60,11 @@ pub(crate) struct Groups {
 impl Groups {
     /// What there is without groups, where nobody asks.
     pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, disks: Vec::new() };
+
+    /// The controllers that the groups have; `None` where there are no groups.
+    pub(crate) fn controllers(&self) -> Option<&[Controller]> {
+        self.plan.as_ref().map(|plan| &plan.controllers[..])
+    }
 
     /// Whether groups hold what `controller` can.
     pub(crate) fn hold(&self, controller: Controller) -> bool {

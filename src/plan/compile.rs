@@ -21,10 +21,10 @@ use crate::plan::{
 use crate::policy::Policy;
 use crate::policy::audit::Audit;
 use crate::policy::profile::TmpLife;
-use crate::policy::require::Protection;
 use crate::protect::paths::Protected;
 use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::inputs::{OwnProgram, Parts, Shape, Subject};
 use crate::view::{
@@ -55,7 +55,7 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     let subject = Subject::Workspace;
     let groups = cgroup::groups(policy, host, caller, shape)?;
     let names = &inputs::Names::default();
-    let parts = Parts { policy, host, caller, names, shape, subject, groups: &groups };
+    let parts = Parts { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
     namespaces::namespaces(&parts, &mut namespaces, &mut enforcement);
     network::listen(&parts, &mut namespaces, &mut enforcement);
@@ -113,7 +113,8 @@ fn finish_for(
 ) -> Result<Compiled, Error> {
     let Begun { namespaces, groups, mut enforcement } = begun;
     let names = inputs::Names::read(&caller.homes);
-    let parts = Parts { policy, host, caller, names: &names, shape, subject, groups: &groups };
+    let parts =
+        Parts { policy, host, caller, names: &names, shape, subject, controllers: groups.controllers() };
     let workspace = match subject {
         Subject::Workspace => Some(grants::workspace(&parts)?),
         Subject::Program(_) => None,
@@ -137,7 +138,7 @@ fn finish_for(
     let (walls, rooms) = sections::wall_steps(&parts, &view, &mut enforcement)?;
     protected.report(&parts, &mut enforcement)?;
     case_fold::report(&parts, &view, &on_host, &mut enforcement)?;
-    let payload = sections::payload_steps(&parts, &mut enforcement)?;
+    let payload = sections::payload_steps(&parts, &groups, &mut enforcement)?;
     let view = Arc::new(view);
     Ok(Compiled {
         namespaces,

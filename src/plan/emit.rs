@@ -1,17 +1,18 @@
 //! From the view to mount steps, in the order the kernel needs them. Reads the host only to see whether a mount
 //! point is there: none is ever made on it.
 
+use crate::view::place::OnHost;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kennel_helper::plan::{Step, Within};
 
 use crate::plan::{Section, overlay, worker_mounts};
 use crate::policy::profile::TmpLife;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::shortage::of_path;
@@ -40,15 +41,6 @@ pub(crate) const NULL: &CStr = c"dev/null";
 
 /// Room in a cover for the mount points of what is granted in it.
 const COVER_SIZE: u64 = 64 << 10;
-
-/// A mount that lies in a directory of the host's.
-#[derive(Clone, Debug)]
-pub(crate) struct OnHost {
-    /// Its place in the sandbox.
-    pub(crate) target: PathBuf,
-    /// Its mount point on the host.
-    pub(crate) path: PathBuf,
-}
 
 /// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
 /// themselves gets a mount point only. Answers what it mounts on the host's directories.

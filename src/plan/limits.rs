@@ -10,9 +10,11 @@ use kennel_helper::plan::Step;
 use crate::host::cgroups::Controller;
 use crate::host::{Host, Version};
 use crate::plan::Section;
+use crate::plan::cgroup::Groups;
 use crate::plan::cgroup::place::Lack;
 use crate::policy::cgroup::Cgroup;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::report::error::Error;
 use crate::view::inputs::{Parts, Shape};
@@ -67,10 +69,11 @@ pub(crate) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
 /// A limit that is required and cannot be kept in full here.
 pub(crate) fn limits(
     parts: &Parts<'_>,
+    groups: &Groups,
     payload: &mut Section,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    let mut limit = Limiter { parts: *parts, payload, enforcement };
+    let mut limit = Limiter { parts: *parts, groups, payload, enforcement };
     limit.cores()?;
     limit.memory()?;
     limit.pids()?;
@@ -92,6 +95,7 @@ pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'st
 
 struct Limiter<'l> {
     parts: Parts<'l>,
+    groups: &'l Groups,
     payload: &'l mut Section,
     enforcement: &'l mut Enforcement,
 }
@@ -108,7 +112,7 @@ impl Limiter<'_> {
     }
 
     fn memory(&mut self) -> Result<(), Error> {
-        let Parts { policy, groups, .. } = self.parts;
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
         let Some(memory) = policy.limits.memory else { return Ok(()) };
         let swap = policy.limits.swap;
         if groups.hold(Controller::Memory) {
@@ -124,7 +128,7 @@ impl Limiter<'_> {
     }
 
     fn pids(&mut self) -> Result<(), Error> {
-        let Parts { policy, groups, .. } = self.parts;
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
         if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
             let detail = format!("pids.max {pids}, {}", self.whose());
             self.hold(Protection::Pids, &detail);
@@ -140,7 +144,7 @@ impl Limiter<'_> {
     }
 
     fn of_groups_alone(&mut self) -> Result<(), Error> {
-        let Parts { policy, groups, .. } = self.parts;
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
         let wanted = &policy.limits;
         let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
         let cpuset = wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}"));
@@ -296,7 +300,11 @@ pub(crate) enum By {
 
 /// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
 pub(crate) fn kept(parts: &Parts<'_>) -> Option<Pids> {
-    let pids = parts.policy.limits.pids.filter(|_| !parts.groups.hold(Controller::Pids))?;
+    let pids = parts
+        .policy
+        .limits
+        .pids
+        .filter(|_| !parts.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
     let (own, whose) = match parts.shape {
         // Init is a process of the same user in the same namespace.
         Shape::Once | Shape::OneShot => (1, String::new()),

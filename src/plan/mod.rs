@@ -24,7 +24,8 @@ use kennel_helper::plan::{Entry, Step};
 use kennel_helper::wire::Field;
 
 use crate::policy::Policy;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 
 /// Steps in order, as bytes, with the protection of each.
 #[derive(Clone, Debug, Default)]

@@ -10,17 +10,18 @@ use std::{fs, io};
 
 use kennel_helper::plan::Step;
 
-use crate::plan::emit::{OnHost, relative};
+use crate::plan::emit::relative;
 use crate::plan::{Section, emit};
-use crate::policy::require::Protection;
 use crate::protect::paths::Protected;
 use crate::protect::recheck;
 use crate::protect::recheck::Done;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
 use crate::view::View;
+use crate::view::place::OnHost;
 use crate::view::place::{Access, Node, Origin, Place};
 
 /// Paths of the host, and what was there.

@@ -7,7 +7,7 @@ use kennel_helper::plan::Step;
 
 use crate::plan::Section;
 use crate::policy::network::NetworkMode;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::sys::birth::Users;
 use crate::view::inputs::Parts;
@@ -37,7 +37,7 @@ pub(crate) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &m
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
     // A zygote stays where the groups of its workers are in sight: from within a namespace of its own it could have none
     // of them born elsewhere (mount option nsdelegate).
-    if parts.groups.plan.is_none() || !parts.shape.is_session() {
+    if parts.controllers.is_none() || !parts.shape.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
     if parts.policy.effective_network() == NetworkMode::Host {
@@ -55,7 +55,7 @@ pub(crate) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforce
     worker.push(MountNamespace, &Step::EnterRoot {});
     unshare(parts, worker, IpcNamespace, libc::CLONE_NEWIPC);
     enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
-    if parts.groups.plan.is_some() {
+    if parts.controllers.is_some() {
         unshare(parts, worker, CgroupNamespace, libc::CLONE_NEWCGROUP);
         enforcement.set(CgroupNamespace, State::Enforced, CGROUP);
     }

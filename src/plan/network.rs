@@ -1,20 +1,22 @@
 //! The network of the policy: sockets of the sandbox that are handed out, what the proxy has to know, and how the tools
 //! inside are told. Decides which steps, runs none.
 
+use crate::policy::network::name_server;
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use kennel_helper::plan::Step;
 
 use crate::plan::bridge::BridgePlan;
-use crate::plan::proxy_settings::{Limits as ProxyLimits, NAME_SERVER, PORT, Settings, Way};
+use crate::plan::proxy_settings::{Limits as ProxyLimits, PORT, Settings, Way};
 use crate::plan::{Section, bridge};
 use crate::policy::address;
+use crate::policy::network::NAME_SERVER;
 use crate::policy::network::{Network, NetworkMode};
-use crate::policy::require::Protection;
 use crate::policy::rule::Rules;
 use crate::policy::upstream::Upstream;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::report::error::Error;
 use crate::report::policy_error::PolicyError;
@@ -185,12 +187,6 @@ pub(crate) fn bridge(parts: &Parts<'_>) -> Result<Option<BridgePlan>, Error> {
         }
         _ => Ok(None),
     }
-}
-
-/// A name server as `address` or `address:port`.
-pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
-    let plain = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NAME_SERVER));
-    text.parse().or_else(|_| plain()).ok()
 }
 
 /// The variables by which tools find the proxy.

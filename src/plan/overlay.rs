@@ -4,6 +4,7 @@
 //! Everything below the workspace comes from the merged tree: a bind of the host's own directory would let writes go
 //! past the overlay.
 
+use crate::view::Overlaid;
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,10 +19,10 @@ use crate::host::mounts::mounts;
 use crate::plan::emit::{absolute, relative};
 use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
-use crate::policy::require::Protection;
 use crate::protect::case_fold::ignores_case;
 use crate::protect::never::Never;
 use crate::protect::recheck::Watch;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
@@ -42,19 +43,6 @@ pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 const DAC_OVERRIDE: u32 = 1;
-
-/// What the view knows of it.
-#[derive(Clone, Debug)]
-pub(crate) struct Overlaid {
-    /// The workspace, in the sandbox and on the host.
-    pub(crate) target: PathBuf,
-    /// The directory for changes; `None` is a tmpfs with that room.
-    upper: Option<Source>,
-    room: Room,
-    /// Of the workspace: the directory of changes lends the merged tree its own.
-    mode: u32,
-    hands_out: bool,
-}
 
 /// What the outside has to know to list and to commit changes.
 #[derive(Clone, Debug)]

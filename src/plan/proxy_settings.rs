@@ -14,9 +14,6 @@ use crate::sys::inode::Identity;
 /// Where the proxy listens inside, on 127.0.0.1. The namespace is new, so nothing else can be there.
 pub(crate) const PORT: u16 = 3128;
 
-/// Where the name server inside listens, on 127.0.0.1.
-pub(crate) const NAME_SERVER: u16 = 53;
-
 /// What the policy says of the network, in the forms that decisions need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {

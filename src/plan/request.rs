@@ -8,9 +8,9 @@ use kennel_helper::plan::Request;
 use kennel_helper::wire::{Field, ListBuf, Sink};
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::broker::credential::Secret;
 use crate::plan::environment::SYSTEM_PATH;
 use crate::report::error::Error;
+use crate::sys::secret::Secret;
 
 /// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use kennel_helper::plan::{MOST_FORGONE, Step, Within};
 
 use crate::plan::emit::relative;
 use crate::plan::{Section, emit, namespaces};
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::view::View;
 use crate::view::place::{Node, Origin};

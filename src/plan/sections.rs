@@ -1,18 +1,23 @@
 //! The sections of a plan, each in the order in which the inside carries it out: what comes later needs what came before,
 //! or has no right to it any more. ARCHITECTURE says why it is this order.
 
+use crate::view::place::Node;
+use kennel_helper::plan::MOST_ROOMS;
 use kennel_helper::plan::Step;
+use std::path::Path;
 
 use crate::host::Version;
-use crate::plan::emit::OnHost;
+use crate::plan::cgroup::Groups;
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
+use crate::view::View;
 use crate::view::inputs::{Parts, Shape};
+use crate::view::place::OnHost;
 use crate::view::tmpfs_size::Room;
-use crate::view::{View, tmpfs_size};
 
 /// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);
@@ -65,7 +70,7 @@ pub(crate) fn wall_steps(
     enforcement: &mut Enforcement,
 ) -> Result<(Section, Vec<Room>), Error> {
     let mut walls = Section::default();
-    let rooms = tmpfs_size::look(parts, view, &mut walls);
+    let rooms = look(parts, view, &mut walls);
     namespaces::keyring(parts, &mut walls, enforcement);
     landlock::ruleset(parts, view, &mut walls, enforcement)?;
     namespaces::privileges(parts, &mut walls, enforcement);
@@ -74,10 +79,14 @@ pub(crate) fn wall_steps(
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
-pub(crate) fn payload_steps(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<Section, Error> {
+pub(crate) fn payload_steps(
+    parts: &Parts<'_>,
+    groups: &Groups,
+    enforcement: &mut Enforcement,
+) -> Result<Section, Error> {
     let mut payload = Section::default();
     payload.push(Protection::PidNamespace, &Step::NewSession {});
-    limits::limits(parts, &mut payload, enforcement)?;
+    limits::limits(parts, groups, &mut payload, enforcement)?;
     landlock::restrict(parts, &mut payload);
     Ok(payload)
 }
@@ -149,4 +158,32 @@ pub(crate) fn lacking(
     }
     enforcement.set(protection, State::Off, reason);
     Ok(())
+}
+
+/// Those that a command finds, by where it finds them. Of places that share one file system the first.
+pub(crate) fn of_command<'v>(parts: &Parts<'_>, view: &'v View) -> Vec<(&'v Path, Room)> {
+    let is_private = |node: &Node| matches!(node, Node::Private { .. });
+    let first = |renewed: bool| {
+        let is_there = |path: &Path, node: &Node| {
+            let is_renewed = parts.shape.is_session() && worker_mounts::is_renewed(parts, path, node);
+            is_private(node) && is_renewed == renewed
+        };
+        view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
+    };
+    let shared = [first(false), first(true)].into_iter().flatten();
+    let shared = shared.map(|path| (path, Room::of_policy(parts, None)));
+    let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
+        Node::Tmpfs { room, .. } => Some((path, *room)),
+        _ => None,
+    });
+    shared.chain(of_policy).take(MOST_ROOMS).collect()
+}
+
+/// Appends the steps that have them looked at; answers what they hold, in the same order.
+pub(crate) fn look(parts: &Parts<'_>, view: &View, walls: &mut Section) -> Vec<Room> {
+    let rooms = of_command(parts, view);
+    for (path, _) in &rooms {
+        walls.push(Protection::Root, &Step::Room { path: &emit::relative(path) });
+    }
+    rooms.into_iter().map(|(_, room)| room).collect()
 }

@@ -17,8 +17,9 @@ use crate::policy::mount::Mount;
 use crate::policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
 use crate::policy::overlay::Overlay;
 use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
-use crate::policy::require::{Protection, Requirement, Requirements};
+use crate::policy::require::{Requirement, Requirements};
 use crate::policy::units::{Size, Span};
+use crate::report::enforcement::Protection;
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {

@@ -11,8 +11,9 @@ use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::overlay::Overlay;
 use crate::policy::profile::{OnUnavailable, TmpLife, Toolchains};
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
 use crate::policy::units::Size;
+use crate::report::enforcement::Protection;
 
 impl Policy {
     /// Shows a file or directory of the host, read-only, at its own path.

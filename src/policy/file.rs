@@ -201,8 +201,9 @@ mod tests {
     use crate::policy::env::EnvBase;
     use crate::policy::network::NetworkMode;
     use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
-    use crate::policy::require::{Protection, Requirement};
+    use crate::policy::require::Requirement;
     use crate::policy::units::Size;
+    use crate::report::enforcement::Protection;
     use proptest::prelude::*;
     use std::time::Duration;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::cgroup::{Cgroup, IoLimits, check_cpuset};
-use crate::policy::require::Protection;
 use crate::policy::units::{Size, Span};
+use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
 /// Upper bounds of what a command may use. `None` is no limit beyond those of the host.

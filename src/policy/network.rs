@@ -1,11 +1,12 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::network::name_server;
 use crate::policy::address;
 use crate::policy::limits::{check_size, check_span};
 use crate::policy::profile::{Profile, Reach};
@@ -258,6 +259,15 @@ impl NetworkLimits {
         check_size("network.limits.rate", self.rate)
     }
 }
+
+/// A name server as `address` or `address:port`.
+pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
+    let plain = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NAME_SERVER));
+    text.parse().or_else(|_| plain()).ok()
+}
+
+/// Where the name server inside listens, on 127.0.0.1.
+pub(crate) const NAME_SERVER: u16 = 53;
 
 #[cfg(test)]
 mod tests {

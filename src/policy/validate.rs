@@ -8,7 +8,8 @@ use crate::policy::env::EnvBase;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::OnUnavailable;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
 impl Policy {

@@ -2,8 +2,8 @@
 
 use crate::policy::Policy;
 use crate::policy::network::NetworkMode;
-use crate::policy::require::Protection;
 use crate::probe::stage::{SHOWN_AT, Stage, WRITABLE_AT};
+use crate::report::enforcement::Protection;
 
 /// One call that the payload makes.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 
 use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
 use crate::host::{Host, OLDEST};
-use crate::policy::require::Protection;
 use crate::probe::host::{Cgroup, Execution};
 use crate::probe::judge::{HINDRANCE, name};
 use crate::probe::trials::{Answer, Trials};
 use crate::probe::{Area, Finding, Found};
+use crate::report::enforcement::Protection;
 
 /// Landlock ABIs that brought something to restrict, and what.
 const LANDLOCK: [(u32, &str); 5] = [

@@ -3,11 +3,11 @@
 
 use crate::host::Host;
 use crate::host::remedy::remedy;
-use crate::policy::require::Protection;
 use crate::probe::attempt::{ATTEMPTS, Attempt, Must};
 use crate::probe::facts::facts;
 use crate::probe::trials::{Answer, Refusal, Trials};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Entry, State};
 
 /// What to do about something that should have been stopped by a wall that is up.

@@ -9,11 +9,12 @@ use crate::host::caller::Caller;
 use crate::host::remedy::remedy;
 use crate::plan::compile;
 use crate::plan::compiled::Compiled;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, Must, Operand};
 use crate::probe::host::{Cgroup, Execution};
 use crate::probe::judge;
 use crate::probe::trials::{Answer, Refusal, Trials};
+use crate::report::enforcement::Protection;
 use crate::view::inputs::Shape;
 
 const GOOD: Host = Host {

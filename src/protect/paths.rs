@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::policy::require::Protection;
 use crate::protect::git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::Grants;
 use crate::protect::recheck::{Expected, Watch};
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, State};
 use crate::report::error::Error;
 use crate::report::failure;

@@ -252,7 +252,7 @@ pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
 
 fn told(path: &Path, reason: String, basis: Basis) -> Denial {
     Denial {
-        protection: crate::policy::require::Protection::ProtectedPaths,
+        protection: crate::report::enforcement::Protection::ProtectedPaths,
         subject: shown(path),
         reason,
         basis,

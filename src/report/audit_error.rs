@@ -3,11 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::policy::audit::Audit;
-use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, shown};
-use crate::report::shortage::of_path;
 
 /// Why a log cannot be written, or not be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -62,20 +59,4 @@ impl AuditError {
     pub fn failure(&self) -> Failure {
         Failure::new(Class::RuntimeError, Boundary::Runtime, failure::chain(self), Details::None)
     }
-}
-
-/// For a log that cannot be opened.
-pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
-    let otherwise = match source.kind() {
-        _ if source.raw_os_error() == Some(libc::ELOOP) => {
-            "name the file itself: links to one are not followed; of /dev/fd, descriptors from 3 on are taken"
-        }
-        io::ErrorKind::InvalidData => {
-            "name another file: this one is not a log, or something else wrote to it"
-        }
-        io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
-        _ => "name a file in a directory that you can write",
-    };
-    let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
-    Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
 }

@@ -1,10 +1,22 @@
 //! What was enforced, as data: one entry a protection, never only a log line.
 
+use crate::report::words::words;
+use Protection::Capabilities;
+use Protection::CpuTime;
+use Protection::Cpus;
+use Protection::Cpuset;
+use Protection::FileSize;
+use Protection::Io;
+use Protection::Memory;
+use Protection::MountNamespace;
+use Protection::NoNewPrivs;
+use Protection::OpenFiles;
+use Protection::Pids;
+use Protection::Root;
 use Protection::{Keyring, LandlockScope, NetworkNamespace, PidNamespace, Seccomp};
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
-use crate::policy::require::Protection;
 use crate::report::escape::harmless;
 
 /// State of one protection.
@@ -155,6 +167,87 @@ impl Serialize for Enforcement {
         object.serialize_field("level", &self.level())?;
         object.serialize_field("protections", &self.entries)?;
         object.end()
+    }
+}
+
+words! {
+    /// One way in which a command is confined; the enforcement report has an entry for each.
+    ///
+    /// ```
+    /// use kennel::Protection;
+    ///
+    /// assert_eq!(Protection::NoNewPrivs.as_str(), "no_new_privs");
+    /// assert_eq!("landlock".parse::<Protection>()?, Protection::Landlock);
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub enum Protection as "protection" {
+        /// A user namespace: root inside has no rights outside.
+        UserNamespace = "user_namespace",
+        /// A mount namespace: mounts inside are not seen outside.
+        MountNamespace = "mount_namespace",
+        /// A process namespace: other processes are neither seen nor signalled.
+        PidNamespace = "pid_namespace",
+        /// A network namespace: no interface of the host.
+        NetworkNamespace = "network_namespace",
+        /// A proxy as the only way out of the network namespace.
+        Proxy = "proxy",
+        /// A System V and POSIX message-queue namespace.
+        IpcNamespace = "ipc_namespace",
+        /// A host name of its own.
+        UtsNamespace = "uts_namespace",
+        /// A cgroup tree of its own.
+        CgroupNamespace = "cgroup_namespace",
+        /// A file tree in which only what is granted exists.
+        Root = "root",
+        /// All capabilities dropped.
+        Capabilities = "capabilities",
+        /// No program gives new privileges, set-user-ID ones included.
+        NoNewPrivs = "no_new_privs",
+        /// Landlock rules with the same grants as the file tree.
+        Landlock = "landlock",
+        /// Landlock scopes: abstract sockets and signals end at the sandbox.
+        LandlockScope = "landlock_scope",
+        /// Landlock rules for the TCP ports that may be connected to, where the host's network is narrowed.
+        LandlockNetwork = "landlock_network",
+        /// A filter of system calls.
+        Seccomp = "seccomp",
+        /// A session keyring of its own.
+        Keyring = "keyring",
+        /// No core dumps.
+        CoreDumps = "core_dumps",
+        /// Paths inside a writable workspace that stay read-only.
+        ProtectedPaths = "protected_paths",
+        /// The limit of memory.
+        Memory = "memory",
+        /// The limit of processes.
+        Pids = "pids",
+        /// The limit of processors.
+        Cpus = "cpus",
+        /// Which processors may be used.
+        Cpuset = "cpuset",
+        /// The limit of reading from and writing to a block device.
+        Io = "io",
+        /// The limit of processor time.
+        CpuTime = "cpu_time",
+        /// The limit of open files.
+        OpenFiles = "open_files",
+        /// The limit of the size of a file.
+        FileSize = "file_size",
+    }
+}
+
+impl Protection {
+    /// Whether there is no sandbox at all without it. Such protections are required whatever a policy says.
+    ///
+    /// [`UserNamespace`](Self::UserNamespace) is not among them, but only real root can run without it, and then needs
+    /// every other namespace and the filter of system calls.
+    pub const fn is_indispensable(self) -> bool {
+        matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
+    }
+
+    /// Whether it holds commands to one of the [`Limits`](crate::policy::limits::Limits).
+    pub const fn is_limit(self) -> bool {
+        matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
     }
 }
 

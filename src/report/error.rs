@@ -4,8 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::policy::require::Protection;
 use crate::report::audit_error::AuditError;
+use crate::report::enforcement::Protection;
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit, shown};

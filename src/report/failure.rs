@@ -6,8 +6,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::broker::help::Unavailable;
-use crate::capabilities::sbpl::SbplError;
 use crate::report::audit_error::AuditError;
 use crate::report::error::Error;
 use crate::report::escape::harmless;
@@ -15,7 +13,6 @@ use crate::report::listen_error::ListenError;
 use crate::report::outcome::Limit;
 use crate::report::policy_error::PolicyError;
 use crate::report::spawn_error::SpawnError;
-use crate::session::confine::PathEscape;
 
 /// Exit statuses that are not the command's own, as env(1) and timeout(1) have them.
 pub(crate) mod exit {
@@ -165,7 +162,7 @@ impl Failure {
 /// Makes `Failure` of an error that says which it is.
 macro_rules! failure_of {
     ($($error:ty),+ $(,)?) => {$(
-        impl From<&$error> for Failure {
+        impl From<&$error> for $crate::report::failure::Failure {
             fn from(error: &$error) -> Self {
                 error.failure()
             }
@@ -173,7 +170,9 @@ macro_rules! failure_of {
     )+};
 }
 
-failure_of!(Error, AuditError, ListenError, PathEscape, PolicyError, SbplError, SpawnError, Unavailable);
+pub(crate) use failure_of;
+
+failure_of!(Error, AuditError, ListenError, PolicyError, SpawnError);
 
 /// What this host cannot give.
 pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {

@@ -1,6 +1,7 @@
 //! How a command ended, as one plain object: what `--json` writes.
 
 pub(crate) mod audit_error;
+pub(crate) mod change;
 pub(crate) mod enforcement;
 pub(crate) mod error;
 pub(crate) mod escape;
@@ -17,11 +18,11 @@ use std::os::unix::process::ExitStatusExt;
 
 use serde::Serialize;
 
+use crate::report::change::{Change, Refused};
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::failure::Failure;
 use crate::report::outcome::{Denial, Ended, Limit, Outcome, Usage};
-use crate::session::changes::{Change, Refused};
 
 /// The object that `kennel run --json` and `kennel exec --json` write.
 ///

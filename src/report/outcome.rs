@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::output::ChildOutput;
-use crate::policy::require::Protection;
 use crate::report::enforcement::Enforcement;
+use crate::report::enforcement::Protection;
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit};
 
@@ -97,6 +96,20 @@ pub struct Usage {
     pub throttled_us: Option<u64>,
     /// Processes that were killed because memory was at its limit (memory.events).
     pub oom_kills: Option<u64>,
+}
+
+impl From<libc::rusage> for Usage {
+    /// As waitid(2) counts it for one process and the children that it waited for.
+    fn from(used: libc::rusage) -> Self {
+        let micros =
+            |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+        Self {
+            user_us: micros(used.ru_utime),
+            system_us: micros(used.ru_stime),
+            max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
+            ..Self::default()
+        }
+    }
 }
 
 /// How it is known that something was refused.
@@ -196,20 +209,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Enters what was read from the command's pipes, once they have been read to the end: how much it was and, if the
-    /// policy asks for explanations and the command failed, what its errors are about.
-    pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
-        if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
-            let mut explained = stderr.explained();
-            explained.retain(|denial| !self.denials.contains(denial));
-            stderr.record(&explained);
-            self.denials.extend(explained);
-        }
-        self.stdout_bytes = stdout.map(ChildOutput::seen);
-        self.stderr_bytes = stderr.map(ChildOutput::seen);
-        self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
-    }
-
     /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is 125 instead
     /// of the command's own if its output was [not written](Self::unwritten), and instead of 0 if something was
     /// [left](Self::is_left).

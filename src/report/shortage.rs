@@ -106,6 +106,15 @@ fn profile_in(label: &str) -> Option<String> {
     (mode != "unconfined)").then(|| name.escape_debug().to_string())
 }
 
+/// What can be done about a session that cannot be reached because this process is in a sandbox, if it is.
+pub(crate) fn of_session() -> Option<&'static str> {
+    Confined::here().sandboxed.then_some(OUT_OF_REACH)
+}
+
+/// What can be done in a sandbox about a session that is not seen from there.
+pub(crate) const OUT_OF_REACH: &str = "this runs in a sandbox, where sessions outside of it are out of reach: run the command without \
+                            kennel; kennel session list shows those that run here";
+
 #[cfg(test)]
 mod tests {
     use super::*;

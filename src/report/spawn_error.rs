@@ -1,9 +1,11 @@
 //! Why a spawn did not happen.
 
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::de;
+use std::error::Error as StdError;
 use std::{fmt, io};
 
-use crate::broker::credential::CredentialError;
-use crate::broker::manifest::Hash;
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit};
@@ -205,5 +207,45 @@ impl SpawnError {
             _ => None,
         };
         Failure::new(class, boundary, self.chain(), details).recorded(audit_id)
+    }
+}
+
+/// Why a credential could not be resolved. Its words become part of messages: the value must not be in them.
+pub type CredentialError = Box<dyn StdError + Send + Sync>;
+
+/// A SHA-256, written `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hash(pub(crate) [u8; 32]);
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Hash {
+    fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64 && digits.is_ascii())?;
+        let mut bytes = [0; 32];
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            let pair = digits.get(at..at + 2).filter(|pair| pair.bytes().all(|c| c.is_ascii_hexdigit()))?;
+            *byte = u8::from_str_radix(pair, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let form = "a hash is written `sha256:` and 64 hexadecimal digits, as `sha256sum` prints them";
+        Self::parse(&text).ok_or_else(|| de::Error::custom(form))
     }
 }

@@ -11,6 +11,7 @@ use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
 use nix::unistd::geteuid;
 
+use crate::host::caller::runtime_directory;
 use crate::report::listen_error::ListenError;
 use crate::serve::name::Name;
 use crate::sys::dirfd;
@@ -30,15 +31,7 @@ pub(crate) struct Directory {
 impl Directory {
     /// Where sessions are found when nobody says otherwise: `$XDG_RUNTIME_DIR/kennel`, else `/tmp/kennel-UID`.
     pub(crate) fn usual() -> PathBuf {
-        Self::usual_for(env::var_os("XDG_RUNTIME_DIR").as_deref(), geteuid().as_raw())
-    }
-
-    /// The same for somebody with that `$XDG_RUNTIME_DIR` and uid.
-    pub(crate) fn usual_for(runtime: Option<&OsStr>, uid: u32) -> PathBuf {
-        match runtime.map(Path::new).filter(|path| path.is_absolute()) {
-            Some(path) => path.join("kennel"),
-            None => format!("/tmp/kennel-{uid}").into(),
-        }
+        runtime_directory(env::var_os("XDG_RUNTIME_DIR").as_deref(), geteuid().as_raw())
     }
 
     /// Opens the directory, and makes it where it is not there.

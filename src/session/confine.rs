@@ -17,6 +17,7 @@ use nix::sys::stat::{Mode, fstat};
 
 use crate::policy::validate::without_dots;
 use crate::report::failure;
+use crate::report::failure::failure_of;
 use crate::report::failure::{Boundary, Class, Details, Failure, shown};
 use crate::sys::dirfd;
 use crate::sys::dirfd::MOST_LINKS;
@@ -51,6 +52,8 @@ pub enum PathEscape {
         source: io::Error,
     },
 }
+
+failure_of!(PathEscape);
 
 impl PathEscape {
     /// The failure class that machines read.

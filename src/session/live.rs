@@ -11,10 +11,12 @@ use procfs::{Current, MemoryPressure};
 
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
+use crate::command::source::{Membership, Source, Taken};
 use crate::launch::cgroup::Groups;
 use crate::launch::inside::{Arrival, Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::{Serving, Witness};
+use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::plan::Section;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
@@ -205,10 +207,6 @@ impl Live {
     }
 
     /// Counts a command as running, until it is dropped.
-    pub(crate) fn guard(self: &Arc<Self>) -> Guard {
-        Guard::new(Arc::clone(self))
-    }
-
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -292,6 +290,48 @@ impl Depth {
 
 fn under(wanted: usize, is_short: bool) -> usize {
     if is_short { wanted / 2 } else { wanted }
+}
+
+impl Source for Live {
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&self.prepared)
+    }
+
+    /// A session looks to its workers itself, when it gives one away.
+    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        Ok(Arc::clone(&self.prepared))
+    }
+
+    fn trail(&self) -> Arc<Trail> {
+        Arc::clone(&self.trail)
+    }
+
+    fn span(&self) -> Option<tracing::Id> {
+        self.span.id()
+    }
+
+    fn keeps_background(&self) -> bool {
+        true
+    }
+
+    fn worker<'s>(
+        &'s self,
+        _: &'s Prepared,
+        narrow: Option<&'s Section>,
+        fail_fast: bool,
+    ) -> BoxFuture<'s, Result<Taken, Error>> {
+        Box::pin(self.take_worker(narrow, fail_fast))
+    }
+
+    fn has_others(&self) -> Result<bool, Error> {
+        if self.has_ended() { Err(Error::SessionEnded) } else { Ok(true) }
+    }
+
+    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
+        let guard = Guard::new(Arc::clone(&self));
+        self.refill();
+        Some(Box::new(guard))
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What the walls of a session stand on in the host's directories, looked at before each command: somebody outside may
 //! have replaced a protected file, and its mount with it, or made a repository where none was.
 
+use crate::launch::inside::Hold;
+use crate::launch::prepared::OwnSteps;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -8,13 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::launch::prepared::Bytes;
 use crate::plan::compiled::Compiled;
 use crate::plan::mount_state::{Change, Footing, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::policy::require::Protection;
 use crate::protect::recheck::Watch;
+use crate::report::enforcement::Protection;
 use crate::report::enforcement::{Enforcement, Entry, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
@@ -41,7 +42,7 @@ struct Now {
     /// Steps that put up again what the zygote may have lost.
     again: Section,
     /// The same for every worker, once the zygote has.
-    own: Option<Arc<Own>>,
+    own: Option<Arc<OwnSteps>>,
     /// How often it has changed: a worker of another generation is out of date.
     generation: u64,
     /// Whether changes are being committed.
@@ -58,17 +59,6 @@ impl Drop for Settling {
     }
 }
 
-/// Somebody who may have a command running: until it is dropped, what appears in the place of a protected path is the
-/// command's.
-#[derive(Debug)]
-pub(crate) struct Hold(Arc<AtomicUsize>);
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
-    }
-}
-
 /// What a command comes with that has looked.
 pub(crate) struct Entered {
     pub(crate) hold: Hold,
@@ -77,22 +67,9 @@ pub(crate) struct Entered {
 
 /// What a worker is to be made with.
 pub(crate) struct Making {
-    pub(crate) own: Option<Arc<Own>>,
+    pub(crate) own: Option<Arc<OwnSteps>>,
     pub(crate) watches: Arc<[Watch]>,
     pub(crate) generation: u64,
-}
-
-/// Steps of a worker that are not in the plan.
-#[derive(Debug)]
-pub(crate) struct Own {
-    pub(crate) section: Section,
-    pub(crate) bytes: Bytes,
-}
-
-impl Own {
-    pub(crate) fn of(section: Section) -> io::Result<Self> {
-        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
-    }
 }
 
 impl Now {
@@ -142,7 +119,7 @@ impl Ground {
                 let next = is_idle.then(|| self.compiled_anew(generation)).transpose()?;
                 let again = next.as_ref().map_or(&now.again, |next| &next.again);
                 // Where nothing is mounted there are no steps, and an empty memfd cannot be mapped.
-                let own = (!again.bytes.is_empty()).then(|| Own::of(again.clone())).transpose();
+                let own = (!again.bytes.is_empty()).then(|| OwnSteps::of(again.clone())).transpose();
                 let own = own.map_err(Error::io("write the steps of a worker to a memfd"))?.map(Arc::new);
                 // From here on nothing fails: what is settled by half would be taken for whole by the next command.
                 match next {
@@ -152,8 +129,7 @@ impl Ground {
                 (now.own, now.generation) = (own, generation);
             }
         }
-        self.holds.fetch_add(1, SeqCst);
-        Ok(Entered { hold: Hold(Arc::clone(&self.holds)), generation: now.generation })
+        Ok(Entered { hold: Hold::new(&self.holds), generation: now.generation })
     }
 
     /// The walls that fit what is there now.
@@ -177,8 +153,8 @@ impl Ground {
         let now = self.lock();
         let own = match (&now.own, narrow) {
             (own, None) => own.clone(),
-            (None, Some(narrow)) => Some(Arc::new(Own::of(narrow.clone())?)),
-            (Some(own), Some(narrow)) => Some(Arc::new(Own::of(own.section.followed_by(narrow))?)),
+            (None, Some(narrow)) => Some(Arc::new(OwnSteps::of(narrow.clone())?)),
+            (Some(own), Some(narrow)) => Some(Arc::new(OwnSteps::of(own.section.followed_by(narrow))?)),
         };
         Ok(Making { own, watches: Arc::clone(&now.watches), generation: now.generation })
     }

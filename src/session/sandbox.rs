@@ -1,24 +1,29 @@
 //! The one-shot: every command in a sandbox of its own.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::audit::trail::Trail;
 use crate::command::Command;
-use crate::command::start::Source;
+use crate::command::source::{Membership, Source, Taken};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
-use crate::launch::one_shots::{OneShots, Question};
-use crate::launch::prepared::Prepared;
+use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start;
 use crate::launch::start::Images;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
+use crate::network::proxy::{BoxFuture, Serving};
+use crate::plan::Section;
 use crate::plan::compile;
+use crate::plan::mount_state::{Change, replaced};
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
+use crate::sys::locked;
 use crate::view::inputs;
 use crate::view::inputs::Shape;
 
@@ -123,7 +128,7 @@ impl Sandbox {
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Source::OneShot(Arc::clone(&self.one_shots)), program.as_ref())
+        Command::new(Arc::clone(&self.one_shots) as Arc<dyn Source>, program.as_ref())
     }
 
     /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.
@@ -170,4 +175,103 @@ impl Sandbox {
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement
     }
+}
+
+/// What compile needs to do its work again.
+pub(crate) type Question = (Policy, Host, Caller);
+
+pub(crate) struct OneShots {
+    /// `None` where there is a single command.
+    question: Option<Question>,
+    now: Mutex<Arc<Prepared>>,
+}
+
+/// A policy and the environment of whoever made the sandbox may hold secrets.
+impl fmt::Debug for OneShots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OneShots").field("now", &self.prepared()).finish_non_exhaustive()
+    }
+}
+
+impl OneShots {
+    pub(crate) fn of(question: Question, prepared: Prepared) -> Self {
+        Self { question: Some(question), now: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// For a single command, which is started at once.
+    pub(crate) fn once(prepared: Prepared) -> Self {
+        Self { question: None, now: Mutex::new(Arc::new(prepared)) }
+    }
+
+    /// As the last one was started, or the first will be.
+    pub(crate) fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&locked(&self.now))
+    }
+
+    /// As one is to be started now.
+    ///
+    /// # Errors
+    /// The workspace or a writable grant that was replaced or is gone; those of compile, where what is there now cannot be protected.
+    pub(crate) fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        let mut now = locked(&self.now);
+        if let Some((policy, host, caller)) = &self.question {
+            match now.change() {
+                Change::None => {}
+                Change::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
+                Change::Some => {
+                    *now = Arc::new(now.anew(compile::compile(policy, host, caller, Shape::OneShot)?));
+                }
+            }
+        }
+        Ok(Arc::clone(&now))
+    }
+}
+
+impl Source for OneShots {
+    fn prepared(&self) -> Arc<Prepared> {
+        self.prepared()
+    }
+
+    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        self.renewed()
+    }
+
+    fn trail(&self) -> Arc<Trail> {
+        self.prepared().trail()
+    }
+
+    fn span(&self) -> Option<tracing::Id> {
+        tracing::Span::current().id()
+    }
+
+    fn keeps_background(&self) -> bool {
+        false
+    }
+
+    fn worker<'s>(
+        &'s self,
+        prepared: &'s Prepared,
+        narrow: Option<&'s Section>,
+        _: bool,
+    ) -> BoxFuture<'s, Result<Taken, Error>> {
+        Box::pin(start_worker(prepared, narrow.cloned()))
+    }
+
+    fn has_others(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
+        None
+    }
+}
+
+/// Starts a sandbox for one command: its PID 1 is the worker.
+async fn start_worker(prepared: &Prepared, narrow: Option<Section>) -> Result<Taken, Error> {
+    let own = narrow.map(OwnSteps::of).transpose();
+    let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
+    let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
+    let mut said = Vec::new();
+    let serving = Serving::open(prepared, &inside, &prepared.trail(), &mut said).await?;
+    Ok(Taken { inside, said, serving, listener: None, own })
 }

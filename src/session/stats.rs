@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use crate::command::source::Membership;
 use crate::launch::inside::Inside;
 use crate::network::proxy::Witness;
 use crate::report::enforcement::Enforcement;
@@ -60,29 +61,26 @@ impl Guard {
         live.counts().running.fetch_add(1, Relaxed);
         Self { live }
     }
+}
 
-    /// What is in force in the session.
-    pub(crate) fn enforcement(&self) -> Enforcement {
+impl Membership for Guard {
+    fn enforcement(&self) -> Enforcement {
         self.live.enforcement()
     }
 
-    /// Counts how long its worker took, where that came after the command.
-    pub(crate) fn refilled(&self, took_us: u64) {
+    fn refilled(&self, took_us: u64) {
         self.live.counts().refilled(took_us);
     }
 
-    /// Keeps what a command left behind, as long as the session lives.
-    pub(crate) fn keep(&self, inside: Inside) {
+    fn keep(&self, inside: Inside) {
         self.live.keep(inside);
     }
 
-    /// Follows what the session's proxy refuses.
-    pub(crate) fn witness(&self) -> Option<Witness> {
+    fn witness(&self) -> Option<Witness> {
         self.live.witness()
     }
 
-    /// Whether the session was ended from this side.
-    pub(crate) fn session_has_ended(&self) -> bool {
+    fn session_has_ended(&self) -> bool {
         self.live.has_ended()
     }
 }

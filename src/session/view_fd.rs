@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::launch::inside::Hold;
 use crate::protect::recheck::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::{Entered, Hold};
+use crate::session::mount_state::Entered;
 use crate::session::worker::{MOST_TRIES, is_in_motion};
 
 /// A view without a process in it.

@@ -9,58 +9,24 @@ use kennel_helper::control::{Report, ZygoteOrder};
 use kennel_helper::wire::Field;
 use nix::errno::Errno;
 
-use crate::audit::trail::Trail;
+use crate::command::source::Taken;
 use crate::launch::cgroup::Groups;
+use crate::launch::inside::Hold;
 use crate::launch::inside::{Arrival, Inside};
+use crate::launch::prepared::OwnSteps;
 use crate::launch::prepared::Prepared;
-use crate::launch::start;
 use crate::launch::start::socket_pair;
-use crate::network::proxy::Serving;
 use crate::plan::Section;
 use crate::protect::recheck::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::{Hold, Making, Own};
+use crate::session::mount_state::Making;
 use crate::session::stats::Counts;
-
-/// A worker for a command.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) inside: Inside,
-    /// What it said that its command has to know.
-    pub(crate) said: Vec<Report>,
-    /// The proxy of a one-shot.
-    pub(crate) serving: Option<Serving>,
-    /// What its filter of system calls tells its refusals by, where that has come already.
-    pub(crate) listener: Option<OwnedFd>,
-    own: Option<Arc<Own>>,
-}
-
-impl Taken {
-    /// The only worker of a one-shot.
-    pub(crate) async fn one_shot(
-        prepared: &Prepared,
-        trail: &Arc<Trail>,
-        steps: Option<Section>,
-    ) -> Result<Self, Error> {
-        let own = steps.map(Own::of).transpose();
-        let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
-        let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
-        let mut said = Vec::new();
-        let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
-        Ok(Self { inside, said, serving, listener: None, own })
-    }
-
-    /// Its steps that are not in the plan.
-    pub(crate) fn steps(&self) -> Option<Section> {
-        self.own.as_ref().map(|own| own.section.clone())
-    }
-}
 
 #[derive(Debug)]
 pub(crate) struct Worker {
     inside: Inside,
-    own: Option<Arc<Own>>,
+    own: Option<Arc<OwnSteps>>,
     /// To be looked at after its command, and not where it never gets one.
     watches: Arc<[Watch]>,
     generation: u64,
@@ -212,7 +178,11 @@ pub(crate) const MOST_TRIES: u32 = 5;
 impl Live {
     /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
     /// steps of it alone.
-    pub(crate) async fn worker(&self, narrow: Option<&Section>, fail_fast: bool) -> Result<Taken, Error> {
+    pub(crate) async fn take_worker(
+        &self,
+        narrow: Option<&Section>,
+        fail_fast: bool,
+    ) -> Result<Taken, Error> {
         self.let_go_of_ended();
         let mut tries = 0;
         let mut entered = self.ground.enter()?;

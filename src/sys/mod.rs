@@ -10,6 +10,7 @@ pub(crate) mod inode;
 pub(crate) mod lexical;
 pub(crate) mod packet;
 pub(crate) mod reap;
+pub(crate) mod secret;
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -23,8 +24,6 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
-
-use crate::report::outcome::Usage;
 
 /// Whether a process has ended, now or within that time.
 pub(crate) fn has_ended(pidfd: &OwnedFd, within: PollTimeout) -> bool {
@@ -198,7 +197,7 @@ pub(crate) fn open_process(pid: u32) -> nix::Result<OwnedFd> {
 
 /// waitid(2) with WNOWAIT: what a child that has ended used, with its own children that it waited for. The child stays
 /// to be waited for.
-pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
+pub(crate) fn usage_of_ended(child: Pid) -> io::Result<libc::rusage> {
     // SAFETY: plain numbers, for which all zeroes are values.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
     let none: *mut libc::siginfo_t = ptr::null_mut();
@@ -207,13 +206,7 @@ pub(crate) fn usage_of_ended(child: Pid) -> io::Result<Usage> {
     // SAFETY: the kernel writes one rusage at the address, and nothing where siginfo would be.
     let answer = unsafe { libc::syscall(libc::SYS_waitid, kind, number, none, flags, &raw mut used) };
     Errno::result(answer)?;
-    let micros = |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
-    Ok(Usage {
-        user_us: micros(used.ru_utime),
-        system_us: micros(used.ru_stime),
-        max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
-        ..Usage::default()
-    })
+    Ok(used)
 }
 
 /// What the calling thread is ahead of others by, which its children inherit: a real-time or deadline policy, a nice value

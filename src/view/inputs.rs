@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::plan::cgroup::Groups;
+use crate::host::cgroups::Controller;
 use crate::policy::Policy;
-use crate::policy::require::{Protection, Requirement};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
 use crate::sys::birth::{SpawnOptions, Users};
 
 /// What one compilation looks at.
@@ -21,7 +22,8 @@ pub(crate) struct Parts<'p> {
     pub(crate) names: &'p Names,
     pub(crate) shape: Shape,
     pub(crate) subject: Subject<'p>,
-    pub(crate) groups: &'p Groups,
+    /// Controllers of the cgroups that hold its commands; `None` where there are no groups.
+    pub(crate) controllers: Option<&'p [Controller]>,
 }
 
 impl Parts<'_> {

@@ -14,13 +14,13 @@ pub(crate) mod system;
 pub(crate) mod tmpfs_size;
 pub(crate) mod toolchains;
 
+use crate::view::tmpfs_size::Room;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::path::{Path, PathBuf};
 
-use crate::plan::overlay::Overlaid;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
@@ -240,6 +240,19 @@ fn shown_by((at, place): (&Path, &Place), target: &Path) -> Option<PathBuf> {
     let Node::Bind { source, .. } = &place.node else { return None };
     let below = target.strip_prefix(at).ok()?;
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
+}
+
+/// What the view knows of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Overlaid {
+    /// The workspace, in the sandbox and on the host.
+    pub(crate) target: PathBuf,
+    /// The directory for changes; `None` is a tmpfs with that room.
+    pub(crate) upper: Option<Source>,
+    pub(crate) room: Room,
+    /// Of the workspace: the directory of changes lends the merged tree its own.
+    pub(crate) mode: u32,
+    pub(crate) hands_out: bool,
 }
 
 #[cfg(test)]

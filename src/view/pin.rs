@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::plan::worker_mounts::SHARED_MEMORY;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::EXCHANGED;
 use crate::view::View;
@@ -94,3 +93,6 @@ fn writable_around(view: &View, target: &Path) -> Option<(PathBuf, PathBuf)> {
     let Node::Bind { source, access: Access::Write } = &place.node else { return None };
     Some((at.to_owned(), source.path.clone()))
 }
+
+/// Shared memory by name is IPC: it never passes from one command to another.
+pub(crate) const SHARED_MEMORY: &str = "/dev/shm";

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::view::source::Source;
 use crate::view::tmpfs_size::Room;
 
@@ -86,4 +86,13 @@ pub(crate) struct Place {
     pub(crate) origin: Origin,
     pub(crate) what: &'static str,
     pub(crate) protection: Protection,
+}
+
+/// A mount that lies in a directory of the host's.
+#[derive(Clone, Debug)]
+pub(crate) struct OnHost {
+    /// Its place in the sandbox.
+    pub(crate) target: PathBuf,
+    /// Its mount point on the host.
+    pub(crate) path: PathBuf,
 }

@@ -6,11 +6,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::host::caller::Caller;
-use crate::policy::require::Protection;
+use crate::host::caller::{Caller, runtime_directory};
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::{EXCHANGED, is_shortage, of_call};
-use crate::serve::directory::Directory;
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Parts;
 use crate::view::path_walk::Way;
@@ -174,7 +173,7 @@ fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
 /// Where sessions offer themselves: who could write there could take the place of one.
 fn sessions(caller: &Caller) -> [PathBuf; 2] {
     let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
-    [runtime.map(OsString::as_os_str), None].map(|runtime| Directory::usual_for(runtime, caller.uid))
+    [runtime.map(OsString::as_os_str), None].map(|runtime| runtime_directory(runtime, caller.uid))
 }
 
 /// Secrets of the caller that are there now and lie below one of these: what a view would cover. Looks at those alone.

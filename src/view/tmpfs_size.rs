@@ -3,10 +3,6 @@
 use std::ffi::CString;
 use std::path::Path;
 
-use kennel_helper::plan::{MOST_ROOMS, Step};
-
-use crate::plan::{Section, emit, worker_mounts};
-use crate::policy::require::Protection;
 use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
@@ -101,34 +97,6 @@ pub(crate) fn of_root(parts: &Parts<'_>, view: &View) -> Room {
 /// The file system of a worker of a session, for `places` that each command has for itself.
 pub(crate) fn of_worker<'p>(parts: &Parts<'_>, view: &View, places: impl Iterator<Item = &'p Path>) -> Room {
     places.fold(Room::of_policy(parts, None), |room, place| room.with_own(view, place))
-}
-
-/// Those that a command finds, by where it finds them. Of places that share one file system the first.
-pub(crate) fn of_command<'v>(parts: &Parts<'_>, view: &'v View) -> Vec<(&'v Path, Room)> {
-    let is_private = |node: &Node| matches!(node, Node::Private { .. });
-    let first = |renewed: bool| {
-        let is_there = |path: &Path, node: &Node| {
-            let is_renewed = parts.shape.is_session() && worker_mounts::is_renewed(parts, path, node);
-            is_private(node) && is_renewed == renewed
-        };
-        view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
-    };
-    let shared = [first(false), first(true)].into_iter().flatten();
-    let shared = shared.map(|path| (path, Room::of_policy(parts, None)));
-    let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
-        Node::Tmpfs { room, .. } => Some((path, *room)),
-        _ => None,
-    });
-    shared.chain(of_policy).take(MOST_ROOMS).collect()
-}
-
-/// Appends the steps that have them looked at; answers what they hold, in the same order.
-pub(crate) fn look(parts: &Parts<'_>, view: &View, walls: &mut Section) -> Vec<Room> {
-    let rooms = of_command(parts, view);
-    for (path, _) in &rooms {
-        walls.push(Protection::Root, &Step::Room { path: &emit::relative(path) });
-    }
-    rooms.into_iter().map(|(_, room)| room).collect()
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use syscalls::Sysno;
 
-use crate::command::explain::clean;
 use crate::plan::seccomp::table::{Asked, Refused, judge};
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
+use crate::report::escape::clean;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys;
 use crate::sys::locked;

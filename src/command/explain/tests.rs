@@ -4,7 +4,7 @@ use crate::command::output::Tail;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::require::Protection;
+use crate::report::enforcement::Protection;
 use crate::view::inputs::Shape;
 
 fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {

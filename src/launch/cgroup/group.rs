@@ -1,5 +1,7 @@
 //! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
 
+use crate::host::cgroups::CPUS;
+use crate::host::cgroups::HOST;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,13 +23,6 @@ use crate::sys::locked;
 
 /// What every group of ours is called, before 16 hexadecimal digits.
 const PREFIX: &str = "kennel-";
-
-/// The group of the embedding program, where it has to leave the one that is delegated to it. It stays: whoever is in
-/// it cannot remove it, and the service manager removes it with the one that it delegated.
-pub(crate) const HOST: &str = "kennel-host";
-
-/// The processors that a group is to have.
-pub(crate) const CPUS: &str = "cpuset.cpus";
 
 /// Whoever can open a group can lock it, and so keep us from it.
 const OURS_ALONE: Mode = Mode::S_IRWXU;

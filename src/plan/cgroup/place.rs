@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
+use crate::host::cgroups::HOST;
 use crate::host::cgroups::{Cgroups, Controller, Spot};
 use crate::host::remedy;
 use crate::host::remedy::DELEGATE;
-use crate::launch::cgroup::group::HOST;
 
 /// Why something cannot be held by a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use crate::plan::cgroup::Groups;
 use crate::plan::limits::rlimit;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
-use crate::policy::require::Protection;
 use crate::policy::units::{Size, Span};
+use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 
 /// Limits of one command, at most those of its policy.

@@ -76,7 +76,7 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         names: &Names::default(),
         shape: Shape::OneShot,
         subject: crate::view::inputs::Subject::Workspace,
-        groups: crate::plan::cgroup::Groups::NONE,
+        controllers: None,
     };
     let mut view = View::default();
     let node = Node::Bind { source: source.clone(), access: Access::Write };

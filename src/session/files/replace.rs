@@ -128,13 +128,8 @@ pub(crate) fn refuse_watched(visit: &Visit, place: &Place, making: Making) -> io
 /// Who does so later is a command that still runs, after which everything there is undone.
 ///
 /// # Errors
-<<<<<<< ours
-/// `EROFS`, and what was made is gone.
-pub(crate) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
-=======
 /// `EROFS`, and what was made is not there any more.
-pub(super) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
->>>>>>> theirs
+pub(crate) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
     let refused = refuse_watched(visit, place, making);
     if refused.is_err() {
         recheck::log(&recheck::undo(visit.watches()));

@@ -186,7 +186,7 @@ fn too_much_in_a_directory_of_git_s_is_told() {
     let plant = "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2000 ]; do mkdir $i; : > $i/config; i=$((i+1)); done";
     assert!(shell(ws.path(), &["-q"], plant).status.success());
     let (state, detail) = protection(ws.path());
-    assert!(state == "degraded" && detail.contains("targets of links in it are not protected"), "{detail}");
+    assert!(state == "degraded" && detail.contains("targets of links in them are not protected"), "{detail}");
     check(ws.path(), &[], &[("open s:.git/modules/sub/config 1", "EROFS")]);
 }
 

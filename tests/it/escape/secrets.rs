@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use super::{command, landlock_abi, lines};
-use crate::support::{TempDir, attempt, only_as_root, require, stderr, workspace};
+use crate::support::{TempDir, attempt, only_as_root, require, workspace};
 
 /// A home directory with secrets and something that is none.
 pub(super) fn home() -> TempDir {
@@ -37,23 +37,6 @@ fn secrets_of_a_home_that_is_the_workspace_are_empty() {
     let files: Vec<&str> = ["read"].into_iter().chain(files.iter().map(String::as_str)).collect();
     assert_eq!(at_home(home.path(), &[], &files), ["[]", "[]", "[]", "[secret]"]);
     assert_eq!(at_home(home.path(), &["--profile", "read-only"], &files), ["[]", "[]", "[]", "[secret]"]);
-}
-
-/// As on a share of a macOS or Windows host; a second link is like that.
-#[test]
-fn a_secret_that_another_spelling_leads_to_is_told() {
-    let home = home();
-    let run = |flags: &[&str]| {
-        let mut command = command(home.path(), flags, &["exit"]);
-        command.env("HOME", home.path()).output().unwrap()
-    };
-    assert!(!stderr(&run(&[])).contains("differs only in case"));
-    fs::hard_link(home.path().join(".netrc"), home.path().join(".NETRC")).unwrap();
-    let said = stderr(&run(&[]));
-    assert!(
-        said.contains("root degraded") && said.contains("the name .NETRC, which differs only in case"),
-        "{said}"
-    );
 }
 
 #[test]
