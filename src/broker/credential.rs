@@ -3,7 +3,6 @@
 
 use crate::report::spawn_error::CredentialError;
 use crate::sys::secret::Secret;
-use std::error::Error as StdError;
 use std::future::Future;
 use std::pin::Pin;
 

@@ -7,7 +7,7 @@ pub(crate) mod refused;
 mod tests;
 pub(crate) mod text;
 
-use crate::report::escape::advice;
+use crate::report::subject::advice;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -58,9 +58,6 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// What there is without groups, where nobody asks.
-    pub(crate) const NONE: &'static Self = &Self { plan: None, lack: None, disks: Vec::new() };
-
     /// The controllers that the groups have; `None` where there are no groups.
     pub(crate) fn controllers(&self) -> Option<&[Controller]> {
         self.plan.as_ref().map(|plan| &plan.controllers[..])

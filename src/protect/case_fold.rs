@@ -179,10 +179,9 @@ fn in_other_case(name: &OsStr) -> Option<OsString> {
 mod tests {
     use super::*;
     use crate::host::caller::Caller;
-    use crate::plan::cgroup::Groups;
     use crate::policy::Policy;
     use crate::policy::profile::Profile;
-    use crate::policy::require::Protection;
+    use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
     use crate::view::inputs::{Names, Shape, Subject};
     use crate::view::source::Source;

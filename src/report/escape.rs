@@ -1,8 +1,6 @@
 //! Text from outside made fit for people: on one line, and nothing that a terminal obeys or that reorders what is seen. One
 //! place for both, the library and `kennel`, which says nothing that has not been here.
 
-use std::path::Path;
-
 /// Text on one line that a terminal only shows: names of files are anybody's.
 pub(crate) fn harmless(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
@@ -25,31 +23,6 @@ pub(crate) fn is_harmless(c: char) -> bool {
         && !matches!(c, '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}')
         && !matches!(c, '\u{13430}'..='\u{1345f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
-
-/// A reason with the flag that would change it.
-pub(crate) fn advice(reason: String, flag: Option<&str>, would: &str) -> String {
-    match flag {
-        Some(flag) => format!("{reason}; {flag} {would}"),
-        None => reason,
-    }
-}
-
-/// A path for people: on one line, without anything that a terminal obeys or that reorders a line, and in quotes where it
-/// would not end where it seems to.
-pub(crate) fn shown(path: &Path) -> String {
-    let text = clean(&path.to_string_lossy());
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+@%,=:~".contains(c);
-    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "?")) }
-}
-
-/// Text of a command's for people, cut to a length.
-pub(crate) fn clean(text: &str) -> String {
-    let plain = |c: char| if is_harmless(c) { c } else { '?' };
-    text.chars().take(LONGEST).map(plain).collect()
-}
-
-/// Longest subject, in characters.
-pub(crate) const LONGEST: usize = 300;
 
 #[cfg(test)]
 mod tests {

@@ -216,6 +216,8 @@ mod tests {
     use std::io;
 
     use super::*;
+    use crate::capabilities::sbpl::SbplError;
+    use crate::session::confine::PathEscape;
 
     const CLASSES: [(Class, &str); 12] = [
         (Class::CapabilityDenied, "capability_denied"),

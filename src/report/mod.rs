@@ -12,6 +12,7 @@ pub(crate) mod overlay_error;
 pub(crate) mod policy_error;
 pub(crate) mod shortage;
 pub(crate) mod spawn_error;
+pub(crate) mod subject;
 pub(crate) mod words;
 
 use std::os::unix::process::ExitStatusExt;

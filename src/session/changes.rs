@@ -6,11 +6,8 @@
 
 use crate::report::change::Change;
 use crate::report::change::Committed;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-use serde::{Serialize, Serializer};
 
 use crate::overlay::ledger::Ledger;
 use crate::overlay::tree::Looked;
@@ -146,7 +143,11 @@ pub(crate) type Shared = Arc<Ledger>;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
+    use crate::report::change::ChangeKind;
+    use crate::sys::inode::FileKind;
 
     #[test]
     fn what_is_not_seen_is_told() {

@@ -102,20 +102,10 @@ impl Live {
         &self.prepared
     }
 
-    /// What the session leaves in the audit log.
-    pub(crate) fn trail(&self) -> &Arc<Trail> {
-        &self.trail
-    }
-
     pub(crate) fn enforcement(&self) -> Enforcement {
         let mut enforcement = self.enforcement.clone();
         self.ground.report(&mut enforcement);
         enforcement
-    }
-
-    /// What the session's commands are told under.
-    pub(crate) fn span(&self) -> &tracing::Span {
-        &self.span
     }
 
     /// Kills the zygote, and with it everything inside.

@@ -18,8 +18,8 @@ use syscalls::Sysno;
 
 use crate::plan::seccomp::table::{Asked, Refused, judge};
 use crate::report::enforcement::Protection;
-use crate::report::escape::clean;
 use crate::report::outcome::{Basis, Denial};
+use crate::report::subject::clean;
 use crate::sys;
 use crate::sys::locked;
 

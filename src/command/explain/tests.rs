@@ -3,8 +3,12 @@
 use crate::command::output::Tail;
 use proptest::prelude::*;
 
+use std::path::Path;
+
 use super::*;
 use crate::report::enforcement::Protection;
+use crate::report::escape::is_harmless;
+use crate::report::subject::{LONGEST, shown};
 use crate::view::inputs::Shape;
 
 fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {

@@ -197,7 +197,7 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     };
     let tight = groups.of_command(&all(), &wanted);
     assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
-    assert!(Groups::NONE.of_command(&all(), &wanted).is_empty());
+    assert!(Groups::default().of_command(&all(), &wanted).is_empty());
 }
 
 #[test]
