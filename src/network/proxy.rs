@@ -174,7 +174,7 @@ impl Serving {
         match (*kind, *port) {
             (libc::SOCK_DGRAM, _) => transparent::answer_names(proxy, socket),
             (_, PORT) => accept::accept(proxy, socket, accept::serve),
-            _ => accept::accept(proxy, socket, transparent::serve),
+            _ => accept::accept(proxy, socket, transparent::serve_transparently),
         }
     }
 

@@ -57,7 +57,7 @@ fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer 
 }
 
 /// Serves a connection to one of the addresses that names were answered with.
-pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
+pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
     let asked = stream.local_addr();
     let asked = asked.map(|at| proxy.named(Destination { host: Host::of(at.ip()), port: at.port() }));
     let stream = Stream::Tcp(stream);

@@ -9,7 +9,7 @@ use std::path::Path;
 use kennel_helper::plan::Step;
 
 use crate::plan::bridge::BridgePlan;
-use crate::plan::proxy_settings::{Limits as ProxyLimits, PORT, Settings, Way};
+use crate::plan::proxy_settings::{ProxyLimits, PORT, Settings, Way};
 use crate::plan::{Section, bridge};
 use crate::policy::address;
 use crate::policy::network::NAME_SERVER;

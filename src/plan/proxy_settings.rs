@@ -24,7 +24,7 @@ pub(crate) struct Settings {
     pub(crate) way: Way,
     /// Name servers to ask instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ProxyLimits,
     /// Ports on which programs that know no proxy are served.
     pub(crate) ports: Vec<u16>,
     /// How many sockets come out of each sandbox.
@@ -48,7 +48,7 @@ pub(crate) enum Way {
 
 /// [`NetworkLimits`] with the defaults filled in.
 #[derive(Clone, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ProxyLimits {
     pub(crate) connections: usize,
     pub(crate) header_size: usize,
     pub(crate) header_time: Duration,
@@ -57,13 +57,13 @@ pub(crate) struct Limits {
     pub(crate) rate: Option<u64>,
 }
 
-impl Default for Limits {
+impl Default for ProxyLimits {
     fn default() -> Self {
         Self::of(&NetworkLimits::default(), u64::MAX)
     }
 }
 
-impl Limits {
+impl ProxyLimits {
     /// `descriptors` is how many the embedding program may have open.
     pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
