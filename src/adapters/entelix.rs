@@ -144,7 +144,7 @@ impl Sandbox for KennelSandbox {
         if spec.argv.is_empty() {
             return Err(entelix_core::Error::invalid_request("argv is empty"));
         }
-        within(ctx, async { self.run(spec).await.map_err(told) }).await
+        within(ctx, async { self.run(spec).await.map_err(failed) }).await
     }
 
     async fn run_code(&self, spec: CodeSpec, ctx: &ExecutionContext) -> entelix_core::Result<CommandOutput> {
@@ -152,15 +152,15 @@ impl Sandbox for KennelSandbox {
     }
 
     async fn read_file(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<u8>> {
-        within(ctx, async { self.session.read(path).await.map_err(told) }).await
+        within(ctx, async { self.session.read(path).await.map_err(failed) }).await
     }
 
     async fn write_file(&self, path: &str, bytes: &[u8], ctx: &ExecutionContext) -> entelix_core::Result<()> {
-        within(ctx, async { self.session.write(path, bytes).await.map_err(told) }).await
+        within(ctx, async { self.session.write(path, bytes).await.map_err(failed) }).await
     }
 
     async fn list_dir(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<DirEntry>> {
-        within(ctx, async { self.entries(path).await.map_err(told) }).await
+        within(ctx, async { self.entries(path).await.map_err(failed) }).await
     }
 }
 
@@ -204,7 +204,7 @@ fn told(output: Output) -> CommandOutput {
 // whoever runs it.
 
 /// What a call comes to that Kennel has refused.
-pub(crate) fn told(error: Error) -> entelix_core::Error {
+pub(crate) fn failed(error: Error) -> entelix_core::Error {
     let words = error.chain();
     match error {
         Error::NotFound { .. } | Error::NotExecutable { .. } | Error::Command { .. } | Error::File { .. } => {

@@ -1,6 +1,5 @@
 //! A log that is open: which file it is in, and what has been lost.
 
-use crate::report::shortage::of_path;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,9 +14,9 @@ use crate::audit;
 use crate::audit::file::LogFile;
 use crate::audit::record::Line;
 use crate::policy::audit::Audit;
-
 use crate::report::error::Error;
 use crate::report::failure;
+use crate::report::shortage::of_path;
 use crate::sys::locked;
 
 /// The log of a policy, for all sandboxes made of it.
@@ -125,8 +124,8 @@ pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::audit::chain::verify_audit;
     use crate::audit::record::{Record, Shape, Spawn};
-    use crate::audit::verify::verify_audit;
     use crate::report::enforcement::Protection;
 
     #[test]

@@ -6,7 +6,6 @@ pub(crate) mod file;
 pub(crate) mod log;
 pub(crate) mod record;
 pub(crate) mod trail;
-pub(crate) mod verify;
 
 use std::fs::DirBuilder;
 use std::io;

@@ -8,8 +8,7 @@ use serde::Serialize;
 use crate::audit::chain;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
-use crate::report::enforcement::Level;
-use crate::report::enforcement::Protection;
+use crate::report::enforcement::{Level, Protection};
 use crate::report::failure::Class;
 use crate::report::outcome::{Ended, Limit, Usage};
 

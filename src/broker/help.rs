@@ -5,16 +5,14 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::broker::checked::{CheckedSpawn, Effective};
-use crate::broker::credential::NoCredentials;
+use crate::broker::checked::{CheckedSpawn, Effective, NoCredentials};
 use crate::broker::paths::Resolved;
 use crate::broker::run;
 use crate::host::caller::Caller;
 use crate::policy::profile::Profile;
 use crate::probe::{Area, Found, Probe};
 use crate::report::failure;
-use crate::report::failure::failure_of;
-use crate::report::failure::{Boundary, Class, Failure};
+use crate::report::failure::{Boundary, Class, Failure, failure_of};
 use crate::report::outcome::Output;
 use crate::report::spawn_error::SpawnError;
 

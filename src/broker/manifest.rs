@@ -4,7 +4,6 @@
 #[cfg(test)]
 mod tests;
 
-use crate::report::spawn_error::Hash;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +13,8 @@ use crate::broker::checked::SpawnLimits;
 use crate::broker::operation::Operation;
 use crate::policy::text;
 use crate::report::policy_error::PolicyError;
-use crate::sys::inherited::inherited_descriptor;
+use crate::report::spawn_error::Hash;
+use crate::sys::packet::inherited_descriptor;
 
 /// What a caller may have spawned. Read from TOML; `docs/broker.md` has one in full.
 ///

@@ -11,21 +11,18 @@
 
 pub(crate) mod check;
 pub(crate) mod checked;
-pub(crate) mod credential;
 pub(crate) mod envelope;
 pub(crate) mod help;
 pub(crate) mod manifest;
 pub(crate) mod operation;
 pub(crate) mod paths;
 pub(crate) mod pattern;
-pub(crate) mod program;
 pub(crate) mod run;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::broker::checked::{CheckedSpawn, SpawnLimits};
-use crate::broker::credential::CredentialResolver;
+use crate::broker::checked::{CheckedSpawn, CredentialResolver, SpawnLimits};
 use crate::broker::envelope::Envelope;
 use crate::broker::manifest::Manifest;
 use crate::host::caller::Caller;

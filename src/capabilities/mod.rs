@@ -1,7 +1,7 @@
 //! Capabilities: what one command may do, declared in four fields, and the layer that holds it to them.
 //!
 //! Plain data here. `granted` finds out which paths a declaration means, `policy` makes a [`Policy`](crate::policy::Policy) of it
-//! (pure), and only the compiler makes mechanism of that. [`Wrapper`] hands out the command.
+//! (pure), and only the compiler makes mechanism of that. [`Wrapper`](crate::capabilities::wrapper::Wrapper) hands out the command.
 
 pub(crate) mod environment;
 pub(crate) mod granted;
@@ -90,9 +90,9 @@ words! {
     /// # Ok::<(), serde_json::Error>(())
     /// ```
     pub enum Layer as "layer" {
-        /// Nothing: this host cannot enforce them. [`wrap_command`] then refuses.
+        /// Nothing: this host cannot enforce them. [`wrap_command`](crate::capabilities::wrapper::wrap_command) then refuses.
         None = "none",
-        /// No confinement: a pinned directory and a constructed environment, and with [`run_command`] a timeout and an
+        /// No confinement: a pinned directory and a constructed environment, and with [`run_command`](crate::capabilities::wrapper::run_command) a timeout and an
         /// output cap. All that permissive capabilities need.
         Lightweight = "lightweight",
         /// `sandbox-exec` of macOS.

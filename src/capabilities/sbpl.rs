@@ -17,8 +17,7 @@ use tokio::process::Command;
 use crate::capabilities::Capabilities;
 use crate::capabilities::granted::meant;
 use crate::report::failure;
-use crate::report::failure::failure_of;
-use crate::report::failure::{Boundary, Class, Details, Failure};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
 
 /// Rules that hold for every program: to run others, to know its own kind, to ask for a number of the kernel's.
 const BASE: &str = "\

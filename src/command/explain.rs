@@ -7,7 +7,6 @@ pub(crate) mod refused;
 mod tests;
 pub(crate) mod text;
 
-use crate::report::subject::advice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +19,7 @@ use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
 use crate::report::outcome::{Basis, Denial, Limit};
+use crate::report::subject::advice;
 
 /// More denials than that are not made of what one command says.
 const MOST: usize = 16;

@@ -15,8 +15,7 @@ use crate::audit::trail::Late;
 use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
 use crate::report::error::Error;
-use crate::report::outcome::Denial;
-use crate::report::outcome::Outcome;
+use crate::report::outcome::{Denial, Outcome};
 
 /// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
 const LARGEST_PIPE: u64 = 1 << 20;

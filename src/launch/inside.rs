@@ -3,7 +3,6 @@
 
 pub(crate) mod end;
 
-use crate::network::proxy::Listening;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -17,10 +16,10 @@ use nix::errno::Errno;
 use tokio::io::Interest;
 
 use crate::launch::cgroup::leaf::Leaf;
+use crate::network::proxy::Listening;
 use crate::plan::mount_state::{Change, Footing};
 use crate::protect::recheck;
 use crate::protect::recheck::{Undone, Watch};
-
 use crate::sys;
 use crate::sys::packet;
 use crate::sys::reap::{Home, Left};

@@ -3,6 +3,5 @@
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
 pub(crate) mod inside;
-pub(crate) mod network;
 pub(crate) mod prepared;
 pub(crate) mod start;

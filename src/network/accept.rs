@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener, UdpSocket as StdUdpSocket};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use bytes::Bytes;
 use fast_socks5::server::Socks5ServerProtocol;
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::network::dns::Answer;
 use crate::network::http::noted;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{Reason, Refusal};
 use crate::network::stream::Stream;
-use crate::network::{dial, http, relay};
-use crate::policy::destination::{Destination, Host};
+use crate::network::{dial, dns, http, relay};
+use crate::policy::destination::{Destination, Host, Name};
 
 /// Where the embedding program has no descriptor left: how long to leave it alone.
 const BREATH: Duration = Duration::from_millis(50);
@@ -153,5 +154,62 @@ fn reply(refusal: &Refusal) -> ReplyError {
         Reason::Malformed(_) => ReplyError::GeneralFailure,
         Reason::Unreachable(_) => ReplyError::HostUnreachable,
         Reason::Timeout(_) => ReplyError::TtlExpired,
+    }
+}
+
+// Programs that know no proxies: names are answered with addresses of our own, and whoever connects to such an address
+// gets a connection to the name, after the same checks as everybody.
+
+/// Larger than any question that a resolver asks.
+const QUESTION: usize = 4096;
+
+/// Answers questions about names on a UDP socket of the sandbox's.
+pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<JoinHandle<()>> {
+    let socket = StdUdpSocket::from(socket);
+    socket.set_nonblocking(true)?;
+    let socket = UdpSocket::from_std(socket)?;
+    Ok(tokio::spawn(async move {
+        let mut question = [0; QUESTION];
+        loop {
+            let received = tokio::select! {
+                received = socket.recv_from(&mut question) => received,
+                () = proxy.closing() => return,
+            };
+            // An error is about an answer that nobody waited for.
+            let Ok((count, from)) = received else { continue };
+            let asked = question.get(..count).unwrap_or_default();
+            let mut refusal = None;
+            let answer = dns::answer(asked, |name| look_up(&proxy, name, &mut refusal));
+            // Who asks too often hears nothing, and does not hold up who asks for what is allowed.
+            if refusal.is_some_and(|refusal| !proxy.refuses(&refusal)) {
+                continue;
+            }
+            if let Some(answer) = answer {
+                let _ = socket.send_to(&answer, from).await;
+            }
+        }
+    }))
+}
+
+fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer {
+    if let Err(why) = proxy.gate.may_name(name) {
+        *refusal = Some(why);
+        return Answer::NoSuchName;
+    }
+    proxy.names.address_of(name).map_or(Answer::Busy, Answer::Address)
+}
+
+/// Serves a connection to one of the addresses that names were answered with.
+pub(crate) async fn serve_transparently(proxy: Arc<Proxy>, stream: TcpStream) {
+    let asked = stream.local_addr();
+    let asked = asked.map(|at| proxy.named(Destination { host: Host::of(at.ip()), port: at.port() }));
+    let stream = Stream::Tcp(stream);
+    // The sandbox's own loopback has no server where no name is.
+    let Ok(destination @ Destination { host: Host::Name(_), .. }) = asked else {
+        return stream.resets(true);
+    };
+    match dial::reach(&proxy, destination).await {
+        Ok(dialled) => relay::relay(&proxy, stream, Bytes::new(), dialled).await,
+        Err(_) => stream.resets(true),
     }
 }

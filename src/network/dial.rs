@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::network::audit::Passage;
 use crate::network::gate::{Permit, Route};
 use crate::network::http::noted;
+use crate::network::metered::Passage;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{Reason, Refusal};
 use crate::network::stream::{Allowance, Bounded, Stream};

@@ -15,11 +15,10 @@ use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, head
 use hyper_util::rt::TokioIo;
 use tokio::task::JoinSet;
 
-use crate::network::audit::Passage;
 use crate::network::dial;
 use crate::network::gate::Route;
 use crate::network::http::{Body, noted, shown};
-use crate::network::metered::Metered;
+use crate::network::metered::{Metered, Passage};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{Reason, Refusal};
 use crate::network::stream::{Allowance, Bounded};

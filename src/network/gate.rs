@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use crate::network::ask::Ask;
 use crate::network::refusal::{Reason, Refusal};
 use crate::network::resolve::{Interfaces, Resolver};
-use crate::plan::proxy_settings::{Settings, Way};
+use crate::plan::network::{Settings, Way};
 use crate::policy::address;
 use crate::policy::destination::{Destination, Host, Name};
 use crate::policy::upstream::Upstream;

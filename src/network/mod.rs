@@ -2,7 +2,6 @@
 
 pub(crate) mod accept;
 pub(crate) mod ask;
-pub(crate) mod audit;
 pub(crate) mod dial;
 pub(crate) mod dns;
 pub(crate) mod forward;
@@ -16,4 +15,3 @@ pub(crate) mod refusal;
 pub(crate) mod relay;
 pub(crate) mod resolve;
 pub(crate) mod stream;
-pub(crate) mod transparent;

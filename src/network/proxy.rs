@@ -16,13 +16,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use crate::audit::trail::Trail;
-
+use crate::network::accept;
 use crate::network::gate::Gate;
 use crate::network::loopback_names::Names;
 use crate::network::meter::Meter;
 use crate::network::refusal::{Denials, Refusal};
-use crate::network::{accept, transparent};
-use crate::plan::proxy_settings::PORT;
+use crate::plan::network::PORT;
 use crate::policy::destination::{Destination, Host};
 use crate::report::error::Error;
 use crate::report::outcome::Denial;
@@ -172,9 +171,9 @@ impl Serving {
     fn serve(&self, Listening { kind, port, socket }: &Listening) -> io::Result<JoinHandle<()>> {
         let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
         match (*kind, *port) {
-            (libc::SOCK_DGRAM, _) => transparent::answer_names(proxy, socket),
+            (libc::SOCK_DGRAM, _) => accept::answer_names(proxy, socket),
             (_, PORT) => accept::accept(proxy, socket, accept::serve),
-            _ => accept::accept(proxy, socket, transparent::serve_transparently),
+            _ => accept::accept(proxy, socket, accept::serve_transparently),
         }
     }
 

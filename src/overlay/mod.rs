@@ -1,7 +1,6 @@
 //! Changes that an overlay keeps apart from the workspace: found, listed and committed.
 
 pub(crate) mod apply;
-pub(crate) mod claim;
 pub(crate) mod clock;
 pub(crate) mod compare;
 pub(crate) mod ledger;

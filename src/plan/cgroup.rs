@@ -12,8 +12,7 @@ use kennel_helper::plan::Step;
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::host::caller::Caller;
-use crate::host::cgroups::CPUS;
-use crate::host::cgroups::{Cgroups, Controller, Setting};
+use crate::host::cgroups::{CPUS, Cgroups, Controller, Setting};
 use crate::host::{Host, mounts};
 use crate::plan::cgroup::place::{Lack, Place, delegated, missing, named};
 use crate::plan::{Section, limits, namespaces, seccomp};

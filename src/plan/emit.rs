@@ -1,7 +1,6 @@
 //! From the view to mount steps, in the order the kernel needs them. Reads the host only to see whether a mount
 //! point is there: none is ever made on it.
 
-use crate::view::place::OnHost;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -19,10 +18,9 @@ use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node, Origin, Place};
 use crate::view::source::Source;
 use crate::view::tmpfs_size::Room;
-use crate::view::{View, tmpfs_size};
+use crate::view::{Access, Node, OnHost, Origin, Place, View, tmpfs_size};
 
 pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;

@@ -24,11 +24,10 @@ use crate::policy::units::Size;
 use crate::report::enforcement::Protection;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
-use crate::view::View;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node, Origin, Place};
 use crate::view::source::exists;
 use crate::view::tmpfs_size::Room;
+use crate::view::{Access, Node, Origin, Place, View};
 
 /// What errors are explained by: what is where inside, and what is not there at all.
 #[derive(Debug)]

@@ -15,12 +15,10 @@ use crate::plan::emit::relative;
 use crate::plan::sections::lacking;
 use crate::plan::{Section, network};
 use crate::policy::require::Requirement;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, State};
+use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
-use crate::view::View;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node, Origin, Place};
+use crate::view::{Access, Node, Origin, Place, View};
 
 /// First ABI with rules for TCP ports. Linux 6.7.
 const ABI_WITH_PORTS: u32 = 4;

@@ -14,8 +14,7 @@ use crate::plan::cgroup::Groups;
 use crate::plan::cgroup::place::Lack;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::require::Requirement;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, State};
+use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::view::inputs::{Parts, Shape};
 

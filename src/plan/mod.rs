@@ -3,9 +3,7 @@
 pub(crate) mod bridge;
 pub(crate) mod cgroup;
 pub(crate) mod compile;
-pub(crate) mod compiled;
 pub(crate) mod emit;
-pub(crate) mod environment;
 pub(crate) mod explain;
 pub(crate) mod landlock;
 pub(crate) mod limits;
@@ -13,7 +11,6 @@ pub(crate) mod mount_state;
 pub(crate) mod namespaces;
 pub(crate) mod network;
 pub(crate) mod overlay;
-pub(crate) mod proxy_settings;
 pub(crate) mod request;
 pub(crate) mod restrict;
 pub(crate) mod seccomp;

@@ -20,9 +20,7 @@ use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
-use crate::view::View;
-use crate::view::place::OnHost;
-use crate::view::place::{Access, Node, Origin, Place};
+use crate::view::{Access, Node, OnHost, Origin, Place, View};
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]

@@ -7,8 +7,7 @@ use kennel_helper::plan::Step;
 
 use crate::plan::Section;
 use crate::policy::network::NetworkMode;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, State};
+use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::sys::birth::Users;
 use crate::view::inputs::Parts;
 

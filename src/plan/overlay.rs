@@ -4,7 +4,6 @@
 //! Everything below the workspace comes from the merged tree: a bind of the host's own directory would let writes go
 //! past the overlay.
 
-use crate::view::Overlaid;
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,12 +26,11 @@ use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node, Origin};
 use crate::view::resolved_path::Led;
 use crate::view::source::Source;
 use crate::view::symlink_check::Named;
 use crate::view::tmpfs_size::Room;
-use crate::view::{View, symlink_check};
+use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 
 /// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
 pub(crate) const UPPER: &str = "upper";
@@ -93,7 +91,7 @@ pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) 
         }
         None => true,
     });
-    let is_pin = |place: &crate::view::place::Place| {
+    let is_pin = |place: &crate::view::Place| {
         place.origin == Origin::Wall && matches!(place.node, Node::Bind { access: Access::Write, .. })
     };
     for (at, _) in view.iter().filter(|(_, place)| place.node.is_mount() && !is_pin(place)) {

@@ -9,8 +9,7 @@ use crate::plan::emit::relative;
 use crate::plan::{Section, emit, namespaces};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::view::View;
-use crate::view::place::{Node, Origin};
+use crate::view::{Node, Origin, View};
 
 /// Something that a command goes without.
 #[derive(Clone, Debug, PartialEq, Eq)]

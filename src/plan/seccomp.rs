@@ -52,7 +52,7 @@ pub(crate) fn of_worker() -> &'static [sock_filter] {
 }
 
 /// The whole filter for who wants to know what it refuses: where it would refuse, the kernel asks whoever holds its
-/// listener, who gives [`judge`]'s answer. What programs take for the sign of an older kernel (ENOSYS) it answers as it
+/// listener, who gives [`judge`](crate::plan::seccomp::table::judge)'s answer. What programs take for the sign of an older kernel (ENOSYS) it answers as it
 /// is: they all try such calls and do without, and some at each start of a thread. So it does what is no refusal.
 pub(crate) fn asking() -> &'static [sock_filter] {
     static PROGRAM: LazyLock<Vec<sock_filter>> = LazyLock::new(|| whole().iter().map(asked).collect());

@@ -1,23 +1,20 @@
 //! The sections of a plan, each in the order in which the inside carries it out: what comes later needs what came before,
 //! or has no right to it any more. ARCHITECTURE says why it is this order.
 
-use crate::view::place::Node;
-use kennel_helper::plan::MOST_ROOMS;
-use kennel_helper::plan::Step;
 use std::path::Path;
+
+use kennel_helper::plan::{MOST_ROOMS, Step};
 
 use crate::host::Version;
 use crate::plan::cgroup::Groups;
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
 use crate::policy::require::Requirement;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, State};
+use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
-use crate::view::View;
 use crate::view::inputs::{Parts, Shape};
-use crate::view::place::OnHost;
 use crate::view::tmpfs_size::Room;
+use crate::view::{Node, OnHost, View};
 
 /// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);

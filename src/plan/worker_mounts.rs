@@ -3,7 +3,6 @@
 //! The session's own mounts are there already, copied with its mount namespace. A private place is built anew beside
 //! them, on a tmpfs of the worker's; what lies mounted in the old one is moved over; then the new one goes on top.
 
-use crate::view::pin::SHARED_MEMORY;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -14,9 +13,9 @@ use crate::plan::{Section, emit};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
 use crate::view::inputs::Parts;
-use crate::view::place::{Node, Place};
+use crate::view::pin::SHARED_MEMORY;
 use crate::view::tmpfs_size::Room;
-use crate::view::{View, tmpfs_size};
+use crate::view::{Node, Place, View, tmpfs_size};
 
 /// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
 /// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.

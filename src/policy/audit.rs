@@ -35,7 +35,7 @@ pub struct Audit {
     /// records are counted, and the next line that can be written says how many.
     pub fail_closed: bool,
     /// Whether each line has a hash of the one before, so that
-    /// [`verify_audit`](crate::audit::verify::verify_audit) notices if one was changed or removed.
+    /// [`verify_audit`](crate::audit::chain::verify_audit) notices if one was changed or removed.
     pub chain: bool,
     /// Whether the arguments of commands are logged. They may contain secrets; otherwise only their number is logged.
     pub arguments: bool,

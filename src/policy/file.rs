@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::policy::mount::Mount;
 use crate::policy::{Policy, text};
 use crate::report::policy_error::PolicyError;
-use crate::sys::inherited::inherited_descriptor;
+use crate::sys::packet::inherited_descriptor;
 
 /// What is said of an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
@@ -57,7 +57,7 @@ impl Policy {
         parse_json("policy", text)
     }
 
-    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::sys::inherited::inherited_descriptor)
+    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::sys::packet::inherited_descriptor)
     /// has is JSON if it begins with `{`, else TOML.
     ///
     /// Relative paths in it are joined to the directory of the file: workspace, working directory, sources of

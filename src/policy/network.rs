@@ -1,8 +1,7 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
 use std::fmt;
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};

@@ -1,12 +1,12 @@
 //! Which protections there are, and which of them a policy can do without.
 
-use crate::report::enforcement::Protection;
 use std::collections::BTreeMap;
 
 use Protection::{CoreDumps, Keyring, LandlockScope};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::text::unique_map;
+use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 use crate::report::words::words;
 

@@ -13,7 +13,7 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor}
 
 use crate::policy::mount_text;
 use crate::report::policy_error::PolicyError;
-use crate::sys::inherited::inherited_descriptor;
+use crate::sys::packet::inherited_descriptor;
 
 /// Largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;

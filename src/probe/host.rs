@@ -20,7 +20,7 @@ use crate::launch::prepared::Prepared;
 use crate::launch::start::{Image, Images};
 use crate::launch::{prepared, start};
 use crate::plan::cgroup::GroupPlan;
-use crate::plan::compiled::Compiled;
+use crate::plan::compile::Compiled;
 use crate::plan::request::{RequestBuf, Wanted};
 use crate::plan::{Section, cgroup};
 use crate::policy::Policy;

@@ -7,8 +7,7 @@ use crate::probe::attempt::{ATTEMPTS, Attempt, Must};
 use crate::probe::facts::facts;
 use crate::probe::trials::{Answer, Refusal, Trials};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Entry, State};
+use crate::report::enforcement::{Entry, Protection, State};
 
 /// What to do about something that should have been stopped by a wall that is up.
 const HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md says";

@@ -5,7 +5,6 @@ pub(crate) mod attempt;
 pub(crate) mod facts;
 pub(crate) mod host;
 pub(crate) mod judge;
-pub(crate) mod stage;
 #[cfg(test)]
 mod tests;
 pub(crate) mod trials;
@@ -17,7 +16,7 @@ use serde::Serialize;
 use crate::host::Host;
 use crate::policy::Policy;
 use crate::policy::profile::{OnUnavailable, Profile};
-use crate::probe::stage::Stage;
+use crate::probe::attempt::Stage;
 use crate::probe::trials::Trials;
 use crate::report::error::Error;
 
@@ -67,7 +66,7 @@ pub enum Verdict {
 pub struct Finding {
     /// What kind of thing it is.
     pub area: Area,
-    /// Its name, in snake case; that of a [`Protection`](crate::policy::require::Protection) where it is one.
+    /// Its name, in snake case; that of a [`Protection`](crate::report::enforcement::Protection) where it is one.
     pub name: &'static str,
     /// How it stands.
     pub state: Found,

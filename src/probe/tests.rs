@@ -8,7 +8,7 @@ use crate::host::Version;
 use crate::host::caller::Caller;
 use crate::host::remedy::remedy;
 use crate::plan::compile;
-use crate::plan::compiled::Compiled;
+use crate::plan::compile::Compiled;
 use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, Must, Operand};
 use crate::probe::host::{Cgroup, Execution};

@@ -22,10 +22,8 @@ use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::report::shortage::is_shortage;
 use crate::sys::inode::Identity;
-use crate::view::View;
 use crate::view::inputs::Parts;
-use crate::view::place::OnHost;
-use crate::view::place::{Access, Node, Origin, Place};
+use crate::view::{Access, Node, OnHost, Origin, Place, View};
 
 const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 

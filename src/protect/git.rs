@@ -17,9 +17,8 @@ use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
 use crate::view::inputs::Parts;
 use crate::view::path_walk::{Aim, Way};
-use crate::view::place::{Access, Node};
 use crate::view::source::Source;
-use crate::view::{View, secrets};
+use crate::view::{Access, Node, View, secrets};
 
 /// So much is read of a link file, or of a config.
 const MOST_READ: usize = 1 << 20;

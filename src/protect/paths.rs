@@ -15,16 +15,14 @@ use crate::protect::git;
 use crate::protect::git::{modules, obeyed};
 use crate::protect::grants::Grants;
 use crate::protect::recheck::{Expected, Watch};
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, State};
+use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::sys::lexical;
 use crate::view::inputs::Parts;
 use crate::view::path_walk::{Aim, Met, Walk, Way};
-use crate::view::place::{Access, Node, Origin, Place};
 use crate::view::source::Source;
-use crate::view::{View, pin};
+use crate::view::{Access, Node, Origin, Place, View, pin};
 
 /// What came of protecting.
 #[derive(Debug, Default)]

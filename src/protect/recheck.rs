@@ -54,7 +54,7 @@ pub(crate) enum Expected {
 
 impl Watch {
     /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on. To be held,
-    /// see [`hold`].
+    /// see [`hold`](crate::protect::place::hold).
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
         Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }

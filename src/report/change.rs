@@ -1,15 +1,16 @@
 //! Changes of a workspace, as callers see them: what changed, what was committed, what was refused and why. Plain data.
 
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use serde::{Serialize, Serializer};
+
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::outcome::Denial;
 use crate::sys::inode::FileKind;
-use nix::errno::Errno;
-use serde::Serialize;
-use serde::Serializer;
-use std::fmt;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
 
 /// How a path of the workspace changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -129,7 +130,7 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
-/// What came of [`Session::commit`].
+/// What came of [`Session::commit`](crate::session::Session::commit).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Committed {

@@ -1,23 +1,14 @@
 //! What was enforced, as data: one entry a protection, never only a log line.
 
-use crate::report::words::words;
-use Protection::Capabilities;
-use Protection::CpuTime;
-use Protection::Cpus;
-use Protection::Cpuset;
-use Protection::FileSize;
-use Protection::Io;
-use Protection::Memory;
-use Protection::MountNamespace;
-use Protection::NoNewPrivs;
-use Protection::OpenFiles;
-use Protection::Pids;
-use Protection::Root;
-use Protection::{Keyring, LandlockScope, NetworkNamespace, PidNamespace, Seccomp};
+use Protection::{
+    Capabilities, CpuTime, Cpus, Cpuset, FileSize, Io, Keyring, LandlockScope, Memory, MountNamespace,
+    NetworkNamespace, NoNewPrivs, OpenFiles, PidNamespace, Pids, Root, Seccomp,
+};
 use serde::Serialize;
 use serde::ser::SerializeStruct;
 
 use crate::report::escape::harmless;
+use crate::report::words::words;
 
 /// State of one protection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

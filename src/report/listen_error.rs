@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use crate::report::escape::harmless;
 use crate::report::failure;
 use crate::report::failure::{Boundary, Class, Details, Failure, shown};
-use crate::report::shortage::of_call;
-use crate::report::shortage::of_session;
+use crate::report::shortage::{of_call, of_session};
 
 /// What can be done where there is none.
 const START: &str = "start it with kennel session start --name; kennel session list shows those that run";

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::enforcement::Enforcement;
-use crate::report::enforcement::Protection;
+use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::escape::harmless;
 use crate::report::failure::{Boundary, Class, Details, Failure, exit};
 

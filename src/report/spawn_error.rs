@@ -1,10 +1,9 @@
 //! Why a spawn did not happen.
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::de;
 use std::error::Error as StdError;
 use std::{fmt, io};
+
+use serde::{Deserialize, Deserializer, de};
 
 use crate::report::error::Error;
 use crate::report::failure;

@@ -1,7 +1,8 @@
 //! What a denial is about, in words for people: a path, a flag, a text of the command.
 
-use crate::report::escape::is_harmless;
 use std::path::Path;
+
+use crate::report::escape::is_harmless;
 
 /// A reason with the flag that would change it.
 pub(crate) fn advice(reason: String, flag: Option<&str>, would: &str) -> String {

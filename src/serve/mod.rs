@@ -7,8 +7,6 @@ pub(crate) mod client;
 pub(crate) mod connection;
 pub(crate) mod directory;
 pub(crate) mod install;
-pub(crate) mod name;
-pub(crate) mod peer;
 pub(crate) mod place;
 pub(crate) mod serving;
 
@@ -19,10 +17,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::report::error::Error;
-use crate::serve::accept::{Door, Leaving};
-use crate::serve::directory::Directory;
-use crate::serve::name::Name;
-use crate::serve::peer::Welcome;
+use crate::serve::accept::{Door, Leaving, Welcome};
+use crate::serve::directory::{Directory, Name};
 use crate::serve::place::Place;
 use crate::session::Session;
 use crate::view::symlink_check::sockets_out_of_reach;

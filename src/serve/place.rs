@@ -15,8 +15,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::report::listen_error::ListenError;
-use crate::serve::directory::Directory;
-use crate::serve::name::Name;
+use crate::serve::directory::{Directory, Name};
 use crate::sys;
 use crate::sys::inode::Identity;
 use crate::sys::packet::{address, packet_socket};

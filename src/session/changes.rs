@@ -4,14 +4,13 @@
 //! may change it at any time. So everything is opened from a directory that is held, through no link (`tree`); what is
 //! put in its place or taken away is looked at once more when nobody finds it any longer (`place`).
 
-use crate::report::change::Change;
-use crate::report::change::Committed;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::overlay::ledger::Ledger;
 use crate::overlay::tree::Looked;
 use crate::overlay::{apply, clock, scan};
+use crate::report::change::{Change, Committed};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::Session;

@@ -17,8 +17,7 @@ use nix::sys::stat::{Mode, fstat};
 
 use crate::policy::validate::without_dots;
 use crate::report::failure;
-use crate::report::failure::failure_of;
-use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 use crate::sys::dirfd;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{FileKind, kind};

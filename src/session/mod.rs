@@ -25,15 +25,12 @@ use std::time::Duration;
 use crate::command::Command;
 use crate::command::source::Source;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
-use crate::plan::compiled::Compiled;
+use crate::plan::compile::Compiled;
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::stats::Stats;
-
-#[cfg(feature = "metrics")]
-use crate::session::metrics::metrics;
 
 /// Workers that are kept ready by default.
 const READY: usize = 2;

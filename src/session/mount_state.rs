@@ -1,8 +1,6 @@
 //! What the walls of a session stand on in the host's directories, looked at before each command: somebody outside may
 //! have replaced a protected file, and its mount with it, or made a repository where none was.
 
-use crate::launch::inside::Hold;
-use crate::launch::prepared::OwnSteps;
 use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::plan::compiled::Compiled;
+use crate::launch::inside::Hold;
+use crate::launch::prepared::OwnSteps;
+use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{Change, Footing, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::protect::recheck::Watch;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Enforcement, Entry, State};
+use crate::report::enforcement::{Enforcement, Entry, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;

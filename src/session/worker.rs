@@ -11,10 +11,8 @@ use nix::errno::Errno;
 
 use crate::command::source::Taken;
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::Hold;
-use crate::launch::inside::{Arrival, Inside};
-use crate::launch::prepared::OwnSteps;
-use crate::launch::prepared::Prepared;
+use crate::launch::inside::{Arrival, Hold, Inside};
+use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start::socket_pair;
 use crate::plan::Section;
 use crate::protect::recheck::Watch;

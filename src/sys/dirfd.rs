@@ -139,6 +139,21 @@ impl Drop for Back {
 }
 
 #[cfg(test)]
+mod rights_tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_its_rights_back_also_after_a_panic() {
+        let before = caps::read(None, CapSet::Effective).expect("readable");
+        let within = of_a_command(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
+        assert!(within.expect("readable").is_subset(&KEPT.into()));
+        let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
+        assert!(panics.is_err());
+        assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use crate::sys::inode::Identity;
     use std::fs;
@@ -169,20 +184,5 @@ mod tests {
             let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
             assert_eq!(by_parts, at_once, "{path}");
         }
-    }
-}
-
-#[cfg(test)]
-mod rights_tests {
-    use super::*;
-
-    #[test]
-    fn a_thread_has_its_rights_back_also_after_a_panic() {
-        let before = caps::read(None, CapSet::Effective).expect("readable");
-        let within = of_a_command(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
-        assert!(within.expect("readable").is_subset(&KEPT.into()));
-        let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
-        assert!(panics.is_err());
-        assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
     }
 }

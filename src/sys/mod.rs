@@ -5,7 +5,6 @@
 pub(crate) mod birth;
 pub(crate) mod dirfd;
 pub(crate) mod entries;
-pub(crate) mod inherited;
 pub(crate) mod inode;
 pub(crate) mod lexical;
 pub(crate) mod packet;

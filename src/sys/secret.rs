@@ -1,6 +1,7 @@
 //! A secret value: wiped from memory when it is dropped, never printed.
 
 use std::fmt;
+
 use zeroize::Zeroizing;
 
 /// The value of a credential. It has no `Display` and no `Clone`, its `Debug` shows nothing, and it is wiped from memory

@@ -10,12 +10,11 @@ use crate::report::shortage::of_path;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node, Origin, Place};
 use crate::view::resolved_path::Led;
 use crate::view::source::{Kind, Source};
 use crate::view::symlink_check::Named;
 use crate::view::tmpfs_size::Room;
-use crate::view::{View, kernel_filesystems, pin, secrets, system};
+use crate::view::{Access, Node, Origin, Place, View, pin, secrets, system};
 
 /// Directories that are never a workspace: writable, each would be the host itself.
 const NOT_A_WORKSPACE: &[&str] = &[
@@ -54,7 +53,7 @@ pub(crate) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
     std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
-    kernel_filesystems::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
+    system::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
     Ok(source)
 }
 
@@ -169,8 +168,7 @@ fn bind<'p>(
         (access, _) => access,
     };
     if access != Access::Device {
-        kernel_filesystems::may_show(source, access)
-            .map_err(|error| refused(error, Some("grant another path")))?;
+        system::may_show(source, access).map_err(|error| refused(error, Some("grant another path")))?;
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::EXCHANGED;
-use crate::view::View;
-use crate::view::place::{Access, Node, Origin, Place};
 use crate::view::source::Source;
+use crate::view::{Access, Node, Origin, Place, View};
 
 /// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
 /// those between that grant and a writable one around it, and so on.

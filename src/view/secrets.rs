@@ -13,9 +13,8 @@ use crate::report::shortage::{EXCHANGED, is_shortage, of_call};
 use crate::sys::lexical::is_within;
 use crate::view::inputs::Parts;
 use crate::view::path_walk::Way;
-use crate::view::place::Node;
 use crate::view::source::{Kind, Source, exists};
-use crate::view::{View, path_walk, pin};
+use crate::view::{Node, View, path_walk, pin};
 
 /// Below HOME.
 const OF_HOME: &[&str] = &[

@@ -6,9 +6,8 @@ use std::path::Path;
 use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
-use crate::view::View;
 use crate::view::inputs::Parts;
-use crate::view::place::Node;
+use crate::view::{Node, View};
 
 /// Private places are that large where the policy does not say.
 const DEFAULT_SIZE: u64 = 2 << 30;

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::policy::profile::Toolchains;
 use crate::view::inputs::Parts;
-use crate::view::place::{Access, Node};
 use crate::view::resolved_path::Led;
 use crate::view::source::{Source, exists};
-use crate::view::{View, secrets};
+use crate::view::{Access, Node, View, secrets};
 
 /// A toolchain with a home of its own.
 struct Toolchain {

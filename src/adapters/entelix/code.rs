@@ -68,7 +68,7 @@ impl KennelSandbox {
                 let reason = format!("{language:?} needs {program}, which is not in the sandbox");
                 Err(entelix_core::Error::invalid_request(reason))
             }
-            Err(error) => Err(entelix::told(error)),
+            Err(error) => Err(entelix::failed(error)),
         }
     }
 
@@ -95,7 +95,7 @@ impl KennelSandbox {
         match self.command(program, None).arg("--version").output().await {
             Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
             Err(Error::NotFound { .. } | Error::NotExecutable { .. }) => Ok(None),
-            Err(error) => Err(entelix::told(error)),
+            Err(error) => Err(entelix::failed(error)),
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile};
 
+use crate::policy::Policy;
 use crate::policy::network::{Network, NetworkMode};
 use crate::policy::profile::{OnUnavailable, Profile};
-use crate::policy::{Policy, arbitrary};
 
 /// The egress list's word for everything, and that of a policy.
 const EVERYTHING: [&str; 2] = ["*", "*:*"];

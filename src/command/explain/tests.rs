@@ -1,11 +1,11 @@
 //! What is told of what a command says: hostile text, bounds, bases.
 
-use crate::command::output::Tail;
-use proptest::prelude::*;
-
 use std::path::Path;
 
+use proptest::prelude::*;
+
 use super::*;
+use crate::command::output::Tail;
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
 use crate::report::subject::{LONGEST, shown};
@@ -49,7 +49,7 @@ fn nothing_is_asked_where_nobody_wants_to_know() {
     for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
         assert!(without.terms.is_none() && with.terms.is_some());
-        let asks = |compiled: &crate::plan::compiled::Compiled| {
+        let asks = |compiled: &crate::plan::compile::Compiled| {
             [&compiled.setup, &compiled.walls].into_iter().any(|section| {
                 (0..)
                     .map_while(|index| section.step(index))

@@ -1,7 +1,5 @@
 //! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
 
-use crate::host::cgroups::CPUS;
-use crate::host::cgroups::HOST;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::host::cgroups::{Controller, Setting};
+use crate::host::cgroups::{CPUS, Controller, HOST, Setting};
 use crate::policy::cgroup::processors;
 use crate::sys;
 use crate::sys::locked;
@@ -278,6 +276,21 @@ pub(crate) fn lies_in(list: &str, other: &str) -> bool {
 }
 
 #[cfg(test)]
+mod cpus_tests {
+    use super::*;
+
+    #[test]
+    fn lists_lie_in_each_other() {
+        for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
+            assert!(lies_in(list, other), "{list} in {other}");
+        }
+        for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
+            assert!(!lies_in(list, other), "{list} in {other}");
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::fs;
 
@@ -358,20 +371,5 @@ mod tests {
         set(parent.as_fd(), &Setting::where_there("memory.swap.max", 0)).expect("may be missing");
         let error = set(parent.as_fd(), &Setting::new("memory.max", 1)).expect_err("may not");
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-    }
-}
-
-#[cfg(test)]
-mod cpus_tests {
-    use super::*;
-
-    #[test]
-    fn lists_lie_in_each_other() {
-        for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
-            assert!(lies_in(list, other), "{list} in {other}");
-        }
-        for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
-            assert!(!lies_in(list, other), "{list} in {other}");
-        }
     }
 }

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::host::cgroups::HOST;
-use crate::host::cgroups::{Cgroups, Controller, Spot};
+use crate::host::cgroups::{Cgroups, Controller, HOST, Spot};
 use crate::host::remedy;
 use crate::host::remedy::DELEGATE;
 

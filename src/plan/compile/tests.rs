@@ -11,16 +11,14 @@ use proptest::prelude::*;
 
 use crate::host::caller::Caller;
 use crate::host::{Host, Version};
-use crate::plan::compile::{begin, compile};
-use crate::plan::compiled::Compiled;
+use crate::plan::compile::{Compiled, begin, compile};
 use crate::policy::Policy;
 use crate::policy::mount::Mount;
 use crate::policy::network::NetworkMode;
 use crate::policy::overlay::Overlay;
 use crate::policy::profile::{OnUnavailable, Profile, TmpLife};
 use crate::policy::require::Requirement;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::{Level, State};
+use crate::report::enforcement::{Level, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
 use crate::view::inputs::Shape;

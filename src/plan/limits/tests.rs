@@ -9,15 +9,13 @@ use proptest::prelude::*;
 
 use crate::host::caller::Caller;
 use crate::host::{Host, Version};
-use crate::plan::compile::compile;
 use crate::plan::compile::tests::host;
-use crate::plan::compiled::Compiled;
+use crate::plan::compile::{Compiled, compile};
 use crate::policy::Policy;
 use crate::policy::limits::Limits;
 use crate::policy::profile::Profile;
 use crate::policy::require::Requirement;
-use crate::report::enforcement::Protection;
-use crate::report::enforcement::State;
+use crate::report::enforcement::{Protection, State};
 use crate::report::error::Error;
 use crate::view::inputs::Shape;
 

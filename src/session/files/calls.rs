@@ -63,7 +63,7 @@ pub(crate) fn list(visit: &Visit, path: &Path) -> io::Result<Vec<FileEntry>> {
     Ok(entries)
 }
 
-/// As many as callers are told of; the names of [`below`] are limited by the memory that they take.
+/// As many as callers are told of; the names of [`entries`] are limited by the memory that they take.
 fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for found in Dir::from_fd(directory)?.iter() {
