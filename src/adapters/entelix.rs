@@ -1,20 +1,27 @@
 //! The sandbox of an agent's tools, as `entelix-core` defines it: commands, code and files of one session. Every call ends
 //! with its context: cancelled or past its deadline, it leaves no process.
 
-mod code;
-mod error;
+pub(crate) mod code;
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use entelix_core::{
-    context::ExecutionContext,
-    sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox},
-};
+use entelix_core::context::ExecutionContext;
+use entelix_core::sandbox::{CodeSpec, CommandOutput, CommandSpec, DirEntry, Sandbox};
 use tokio::sync::OnceCell;
 
-use self::code::Interpreter;
-use crate::{Command, Error, FileKind, Limits, Output, Session, Size, failure::Class};
+use crate::adapters::entelix::code::Interpreter;
+use crate::command::Command;
+use crate::policy::limits::Limits;
+use crate::policy::units::Size;
+use crate::report::error::Error;
+use crate::report::failure::Class;
+use crate::report::outcome::Output;
+use crate::session::Session;
+use crate::sys::inode::FileKind;
 
 /// Of each output stream that much is kept where the policy does not say, in bytes.
 const OUTPUT: u64 = 16 << 20;
@@ -24,7 +31,7 @@ const OUTPUT: u64 = 16 << 20;
 /// Everything a tool may do is what the session's policy grants. Working directories and files are named by their paths in
 /// the sandbox, relative ones from where its commands start; see [`Session::read`] and its neighbours for what files can
 /// be. Each command has a `/tmp` and a `HOME` of its own, unless the policy shares them
-/// ([`Policy::tmp`](crate::Policy::tmp)).
+/// ([`Policy::tmp`](crate::policy::Policy::tmp)).
 ///
 /// - A command that fails is not an error: its exit code says so, 128 + n after signal n. A command or directory that
 ///   does not exist is `Error::InvalidRequest`.
@@ -137,7 +144,7 @@ impl Sandbox for KennelSandbox {
         if spec.argv.is_empty() {
             return Err(entelix_core::Error::invalid_request("argv is empty"));
         }
-        within(ctx, async { self.run(spec).await.map_err(error::told) }).await
+        within(ctx, async { self.run(spec).await.map_err(failed) }).await
     }
 
     async fn run_code(&self, spec: CodeSpec, ctx: &ExecutionContext) -> entelix_core::Result<CommandOutput> {
@@ -145,15 +152,15 @@ impl Sandbox for KennelSandbox {
     }
 
     async fn read_file(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<u8>> {
-        within(ctx, async { self.session.read(path).await.map_err(error::told) }).await
+        within(ctx, async { self.session.read(path).await.map_err(failed) }).await
     }
 
     async fn write_file(&self, path: &str, bytes: &[u8], ctx: &ExecutionContext) -> entelix_core::Result<()> {
-        within(ctx, async { self.session.write(path, bytes).await.map_err(error::told) }).await
+        within(ctx, async { self.session.write(path, bytes).await.map_err(failed) }).await
     }
 
     async fn list_dir(&self, path: &str, ctx: &ExecutionContext) -> entelix_core::Result<Vec<DirEntry>> {
-        within(ctx, async { self.entries(path).await.map_err(error::told) }).await
+        within(ctx, async { self.entries(path).await.map_err(failed) }).await
     }
 }
 
@@ -190,5 +197,22 @@ fn told(output: Output) -> CommandOutput {
         stdout: output.stdout,
         stderr,
         duration_ms: u64::try_from(output.outcome.duration.as_millis()).unwrap_or(u64::MAX),
+    }
+}
+
+// Errors, as the trait's crate tells them apart: what the caller can do otherwise is shown to the model, the rest is for
+// whoever runs it.
+
+/// What a call comes to that Kennel has refused.
+pub(crate) fn failed(error: Error) -> entelix_core::Error {
+    let words = error.chain();
+    match error {
+        Error::NotFound { .. } | Error::NotExecutable { .. } | Error::Command { .. } | Error::File { .. } => {
+            entelix_core::Error::invalid_request(words)
+        }
+        _ => match error.remedy() {
+            Some(remedy) => entelix_core::Error::config(format!("{words}; hint: {remedy}")),
+            None => entelix_core::Error::config(words),
+        },
     }
 }

@@ -1,24 +1,26 @@
 //! The process sandbox of the agent harness `fluers-runtime`: it prepares once for a workspace, asks what to start for
 //! each command, and starts that itself, with pipes of its own.
 
-mod context;
-mod error;
-mod place;
-mod policy;
+pub(crate) mod context;
+pub(crate) mod place;
+pub(crate) mod policy;
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use async_trait::async_trait;
 use fluers_runtime::{
     Enforcement, ExecSandboxContext, ProcessSandbox, RuntimeResult, SandboxProfile, WrappedCommand,
 };
 
-use self::{context::Context, error::FluersError, place::Place};
-use crate::{OnUnavailable, Policy, Probe, Session, Verdict, below::Identity};
+use crate::adapters::fluers::context::Context;
+use crate::adapters::fluers::place::{FluersError, Place};
+use crate::policy::Policy;
+use crate::policy::profile::OnUnavailable;
+use crate::probe::{Probe, Verdict};
+use crate::session::Session;
+use crate::sys::inode::Identity;
 
 /// Confines the commands of a `fluers-runtime` harness.
 ///

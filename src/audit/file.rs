@@ -1,29 +1,23 @@
 //! The file that a log is written to now: opened in a directory that is held, appended to, and never left with half a
 //! line that looks like a record.
 
-use std::{
-    ffi::{OsStr, OsString},
-    fs::File,
-    io::{self, Write},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{
-            ffi::{OsStrExt, OsStringExt},
-            fs::MetadataExt,
-        },
-    },
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg, OFlag, openat},
-    sys::stat::Mode,
-};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::Mode;
 
-use super::chain;
-use crate::{policy::DATE, sys::without_sigxfsz};
+use crate::audit::chain;
+use crate::policy::audit::DATE;
+use crate::sys::without_sigxfsz;
 
 /// How long another writer may take for a line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,10 +29,10 @@ const NO_PATIENCE: Duration = Duration::from_millis(5);
 const PATIENCE_FOR_REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct LogFile {
+pub(crate) struct LogFile {
     file: File,
     /// The day that it is for, where its name has one.
-    pub(super) day: Option<String>,
+    pub(crate) day: Option<String>,
     /// Whether it ends with part of a line.
     torn: bool,
     /// Its last line, where that is ours.
@@ -66,7 +60,7 @@ fn name_of(template: &OsStr, day: &str) -> Option<OsString> {
 
 impl LogFile {
     /// Opens or makes it. Never through a link in its last part, and never something that is no file.
-    pub(super) fn open(directory: &OwnedFd, template: &OsStr, day: &str) -> io::Result<Self> {
+    pub(crate) fn open(directory: &OwnedFd, template: &OsStr, day: &str) -> io::Result<Self> {
         let dated = name_of(template, day);
         let name = dated.as_deref().unwrap_or(template);
         let flags = OFlag::O_RDWR
@@ -87,13 +81,13 @@ impl LogFile {
     }
 
     /// Whether it has a name still, and is that of the day.
-    pub(super) fn is_current(&self, day: &str) -> bool {
+    pub(crate) fn is_current(&self, day: &str) -> bool {
         self.day.as_deref().is_none_or(|own| own == day)
             && self.file.metadata().is_ok_and(|file| file.nlink() > 0)
     }
 
     /// Appends a line by one write(2), as far as the disk has room.
-    pub(super) fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
+    pub(crate) fn append(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         if self.torn && stays_torn(&self.file, PATIENCE_FOR_REST)? {
             line.insert(0, b'\n');
         }
@@ -115,7 +109,7 @@ impl LogFile {
 
     /// Appends the line that `write` makes, while nobody else appends: of the hash of the line before, where that is one of a
     /// chain or `chain` begins one. Where nobody asks for a chain, a lock that is not to be had is no reason to lose a line.
-    pub(super) fn append_in_turn(
+    pub(crate) fn append_in_turn(
         &mut self,
         chain: bool,
         write: impl FnOnce(Option<String>) -> io::Result<Vec<u8>>,

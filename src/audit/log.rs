@@ -1,14 +1,23 @@
 //! A log that is open: which file it is in, and what has been lost.
 
-use std::{ffi::OsString, io, os::fd::OwnedFd, path::Path, sync::Mutex, time::SystemTime};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::SystemTime;
 
-use nix::{
-    fcntl::{OFlag, open},
-    sys::stat::Mode,
-};
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
 
-use super::{error::not_opened, file::LogFile, line::Line, place};
-use crate::{Error, failure, locked::locked, policy::Audit};
+use crate::audit;
+use crate::audit::file::LogFile;
+use crate::audit::record::Line;
+use crate::policy::audit::Audit;
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::shortage::of_path;
+use crate::sys::locked;
 
 /// The log of a policy, for all sandboxes made of it.
 #[derive(Debug)]
@@ -39,11 +48,11 @@ impl Log {
     }
 
     fn try_open(audit: &Audit) -> io::Result<Self> {
-        place::make(&audit.path)?;
+        audit::make(&audit.path)?;
         let parent = audit.path.parent().unwrap_or(Path::new("/"));
         let name = audit.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let file = LogFile::open(&directory, &name, &place::day(SystemTime::now()))?;
+        let file = LogFile::open(&directory, &name, &audit::day(SystemTime::now()))?;
         let state = Mutex::new(State { file: Some(file), lost: 0, unwritten: None });
         Ok(Self { audit: audit.clone(), directory, name, state })
     }
@@ -57,10 +66,10 @@ impl Log {
     ///
     /// # Errors
     /// It is not written. What is lost is counted, and told once here and in the next line that is written.
-    pub(super) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
+    pub(crate) fn write(&self, mut line: Line<'_>) -> io::Result<()> {
         let mut state = locked(&self.state);
         line.lost = state.lost;
-        let written = self.append(&mut state, line, &place::day(SystemTime::now()));
+        let written = self.append(&mut state, line, &audit::day(SystemTime::now()));
         match &written {
             Ok(()) => state.lost = 0,
             Err(error) => {
@@ -96,16 +105,28 @@ impl Log {
     }
 }
 
+/// For a log that cannot be opened.
+pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
+    let otherwise = match source.kind() {
+        _ if source.raw_os_error() == Some(libc::ELOOP) => {
+            "name the file itself: links to one are not followed; of /dev/fd, descriptors from 3 on are taken"
+        }
+        io::ErrorKind::InvalidData => {
+            "name another file: this one is not a log, or something else wrote to it"
+        }
+        io::ErrorKind::InvalidInput => "name a file that is not there yet, or a log",
+        _ => "name a file in a directory that you can write",
+    };
+    let remedy = Some(of_path(&source, otherwise, otherwise).to_owned());
+    Error::Grant { what: "audit log", path: audit.path.clone(), source, remedy }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Protection,
-        audit::{
-            record::{Record, Shape, Spawn},
-            verify_audit,
-        },
-    };
+    use crate::audit::chain::verify_audit;
+    use crate::audit::record::{Record, Shape, Spawn};
+    use crate::report::enforcement::Protection;
 
     #[test]
     fn a_new_day_is_a_new_file_with_a_chain_of_its_own() {

@@ -1,15 +1,16 @@
 //! What is written down, as data. The names of fields are the format: `docs/audit.md` describes them.
 
 use std::net::IpAddr;
+use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::{
-    enforcement::Level,
-    failure::Class,
-    outcome::{Ended, Limit, Usage},
-    policy::{NetworkMode, Profile, Protection},
-};
+use crate::audit::chain;
+use crate::policy::network::NetworkMode;
+use crate::policy::profile::Profile;
+use crate::report::enforcement::{Level, Protection};
+use crate::report::failure::Class;
+use crate::report::outcome::{Ended, Limit, Usage};
 
 /// One event.
 #[derive(Clone, Debug, Serialize)]
@@ -121,7 +122,7 @@ fn text(text: &str) -> &str {
 
 impl Record<'_> {
     /// Cuts what commands, and those who ask for them, can make as long as they like.
-    pub(super) fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         let short = |long: &mut String| *long = text(long).to_owned();
         let few = |many: &mut Vec<&str>| {
             many.truncate(ENTRIES);
@@ -156,6 +157,54 @@ impl Record<'_> {
             Self::SessionEnd {} | Self::Exit { .. } | Self::Limit { .. } => {}
         }
     }
+}
+
+// A record with what every line has.
+
+#[derive(Serialize)]
+pub(crate) struct Line<'l> {
+    /// RFC 3339, UTC, milliseconds.
+    time: String,
+    /// Of no other record of the host, as long as its process lives.
+    id: &'l str,
+    session: &'l str,
+    /// The command, where only one can have been it; counted from 1 in its session.
+    exec: Option<u64>,
+    #[serde(flatten)]
+    record: Record<'l>,
+    /// How many records before this one could not be written.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) lost: u64,
+    /// Whether parts of the record are left out, because it would be no line of a log otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cut: bool,
+    /// The hash of the line before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prev: Option<String>,
+}
+
+impl<'l> Line<'l> {
+    pub(crate) fn new(id: &'l str, session: &'l str, exec: Option<u64>, record: Record<'l>) -> Self {
+        let time = humantime::format_rfc3339_millis(SystemTime::now()).to_string();
+        Self { time, id, session, exec, record, lost: 0, cut: false, prev: None }
+    }
+
+    /// As JSON, short enough for whoever reads the log.
+    pub(crate) fn into_bytes(mut self) -> serde_json::Result<Vec<u8>> {
+        let bytes = serde_json::to_vec(&self)?;
+        // With its newline, and one before it.
+        if (bytes.len() as u64) < chain::LONGEST - 2 {
+            return Ok(bytes);
+        }
+        self.record.cut();
+        self.cut = true;
+        serde_json::to_vec(&self)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

@@ -1,23 +1,20 @@
 //! What one sandbox, a session or a one-shot, leaves in the log: its name, its commands, its records.
 
-use std::{
-    collections::BTreeSet,
-    ffi::{OsStr, OsString},
-    path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use super::{
-    error::AuditError,
-    line::Line,
-    log::Log,
-    record::{End, Record},
-};
-use crate::{Denial, Error, Outcome, locked::locked};
+use crate::audit::log::Log;
+use crate::audit::record::{End, Line, Record};
+use crate::report::audit_error::AuditError;
+use crate::report::error::Error;
+use crate::report::outcome::{Denial, Outcome};
+use crate::sys::locked;
 
 /// Sessions and one-shots of this process.
 static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -150,7 +147,6 @@ impl Exec {
     }
 
     fn write_end(&self, outcome: &Outcome) {
-        use std::os::unix::process::ExitStatusExt;
         if let Some(limit) = outcome.limit {
             let (configured, used) = (outcome.configured.as_deref(), outcome.used.as_deref());
             self.write(Record::Limit { limit, configured, used });
@@ -183,7 +179,7 @@ impl Exec {
         }
     }
 
-    fn unfinished(&self, ended: &'static str, class: Option<crate::Class>) {
+    fn unfinished(&self, ended: &'static str, class: Option<crate::report::failure::Class>) {
         self.write(Record::Exit {
             ended: End::Without(ended),
             exit_code: None,

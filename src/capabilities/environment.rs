@@ -1,15 +1,11 @@
 //! Which variables a command gets, of those that the caller has. Pure.
 
-use std::{
-    collections::BTreeMap,
-    ffi::{OsStr, OsString},
-};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 
-use super::EnvPolicy;
-use crate::{
-    Error,
-    compile::{SYSTEM_PATH, TEMPORARY},
-};
+use crate::capabilities::EnvPolicy;
+use crate::plan::request::{SYSTEM_PATH, TEMPORARY};
+use crate::report::error::Error;
 
 /// What the scrubbed environment keeps; `LC_*` besides.
 const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
@@ -19,7 +15,7 @@ const KEPT: &[&str] = &["HOME", "LANG", "PATH", "SHELL", "TERM", "USER"];
 ///
 /// # Errors
 /// A name that no variable can have.
-pub(super) fn variables(
+pub(crate) fn variables(
     policy: &EnvPolicy,
     caller: &BTreeMap<OsString, OsString>,
     confined: bool,

@@ -1,36 +1,33 @@
 //! Which files and directories a declaration means: literals, home, links and `..` resolved on the host. Reads, never
 //! writes.
 
-use std::{
-    ffi::OsStr,
-    fs, io,
-    path::{Component, Path, PathBuf},
-};
+use std::ffi::OsStr;
+use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
-use super::Capabilities;
-use crate::{
-    Error,
-    below::Identity,
-    compile::{Led, Named},
-    host::remedy::of_path,
-};
+use crate::capabilities::Capabilities;
+use crate::report::error::Error;
+use crate::report::shortage::of_path;
+use crate::sys::inode::Identity;
+use crate::view::resolved_path::Led;
+use crate::view::symlink_check::Named;
 
 /// What is granted, by canonical paths: the whole of what a session is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Granted {
+pub(crate) struct Granted {
     /// Whether the host's network.
-    pub(super) network: bool,
+    pub(crate) network: bool,
     /// The working directory.
-    pub(super) cwd: Place,
+    pub(crate) cwd: Place,
     /// Read and write, besides the working directory. Sorted.
-    pub(super) write: Vec<Place>,
+    pub(crate) write: Vec<Place>,
     /// Read, besides all that can be written. Sorted; `None` for the system default.
-    pub(super) read: Option<Vec<Place>>,
+    pub(crate) read: Option<Vec<Place>>,
 }
 
 impl Granted {
     /// Everything that is declared.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> + Clone {
         let declared = self.write.iter().chain(self.read.iter().flatten());
         std::iter::once(&self.cwd).chain(declared).map(|place| &*place.path)
     }
@@ -38,8 +35,8 @@ impl Granted {
 
 /// Something on the host: a directory that was removed and made again is another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Place {
-    pub(super) path: PathBuf,
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
     identity: Identity,
 }
 
@@ -55,7 +52,7 @@ impl Place {
     }
 
     #[cfg(test)]
-    pub(super) fn named(path: &str) -> Self {
+    pub(crate) fn named(path: &str) -> Self {
         Self { path: path.into(), identity: Identity::NOTHING }
     }
 }
@@ -64,7 +61,7 @@ impl Place {
 ///
 /// # Errors
 /// Where it is no directory, or nothing, or out of reach.
-pub(super) fn working_directory(given: &Path) -> Result<Place, Error> {
+pub(crate) fn working_directory(given: &Path) -> Result<Place, Error> {
     let place = Place::at(given).and_then(|place| match place.path.is_dir() {
         true => Ok(place),
         false => Err(io::ErrorKind::NotADirectory.into()),
@@ -76,7 +73,7 @@ pub(super) fn working_directory(given: &Path) -> Result<Place, Error> {
 ///
 /// # Errors
 /// A path that is not there, of no form that is known, or led to by a link where the command may write.
-pub(super) fn granted<'p>(caps: &'p Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
+pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
     let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
@@ -123,7 +120,7 @@ pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<Pat
 
 /// One way to say the same: who may write may read, so what is declared readable below something writable says nothing
 /// new, and must not take the writing away. Pure.
-pub(super) fn settled(
+pub(crate) fn settled(
     network: bool,
     cwd: Place,
     mut write: Vec<Place>,

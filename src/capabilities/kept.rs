@@ -1,34 +1,33 @@
 //! Sessions that wait for more commands, each with the socket that clients run them through. A plain list: whoever holds
 //! it decides when it is looked at.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use tokio::runtime;
 
-use super::granted::Granted;
-use crate::{Listening, Session, session::WeakSession};
+use crate::capabilities::granted::Granted;
+use crate::serve::Listening;
+use crate::session::{Session, WeakSession};
 
 /// Sessions that are kept although nothing runs in them.
-pub(super) const MOST_IDLE: usize = 16;
+pub(crate) const MOST_IDLE: usize = 16;
 
 /// What two commands must have in common to run in the same session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
-    pub(super) granted: Granted,
+pub(crate) struct Key {
+    pub(crate) granted: Granted,
     /// The session is served by this runtime, and ends with it.
-    pub(super) runtime: runtime::Id,
+    pub(crate) runtime: runtime::Id,
     /// Variables of the caller that decide what is visible.
-    pub(super) deciding: Vec<(&'static str, OsString)>,
+    pub(crate) deciding: Vec<(&'static str, OsString)>,
     /// What it has to cover: a session covers what was there when it was prepared.
-    pub(super) secrets: Vec<PathBuf>,
+    pub(crate) secrets: Vec<PathBuf>,
 }
 
 /// A session, and the way to it. It ends when this is dropped, or its runtime ends.
 #[derive(Debug)]
-pub(super) struct Served {
+pub(crate) struct Served {
     key: Key,
     /// Held by whoever serves the clients: so nothing is left of a session whose runtime has ended.
     session: WeakSession,
@@ -36,7 +35,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(key: Key, session: &Session, listening: Listening) -> Self {
+    pub(crate) fn new(key: Key, session: &Session, listening: Listening) -> Self {
         Self { key, session: session.downgrade(), listening }
     }
 
@@ -45,12 +44,12 @@ impl Served {
         self.session.upgrade().filter(|session| !session.has_ended() && self.listening.is_open())
     }
 
-    pub(super) fn client(&self) -> &Path {
+    pub(crate) fn client(&self) -> &Path {
         self.listening.client()
     }
 
     /// Ends it, and waits until nothing of it is left.
-    pub(super) async fn end(self) {
+    pub(crate) async fn end(self) {
         let session = self.session.upgrade();
         drop(self.listening);
         if let Some(session) = session {
@@ -65,23 +64,23 @@ impl Served {
 
 /// The way to a session.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
-    pub(super) session: Session,
-    pub(super) client: PathBuf,
-    pub(super) socket: PathBuf,
+pub(crate) struct Way {
+    pub(crate) session: Session,
+    pub(crate) client: PathBuf,
+    pub(crate) socket: PathBuf,
 }
 
 /// Sessions, the one that was used last at the end.
 #[derive(Debug)]
-pub(super) struct Kept(Vec<Served>);
+pub(crate) struct Kept(Vec<Served>);
 
 impl Kept {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
 
     /// The session for `key`, if there is one. Those that have ended are let go.
-    pub(super) fn find(&mut self, key: &Key) -> Option<Way> {
+    pub(crate) fn find(&mut self, key: &Key) -> Option<Way> {
         self.0.retain(|served| served.session().is_some());
         let at = self.0.iter().position(|served| served.key == *key)?;
         let served = self.0.remove(at);
@@ -96,7 +95,7 @@ impl Kept {
 
     /// Keeps a session, unless there is one for the same already. Of more than [`MOST_IDLE`] those go that were not used
     /// for the longest time and in which nothing runs; answers them.
-    pub(super) fn keep(&mut self, served: Served) -> Vec<Served> {
+    pub(crate) fn keep(&mut self, served: Served) -> Vec<Served> {
         if self.find(&served.key).is_some() {
             return vec![served];
         }
@@ -111,13 +110,13 @@ impl Kept {
     }
 
     /// How many there are.
-    pub(super) fn len(&mut self) -> usize {
+    pub(crate) fn len(&mut self) -> usize {
         self.0.retain(|served| served.session().is_some());
         self.0.len()
     }
 
     /// Lets go of all.
-    pub(super) fn take(&mut self) -> Vec<Served> {
+    pub(crate) fn take(&mut self) -> Vec<Served> {
         std::mem::take(&mut self.0)
     }
 }

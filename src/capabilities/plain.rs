@@ -1,14 +1,21 @@
 //! A command with the rails alone: pinned directory, environment made, and a program that is found beforehand, so that
 //! the standard library need not fork the embedding program to look for it.
 
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
 use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 
-use super::wanted::Wanted;
-use crate::compile::request::places;
+use crate::capabilities::granted::{Granted, Place};
+use crate::capabilities::{Capabilities, environment, granted};
+use crate::host::caller::Caller;
+use crate::plan::request::{c_string, places};
+use crate::report::error::Error;
 
 /// The command, to be spawned by whoever asked for it.
-pub(super) fn command(wanted: &Wanted) -> Command {
+pub(crate) fn command(wanted: &Wanted) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
     let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
     // Where none can be executed, the first that is there says why at spawning, else one that is known not to be there: a
@@ -29,17 +36,83 @@ pub(super) fn command(wanted: &Wanted) -> Command {
     command
 }
 
+// A command that is to be wrapped, checked: what can be known before there is a process is said before.
+
+/// A command, and what its capabilities mean.
+pub(crate) struct Wanted {
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) environment: BTreeMap<OsString, OsString>,
+    pub(crate) cwd: Place,
+    /// `None` where the rails are enough.
+    pub(crate) granted: Option<Granted>,
+    pub(crate) caller: Caller,
+}
+
+impl Wanted {
+    /// # Errors
+    /// A program without a name, a NUL anywhere, a directory or path that is not there.
+    pub(crate) fn new(
+        program: &OsStr,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        cwd: &Path,
+        caps: &Capabilities,
+    ) -> Result<Self, Error> {
+        let arguments: Vec<OsString> =
+            arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        if program.is_empty() {
+            let reason = "is empty".to_owned();
+            return Err(Error::Command { what: "program", value: String::new(), reason });
+        }
+        c_string("program", program)?;
+        arguments.iter().try_for_each(|argument| c_string("argument", argument).map(drop))?;
+        let caller = Caller::current();
+        let environment = environment::variables(&caps.env, &caller.environment, caps.engages_layer())?;
+        let cwd = granted::working_directory(cwd)?;
+        let granted = match caps.engages_layer() {
+            true => Some(granted::granted(caps, cwd.clone(), &caller.home)?),
+            false => None,
+        };
+        Ok(Self { program: program.to_owned(), arguments, environment, cwd, granted, caller })
+    }
+}
+
+#[cfg(test)]
+mod wanted_tests {
+    use super::*;
+
+    fn wanted(program: &str, arguments: &[&str], cwd: &Path) -> Result<Wanted, Error> {
+        Wanted::new(OsStr::new(program), arguments, cwd, &Capabilities::default())
+    }
+
+    #[test]
+    fn what_no_process_could_be_is_refused_before_there_is_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for (program, arguments) in [("", &[][..]), ("a\0b", &[]), ("true", &["x", "a\0"])] {
+            let error = wanted(program, arguments, dir.path()).err().expect("refused");
+            assert!(matches!(error, Error::Command { .. }), "{error:?}");
+        }
+        assert!(wanted("-x", &["", "-", "--"], dir.path()).is_ok());
+    }
+
+    #[test]
+    fn directory_is_canonical() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("/usr", &link).expect("a link");
+        assert_eq!(wanted("true", &[], &link).expect("wanted").cwd.path, Path::new("/usr"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::{
-        ffi::{OsStr, OsString},
-        fs,
-        os::unix::fs::PermissionsExt,
-        path::Path,
-    };
+    use std::ffi::{OsStr, OsString};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
 
     use super::*;
-    use crate::{Capabilities, EnvPolicy};
+    use crate::capabilities::{Capabilities, EnvPolicy};
 
     /// What is executed for `program` with that PATH, in that directory.
     fn found(program: &str, path: Option<&str>, cwd: &Path) -> OsString {

@@ -1,33 +1,29 @@
 //! A command with the rails alone, run to its end: a timeout and an output cap that a bare `tokio` command cannot carry.
 
-use std::{
-    ffi::OsStr,
-    io,
-    os::fd::OwnedFd,
-    pin::pin,
-    process::{ExitStatus, Stdio},
-    time::{Duration, Instant},
-};
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::pin;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    process::{Child, Command},
-    runtime::Handle,
-};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
 
-use crate::{
-    ChildOutput, Error, Limits, Outcome, Output, Size, Usage,
-    cgroup::Used,
-    ending::{Cause, Facts, ending},
-    stdio::Collected,
-    sys,
-};
+use crate::command::ending::{Cause, Facts, ending};
+use crate::command::output::{ChildOutput, Collected};
+use crate::launch::cgroup::leaf::Used;
+use crate::policy::limits::Limits;
+use crate::policy::units::Size;
+use crate::report::error::Error;
+use crate::report::outcome::{Outcome, Output, Usage};
+use crate::sys;
 
-/// What [`run_command`](super::run_command) holds a command to besides its capabilities, in every layer.
+/// What [`run_command`](crate::capabilities::wrapper::run_command) holds a command to besides its capabilities, in every layer.
 ///
 /// ```
 /// use kennel::RunLimits;
@@ -53,7 +49,7 @@ impl Default for RunLimits {
 
 impl RunLimits {
     /// As the limits of a command in a session.
-    pub(super) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             timeout: self.timeout.map(Into::into),
             output: self.output.map(Size::from_bytes),
@@ -64,7 +60,7 @@ impl RunLimits {
 
 /// Runs it to its end, with no input. What it leaves in its process group ends with it. Dropping the future kills the
 /// group.
-pub(super) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
+pub(crate) async fn run(mut command: Command, program: &OsStr, limits: &RunLimits) -> Result<Output, Error> {
     let begun = Instant::now();
     let mut group = Group::start(&mut command, program)?;
     let [stdout, stderr] = group.streams(limits)?;
@@ -173,7 +169,7 @@ impl Group {
             self.kill();
             drop(self.exit.readable().await.map_err(unwaited())?);
         }
-        let usage = sys::usage_of_ended(self.leader).map_err(unwaited())?;
+        let usage = Usage::from(sys::usage_of_ended(self.leader).map_err(unwaited())?);
         self.kill();
         let child = self.child.take().ok_or_else(|| unwaited()(io::ErrorKind::NotFound.into()));
         let status = child?.wait().await.map_err(unwaited())?;

@@ -1,31 +1,30 @@
 //! The way from capabilities to a command. Decides which session a command runs in; makes no policy.
 
-use std::{
-    ffi::OsStr,
-    path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard};
 
 use nix::unistd::{AccessFlags, access};
-use tokio::{process::Command, runtime::Handle};
+use tokio::process::Command;
+use tokio::runtime::Handle;
 
-use super::{
-    Capabilities, Layer, RunLimits,
-    granted::Granted,
-    kept::{Kept, Key, Served, Way},
-    layer, plain,
-    policy::policy,
-    run,
-    wanted::Wanted,
-};
-use crate::{
-    Error, ListenError, Output, Session, compile,
-    listen::{Brings, Directory, sweep},
-    locked::locked,
-};
+use crate::capabilities::granted::Granted;
+use crate::capabilities::kept::{Kept, Key, Served, Way};
+use crate::capabilities::plain::Wanted;
+use crate::capabilities::policy::policy;
+use crate::capabilities::run::RunLimits;
+use crate::capabilities::{Capabilities, Layer, plain, policy, run};
+use crate::report::error::Error;
+use crate::report::listen_error::ListenError;
+use crate::report::outcome::Output;
+use crate::serve::Brings;
+use crate::serve::directory::Directory;
+use crate::serve::place::sweep;
+use crate::session::Session;
+use crate::sys::locked;
+use crate::view::{secrets, toolchains};
 
 /// The directory below the one of named sessions: these are nobody's to name.
 const DIRECTORY: &str = "wrapped";
@@ -112,7 +111,7 @@ impl Wrapper {
         if !caps.engages_layer() {
             return Layer::Lightweight;
         }
-        if !self.proven.load(Relaxed) && layer::is_confined() {
+        if !self.proven.load(Relaxed) && policy::is_confined() {
             self.proven.store(true, Relaxed);
         }
         if self.proven.load(Relaxed) { Layer::LinuxNamespaces } else { Layer::None }
@@ -154,7 +153,7 @@ impl Wrapper {
     /// in its own process group; a layer of the operating system kills all.
     ///
     /// # Errors
-    /// Those of [`wrap`](Self::wrap), limits that a policy could not have ([`PolicyError`](crate::PolicyError)), and
+    /// Those of [`wrap`](Self::wrap), limits that a policy could not have ([`PolicyError`](crate::report::policy_error::PolicyError)), and
     /// everything that keeps the program from running. With the rails alone, [`Error::Io`] if the embedding program ignores
     /// SIGCHLD or has `SA_NOCLDWAIT` set: the kernel then forgets how a child ended, also that of a program that has run, and
     /// tokio may put a handler of its own in the place of what ignores it.
@@ -203,8 +202,8 @@ impl Wrapper {
         let key = Key {
             granted: granted.clone(),
             runtime: Handle::current().id(),
-            deciding: compile::deciding().filter_map(value).collect(),
-            secrets: compile::secrets_below(granted.paths(), &wanted.caller),
+            deciding: toolchains::deciding().filter_map(value).collect(),
+            secrets: secrets::secrets_below(granted.paths(), &wanted.caller),
         };
         if let Some(way) = self.kept().find(&key) {
             return Ok(way);
@@ -271,4 +270,85 @@ impl Served {
             ),
         })
     }
+}
+
+// The one wrapper of the process, for those who do not want to hold one.
+
+/// What [`wrap_command`] and its like use: so that commands with the same capabilities share a session wherever in the
+/// program they are made.
+static SHARED: Wrapper = Wrapper::new();
+
+/// The strongest layer that this host gives for `caps`; see [`Wrapper::resolve_layer`].
+///
+/// ```
+/// use kennel::{Capabilities, Layer};
+///
+/// assert_eq!(kennel::resolve_layer(&Capabilities::default()), Layer::Lightweight);
+/// let caps = Capabilities { net: false, ..Capabilities::default() };
+/// if kennel::resolve_layer(&caps) == Layer::None {
+///     eprintln!("this host cannot keep a command from the network; kennel probe says why");
+/// }
+/// ```
+#[must_use]
+pub fn resolve_layer(caps: &Capabilities) -> Layer {
+    SHARED.resolve_layer(caps)
+}
+
+/// A command that is held to `caps`, and the layer that holds it; see [`Wrapper::wrap`]. The sessions are those of one
+/// wrapper of the process; to decide when they end, use a [`Wrapper`] of your own.
+///
+/// ```
+/// use kennel::{Capabilities, Layer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (mut command, layer) = kennel::wrap_command("pwd", ["-P"], "/usr", &Capabilities::default()).await?;
+/// assert_eq!(layer, Layer::Lightweight);
+/// assert_eq!(command.output().await?.stdout, b"/usr\n");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Wrapper::wrap`].
+///
+/// # Panics
+/// As [`Wrapper::wrap`].
+pub async fn wrap_command(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    cwd: impl AsRef<Path>,
+    caps: &Capabilities,
+) -> Result<(Command, Layer), Error> {
+    SHARED.wrap(program, args, cwd, caps).await
+}
+
+/// Runs a command to its end, held to `caps` and `limits`; see [`Wrapper::run`] and [`wrap_command`].
+///
+/// ```
+/// use kennel::{Capabilities, RunLimits};
+/// use std::time::Duration;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), kennel::Error> {
+/// let limits = RunLimits { timeout: Some(Duration::from_millis(50)), ..RunLimits::default() };
+/// let (output, _) = kennel::run_command("sleep", ["60"], "/", &Capabilities::default(), &limits).await?;
+/// assert_eq!(output.exit_code(), 124);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Those of [`Wrapper::run`].
+///
+/// # Panics
+/// As [`Wrapper::run`].
+pub async fn run_command(
+    program: impl AsRef<OsStr>,
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    cwd: impl AsRef<Path>,
+    caps: &Capabilities,
+    limits: &RunLimits,
+) -> Result<(Output, Layer), Error> {
+    SHARED.run(program, args, cwd, caps, limits).await
 }

@@ -1,75 +1,34 @@
 //! From a command to a worker that has it: what the worker gets to know, and which one it is.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
-    time::Instant,
-};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
 
-use super::Command;
-use crate::{
-    Child, Error, Size,
-    audit::Trail,
-    compile::{
-        limits, narrow,
-        request::{RequestBuf, Wanted},
-    },
-    error::STREAMS,
-    exec,
-    explain::Judge,
-    inside::unless_gone,
-    prepared::{OneShots, Prepared},
-    running::{Asked, Running},
-    session::{Guard, Live, Taken},
-    stdio::{self, Connected, Kind},
-};
+use crate::command::child::Child;
+use crate::command::explain::Judge;
+use crate::command::running::{Asked, Running};
+use crate::command::source::{Membership, Taken};
+use crate::command::stdio::{Connected, Kind};
+use crate::command::{Command, stdio};
+use crate::launch::prepared;
+use crate::launch::prepared::Prepared;
+use crate::plan::limits::command;
+use crate::plan::request::{RequestBuf, Wanted};
+use crate::plan::restrict;
+use crate::policy::units::Size;
+use crate::report::error::{Error, STREAMS};
 
-/// Where the worker of a command comes from.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    /// It is started for the command alone.
-    OneShot(Arc<OneShots>),
-    /// It is one of a session's.
-    Session(Arc<Live>),
-}
-
-impl Source {
-    pub(super) fn prepared(&self) -> Arc<Prepared> {
-        match self {
-            Self::OneShot(one_shots) => one_shots.prepared(),
-            Self::Session(live) => Arc::clone(live.prepared()),
-        }
-    }
-
-    /// The same for a start. A session sees to its workers itself.
-    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
-        match self {
-            Self::OneShot(one_shots) => one_shots.renewed(),
-            Self::Session(live) => Ok(Arc::clone(live.prepared())),
-        }
-    }
-
-    /// What its sandbox leaves in the audit log.
-    fn trail(&self) -> Arc<Trail> {
-        match self {
-            Self::OneShot(one_shots) => one_shots.prepared().trail(),
-            Self::Session(live) => Arc::clone(live.trail()),
-        }
-    }
-
-    /// What the commands of this source are told under.
-    fn span(&self) -> Option<tracing::Id> {
-        match self {
-            Self::OneShot(_) => tracing::Span::current().id(),
-            Self::Session(live) => live.span().id(),
-        }
-    }
+/// A worker that has its command.
+struct HandedOver {
+    taken: Taken,
+    membership: Option<Box<dyn Membership>>,
+    born: Instant,
 }
 
 impl Command {
     /// Starts the command; `stdin` and `out` are the descriptors that nobody named.
-    pub(super) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
+    pub(crate) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
         let prepared = self.source.renewed()?;
         let (request, asked) = self.request(&prepared)?;
         if asked.limits.output_ends {
@@ -81,13 +40,13 @@ impl Command {
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
-        let handed_over = self.hand_over(&prepared, (&asked, &request), &trail, theirs).await;
-        let (taken, guard, born) = handed_over.inspect_err(|error| exec.failed(error))?;
+        let handed_over = self.hand_over(&prepared, (&asked, &request), theirs).await;
+        let HandedOver { taken, membership, born } = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
         let asked = Asked { narrow: taken.steps(), ..asked };
         let mut running =
-            Running::new(taken.inside, prepared, asked, (guard, taken.serving, exec, span), born)?;
+            Running::new(taken.inside, prepared, asked, (membership, taken.serving, exec, span), born)?;
         taken.said.iter().for_each(|report| running.note(report));
         if let Some(listener) = taken.listener {
             running.follow(listener)?;
@@ -100,7 +59,7 @@ impl Command {
     /// What the worker gets to know, and what we have to remember.
     fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
         let compiled = &prepared.compiled;
-        if self.background && matches!(self.source, Source::OneShot(_)) {
+        if self.background && !self.source.keeps_background() {
             return Err(Error::Command {
                 what: "background",
                 value: self.program.to_string_lossy().into_owned(),
@@ -111,7 +70,7 @@ impl Command {
             Some(directory) => compiled.directory.join(directory),
             None => compiled.directory.clone(),
         };
-        let mut kept = limits::tightened(
+        let mut kept = command::tightened(
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,
@@ -146,7 +105,7 @@ impl Command {
             limits: kept.limits,
             settings: kept.settings,
             background: self.background,
-            narrow: narrow::steps(&compiled.grants, &self.narrowings)?,
+            narrow: restrict::steps(&compiled.grants, &self.narrowings)?,
             judge: None,
         };
         asked.judge = compiled.terms.as_ref().map(|terms| Judge {
@@ -158,42 +117,26 @@ impl Command {
         Ok((request, asked))
     }
 
-    /// Gives the request to a worker, at the moment that is answered. One that turns out to be gone before it took anything
-    /// is no reason to fail.
+    /// Gives the request to a worker, at the moment that is answered. Takes another worker where one was killed before it got
+    /// the request.
     async fn hand_over(
         &self,
         prepared: &Prepared,
         (asked, request): (&Asked, &RequestBuf),
-        trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
-    ) -> Result<(Taken, Option<Guard>, Instant), Error> {
-        let failed = || Error::io("hand the command over");
-        match &self.source {
-            Source::OneShot(_) => {
-                let taken = Taken::one_shot(prepared, trail, asked.narrow.clone()).await?;
-                tighten(&taken, asked)?;
-                let born = Instant::now();
-                unless_gone(exec::hand_over(&taken.inside, request, stdio)).map_err(failed())?;
-                Ok((taken, None, born))
-            }
-            Source::Session(live) => loop {
-                let taken = live.worker(asked.narrow.as_ref(), self.fail_fast).await?;
-                tighten(&taken, asked)?;
-                let born = Instant::now();
-                match exec::hand_over(&taken.inside, request, stdio) {
-                    Ok(()) => {
-                        let guard = live.guard();
-                        live.refill();
-                        return Ok((taken, Some(guard), born));
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                        if live.has_ended() {
-                            return Err(Error::SessionEnded);
-                        }
-                    }
-                    Err(error) => return Err(failed()(error)),
+    ) -> Result<HandedOver, Error> {
+        loop {
+            let taken = self.source.worker(prepared, asked.narrow.as_ref(), self.fail_fast).await?;
+            tighten(&taken, asked)?;
+            let born = Instant::now();
+            match prepared::hand_over(&taken.inside, request, stdio) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.source.has_others()? => {}
+                // How the only worker ended is told when the command is waited for.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    return Err(Error::io("hand the command over")(error));
                 }
-            },
+                _ => return Ok(HandedOver { taken, membership: Arc::clone(&self.source).join(), born }),
+            }
         }
     }
 

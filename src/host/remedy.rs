@@ -1,32 +1,21 @@
 //! What a person can do when the kernel refuses a protection: the errno and the host's own settings say which.
 
-mod shortage;
+use std::path::Path;
+use std::{fs, io};
 
-use std::{fs, io, path::Path};
-
+use Protection::*;
 use caps::{CapSet, Capability};
 
-use self::shortage::shortage;
-pub(crate) use self::shortage::{EXCHANGED, is_shortage, of_call, of_path, of_terminal, of_writing};
-use super::confined::Confined;
-use crate::policy::Protection;
+use crate::report::enforcement::Protection;
+use crate::report::shortage::{Confined, is_shortage, shortage};
 
 /// How to get a cgroup that commands can have groups in.
 pub(crate) const DELEGATE: &str = "start it with a cgroup of its own: systemd-run --user --scope -p Delegate=yes kennel …; a \
                                    service: Delegate=yes and DelegateSubgroup=; or name one with --cgroup";
 
-/// What can be done in a sandbox about a session that is not seen from there.
-const OUT_OF_REACH: &str = "this runs in a sandbox, where sessions outside of it are out of reach: run the command without \
-                            kennel; kennel session list shows those that run here";
-
 /// How to get controllers back from cgroup v1.
 pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line (without systemd: cgroup_no_v1=all), so that \
      cgroup v2 has all controllers; or do without the limit";
-
-/// What can be done about a session that cannot be reached because this process is in a sandbox, if it is.
-pub(crate) fn of_session() -> Option<&'static str> {
-    Confined::here().sandboxed.then_some(OUT_OF_REACH)
-}
 
 /// A sentence that starts with what to do, for `errno` met while putting up `protection`.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
@@ -67,14 +56,13 @@ impl Surroundings<'static> {
             container: in_container(),
             confined: Confined::here(),
             powerless_root: root_cannot_map_itself(),
-            sufficient_root: super::root_suffices(),
+            sufficient_root: crate::host::root_suffices(),
         }
     }
 }
 
 impl Surroundings<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
-        use Protection::*;
         let sentence = match (protection, errno) {
             (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
             (UserNamespace, _) if self.sufficient_root => {
@@ -190,7 +178,7 @@ impl Surroundings<'_> {
     }
 
     /// Refused by something that does not say its name.
-    fn refused(&self) -> String {
+    pub(crate) fn refused(&self) -> String {
         if self.confined.sandboxed {
             return "this runs in a sandbox already, and they do not nest: run the command in that one without \
                     kennel, or start kennel outside of it"
@@ -284,7 +272,8 @@ fn sysctl_of(protection: Protection) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Error, error::TERMINAL};
+    use crate::report::error::{Error, TERMINAL};
+    use crate::report::shortage::of_call;
 
     /// The remedy on a host that has exactly these settings.
     fn on(settings: &[(&str, &str)], container: bool, protection: Protection, errno: i32) -> String {

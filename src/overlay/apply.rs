@@ -1,53 +1,46 @@
 //! Applying changes to the workspace, one after the other, parents first, deletions last. What is refused keeps no other
 //! from being applied, but what lies in it, and deletions: what is deleted may be what was moved there.
 
-mod inode;
-mod make;
-mod record;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
-use std::{
-    collections::HashMap,
-    ffi::OsStr,
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
-};
+use nix::errno::Errno;
+use nix::unistd::AccessFlags;
 
-use nix::{errno::Errno, unistd::AccessFlags};
+use crate::overlay::clock::changed;
+use crate::overlay::ledger::{Ledger, State};
+use crate::overlay::place;
+use crate::overlay::record::{Above, Opened, Others, Parting};
+use crate::overlay::scan::Found;
+use crate::overlay::tree::{Looked, Tree, is_closed};
+use crate::protect::never::Becomes;
+use crate::protect::recheck;
+use crate::report::change::{Change, ChangeKind, Committed, Refusal};
+use crate::sys::dirfd;
+use crate::sys::dirfd::{mode_of, open_up};
+use crate::sys::inode::{FileKind, Identity, kind};
 
-use self::record::{Above, Opened, Others, Parting};
-use super::{
-    Change, ChangeKind, Committed, Refusal,
-    clock::changed,
-    ledger::{Ledger, State},
-    never::Becomes,
-    place,
-    scan::Found,
-    tree::{Looked, Tree, is_closed},
-};
-use crate::{
-    below::{self, FileKind, Identity, kind, mode_of, open_up},
-    watch,
-};
-
-struct Commit<'c> {
+pub(crate) struct Commit<'c> {
     ledger: &'c Ledger,
-    changed: &'c Looked<'c>,
-    workspace: Tree<'c>,
+    pub(crate) changed: &'c Looked<'c>,
+    pub(crate) workspace: Tree<'c>,
     /// Whether `.git` was not there.
     is_new: bool,
     /// What is deleted when all else is done, by path.
     deletions: &'c [Found],
     /// Modes that directories get once everything in them is done.
-    modes: Vec<Opened>,
+    pub(crate) modes: Vec<Opened>,
     /// Modes that directories get last of all, the deepest first.
     last_modes: Vec<Parting>,
     /// Directories that this commit made, by what they are.
-    made: HashMap<PathBuf, Identity>,
+    pub(crate) made: HashMap<PathBuf, Identity>,
 }
 
 /// Applies what was found, in the order of its paths.
-pub(super) fn commit(
+pub(crate) fn commit(
     ledger: &Ledger,
     state: &mut State,
     changed: &Looked<'_>,
@@ -78,7 +71,7 @@ pub(super) fn commit(
     let obeyed = |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
     let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
     done.denials =
-        told.map(|change| watch::denial(&ledger.path().join(&change.path), &watch::Done::Kept)).collect();
+        told.map(|change| recheck::denial(&ledger.path().join(&change.path), &recheck::Done::Kept)).collect();
     done.applied.sort_by(|one, other| one.path.cmp(&other.path));
     done.refused.sort_by(|one, other| one.change.path.cmp(&other.change.path));
     done
@@ -201,7 +194,7 @@ impl Commit<'_> {
             }
             FileKind::Other => return Err(Refusal::Unsupported),
         }
-        state.record(path, below::stat(held, name)?, (Some(upper), made));
+        state.record(path, dirfd::stat(held, name)?, (Some(upper), made));
         others.record(state)
     }
 

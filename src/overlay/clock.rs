@@ -1,18 +1,16 @@
 //! The clock that files are stamped by: it ticks, and some file systems keep less of it than it has.
 
-use std::{io, os::fd::OwnedFd, thread, time::Duration};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+use std::{io, thread};
 
-use nix::{
-    fcntl::{OFlag, openat},
-    sys::{
-        stat::{FileStat, Mode, fstat},
-        statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs},
-    },
-    time::{ClockId, clock_gettime},
-};
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, fstat};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, fstatfs};
+use nix::time::{ClockId, clock_gettime};
 
 /// A time as files have it: seconds and nanoseconds.
-pub(super) type Stamp = (i64, i64);
+pub(crate) type Stamp = (i64, i64);
 
 /// How long the clock of files is waited for. It ticks a hundred times a second, or more often.
 const TICK: Duration = Duration::from_millis(1);
@@ -30,7 +28,7 @@ const COARSEST: i64 = 2;
 /// Whether the file system of a directory keeps no more than seconds, as far as can be seen: its change time tells, which
 /// nobody sets as he likes. By chance that is a whole second too; then the kind of file system tells, and those of the
 /// directories above.
-pub(super) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
+pub(crate) fn is_coarse(directory: &OwnedFd) -> io::Result<bool> {
     if FINE.contains(&fstatfs(directory)?.filesystem_type()) {
         return Ok(false);
     }
@@ -63,7 +61,7 @@ fn read(clock: ClockId) -> Stamp {
 
 /// A time of the clock that files are stamped by, which ticks, such that whatever was changed before this call has an
 /// earlier one.
-pub(super) async fn now_of_files() -> Stamp {
+pub(crate) async fn now_of_files() -> Stamp {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MOST_TICKS {
         if let Some(now) = later_than(begun) {
@@ -75,7 +73,7 @@ pub(super) async fn now_of_files() -> Stamp {
 }
 
 /// Waits until that clock has gone on: what is changed after this call has a later time than what was changed before.
-pub(super) fn wait_for_tick() {
+pub(crate) fn wait_for_tick() {
     let begun = read(ClockId::CLOCK_REALTIME);
     for _ in 0..MOST_TICKS {
         if later_than(begun).is_some() {
@@ -88,15 +86,15 @@ pub(super) fn wait_for_tick() {
 /// Whether something that was changed at that time may have been changed `since`. File systems that keep no more than
 /// seconds (ext4 with small inodes), or every other one (FAT), round down: rather a conflict too many. On others a whole
 /// second is one; where the clock goes in ticks of 4 ms and nothing finer, every 250th change is at one.
-pub(super) fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
+pub(crate) fn is_since(since: Stamp, (seconds, nanos): Stamp, is_coarse: bool) -> bool {
     if is_coarse && nanos == 0 { seconds >= since.0 - COARSEST } else { (seconds, nanos) >= since }
 }
 
-pub(super) fn changed(stat: &FileStat) -> Stamp {
+pub(crate) fn changed(stat: &FileStat) -> Stamp {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
-pub(super) fn modified(stat: &FileStat) -> Stamp {
+pub(crate) fn modified(stat: &FileStat) -> Stamp {
     (stat.st_mtime, stat.st_mtime_nsec)
 }
 

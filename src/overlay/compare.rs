@@ -1,27 +1,22 @@
 //! Whether two files are the same: contents, modes, attributes.
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::FileExt as _},
-    },
-};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt as _;
 
-use nix::{
-    errno::Errno,
-    sys::stat::FileStat,
-    unistd::{Whence, lseek},
-};
+use nix::errno::Errno;
+use nix::sys::stat::FileStat;
+use nix::unistd::{Whence, lseek};
 use xattr::FileExt as _;
 
-use crate::below::{FileKind, kind};
+use crate::sys::inode::{FileKind, kind};
 
 /// Bits of a mode that are carried over; the others would make a file more than a file. The sticky bit of a directory
 /// keeps users from deleting each other's files.
-pub(super) fn ordinary(of: &FileStat) -> u32 {
+pub(crate) fn ordinary(of: &FileStat) -> u32 {
     if kind(of) == FileKind::Directory { 0o1777 } else { 0o777 }
 }
 
@@ -30,7 +25,7 @@ const MARKS: &[u8] = b"user.overlay.";
 
 const CHUNK: usize = 128 << 10;
 
-pub(super) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
+pub(crate) fn same_mode(one: &FileStat, other: &FileStat) -> bool {
     one.st_mode & ordinary(one) == other.st_mode & ordinary(other)
 }
 
@@ -41,7 +36,7 @@ const MOST_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// `E2BIG` where they are too many.
-pub(super) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
+pub(crate) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
     let file = File::from(of.try_clone()?);
     let names = match file.list_xattr() {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
@@ -64,7 +59,7 @@ pub(super) fn attributes(of: &OwnedFd) -> io::Result<Vec<(OsString, Vec<u8>)>> {
 }
 
 /// Whether two regular files of one size have the same contents. Holes are not read.
-pub(super) fn same_contents(one: &OwnedFd, other: &OwnedFd, size: u64) -> io::Result<bool> {
+pub(crate) fn same_contents(one: &OwnedFd, other: &OwnedFd, size: u64) -> io::Result<bool> {
     let files = [File::from(one.try_clone()?), File::from(other.try_clone()?)];
     let mut buffers = [vec![0; CHUNK], vec![0; CHUNK]];
     let mut at = 0;
@@ -88,12 +83,12 @@ fn next_data(files: &[File; 2], at: u64) -> io::Result<Option<u64>> {
 }
 
 /// lseek(2), SEEK_DATA: where there is data at or after `at`.
-pub(super) fn data(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
+pub(crate) fn data(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
     seek(file, at, Whence::SeekData)
 }
 
 /// lseek(2), SEEK_HOLE: where the data around `at` ends.
-pub(super) fn hole(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
+pub(crate) fn hole(file: impl AsFd, at: u64) -> io::Result<Option<u64>> {
     seek(file, at, Whence::SeekHole)
 }
 
@@ -116,6 +111,28 @@ fn read_or_zeroes(file: &File, buffer: &mut [u8], at: u64) -> io::Result<()> {
     }
     buffer[filled..].fill(0);
     Ok(())
+}
+
+// What overlayfs marks what it keeps with: overlayfs.rst of the kernel, as an ordinary user's mount has it (`userxattr`).
+
+/// A directory that takes the place of one below it, instead of adding to it.
+pub(crate) const OPAQUE: &str = "user.overlay.opaque";
+
+/// Copied up from the workspace. Where it came from is not said to an ordinary user's overlay.
+pub(crate) const ORIGIN: &str = "user.overlay.origin";
+
+/// The value of a mark, if it is there.
+pub(crate) fn mark(of: &OwnedFd, name: &str) -> io::Result<Option<Vec<u8>>> {
+    let file = std::fs::File::from(of.try_clone()?);
+    match file.get_xattr(name) {
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        value => value,
+    }
+}
+
+/// Whether it stands for something that was deleted.
+pub(crate) fn is_whiteout(stat: &FileStat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == 0
 }
 
 #[cfg(test)]

@@ -1,27 +1,33 @@
 //! What a session knows of its changes: where they are kept, what they are changes of, and what of them was committed.
 
-use std::{
-    collections::HashMap,
-    io,
-    os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard},
-};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use std::{fs, io};
 
-use nix::{fcntl::OFlag, sys::stat::FileStat};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::sys::stat::{FileStat, Mode, fchmod, mkdirat};
+use nix::unistd::geteuid;
+use xattr::FileExt;
 
-use super::{
-    OverlayError,
-    claim::Claim,
-    clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files},
-    never::Never,
-    tree::Tree,
-};
-use crate::{
-    below::{FileKind, Identity, kind, open_without_links},
-    compile::overlay::Merged,
-    locked::locked,
-};
+use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
+use crate::overlay::tree::Tree;
+use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
+use crate::protect::never::Never;
+use crate::protect::recheck;
+use crate::report::overlay_error::OverlayError;
+use crate::sys::dirfd::open_without_links;
+use crate::sys::entries::names;
+use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::locked;
 
 /// What an overlay was mounted with.
 #[derive(Debug)]
@@ -38,7 +44,7 @@ pub(crate) struct Ledger {
 
 /// What commits know of each other.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
     /// Whether the file system of the workspace keeps no more than seconds.
@@ -83,7 +89,7 @@ impl Ledger {
         }
         let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
-        super::claim::check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
+        check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
         let state = State {
             since: now_of_files().await,
             is_coarse: is_coarse(&workspace).map_err(failed)?,
@@ -94,54 +100,54 @@ impl Ledger {
         Ok(Self { upper, workspace, path: path.clone(), never, state, claim })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         locked(&self.state)
     }
 
     /// Where commands' changes are.
-    pub(super) fn upper(&self) -> Tree<'_> {
+    pub(crate) fn upper(&self) -> Tree<'_> {
         Tree { root: self.upper.as_fd() }
     }
 
     /// What they are changes of.
-    pub(super) fn workspace(&self) -> Tree<'_> {
+    pub(crate) fn workspace(&self) -> Tree<'_> {
         Tree { root: self.workspace.as_fd() }
     }
 
     /// Has changes stay in their directory, if they have one; answers where.
-    pub(super) fn keep(&self) -> Option<PathBuf> {
+    pub(crate) fn keep(&self) -> Option<PathBuf> {
         self.claim.as_ref().map(Claim::keep)
     }
 
     /// Where the workspace lies, by the name that it had at the start.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(super) fn never(&self) -> &[Never] {
+    pub(crate) fn never(&self) -> &[Never] {
         &self.never
     }
 }
 
 impl State {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
-    pub(super) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
+    pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
         is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
     }
 
     /// Whether a directory may be another one than it was: it was changed other than by what is put into it and taken
     /// out, which gives it both times alike.
-    pub(super) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
+    pub(crate) fn was_moved(&self, path: &Path, stat: &FileStat) -> bool {
         self.is_newer(path, stat) && changed(stat) != modified(stat)
     }
 
     /// Whether it is a directory that a commit made.
-    pub(super) fn made(&self, path: &Path) -> bool {
+    pub(crate) fn made(&self, path: &Path) -> bool {
         self.applied.get(path).is_some_and(|applied| applied.made)
     }
 
     /// Whether it came there by a commit.
-    pub(super) fn has(&self, path: &Path) -> bool {
+    pub(crate) fn has(&self, path: &Path) -> bool {
         self.applied.contains_key(path)
     }
 
@@ -155,12 +161,12 @@ impl State {
     }
 
     /// Whether the last change of a file was that we took one of its names.
-    pub(super) fn is_unlinked(&self, stat: &FileStat) -> bool {
+    pub(crate) fn is_unlinked(&self, stat: &FileStat) -> bool {
         self.unlinked.get(&Identity::of(stat)) == Some(&(changed(stat), contents(stat)))
     }
 
     /// Takes down that we took a name from what was `before`.
-    pub(super) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
+    pub(crate) fn unlinked(&mut self, before: &FileStat, now: &FileStat) {
         let what = |stat: &FileStat| (Identity::of(stat), contents(stat));
         if what(before) == what(now) {
             self.unlinked.insert(Identity::of(now), (changed(now), contents(now)));
@@ -168,13 +174,13 @@ impl State {
     }
 
     /// Whether it was committed, and no command has changed it since.
-    pub(super) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
+    pub(crate) fn is_applied(&self, path: &Path, upper: &FileStat) -> bool {
         let from = Some((upper.st_ino, changed(upper)));
         self.applied.get(path).is_some_and(|applied| applied.from == from)
     }
 
     /// Takes down what a commit left at `path`, made from `upper`; without that one, of what it made before.
-    pub(super) fn record(
+    pub(crate) fn record(
         &mut self,
         path: &Path,
         stat: Option<FileStat>,
@@ -194,6 +200,109 @@ impl State {
 
 fn contents(stat: &FileStat) -> Contents {
     (kind(stat) != FileKind::Directory).then(|| (stat.st_size, stat.st_mode, modified(stat)))
+}
+
+// The directory of the host that changes are kept in: taken by one session at a time, empty before and after.
+
+/// An attribute of ours, set and removed again to see whether there are any.
+const PROBE: &str = "user.kennel.probe";
+
+/// How often, and how long apart, it is tried to empty the directory.
+const MOST_TRIES: u32 = 100;
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// A directory that is in use. Dropping it empties it.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    directory: Flock<File>,
+    path: PathBuf,
+    /// Whether what is in it shall stay.
+    keeps: AtomicBool,
+}
+
+impl Claim {
+    /// Takes the directory at `path` and makes in it what an overlay of that workspace needs.
+    ///
+    /// # Errors
+    /// One that is in use, or not empty, or that others can reach; a file system without extended attributes; a workspace
+    /// that is gone.
+    pub(crate) fn take(path: &Path, workspace: &Path) -> Result<Self, OverlayError> {
+        let mode = fs::metadata(workspace).map(|metadata| metadata.mode() & 0o1777);
+        let mode = mode.map_err(|source| OverlayError::io("look at the workspace", workspace, source))?;
+        let failed = |source: io::Error| OverlayError::io("use the overlay directory", path, source);
+        let held = open_without_links(path, OFlag::O_DIRECTORY).map_err(failed)?;
+        let directory = crate::overlay::tree::open_for_listing(&held).map_err(failed)?;
+        let directory = match Flock::lock(File::from(directory), FlockArg::LockExclusiveNonblock) {
+            Err((_, Errno::EWOULDBLOCK)) => return Err(OverlayError::InUse { path: path.to_owned() }),
+            locked => locked.map_err(|(_, errno)| failed(errno.into()))?,
+        };
+        let own = OwnedFd::from(directory.try_clone().map_err(failed)?);
+        let metadata = directory.metadata().map_err(failed)?;
+        let is_own = metadata.uid() == geteuid().as_raw();
+        if is_own && metadata.mode() & OTHERS != 0 {
+            return Err(OverlayError::Reachable { path: path.to_owned() });
+        }
+        if !is_own || !names(&own).map_err(failed)?.is_empty() {
+            return Err(OverlayError::NotEmpty { path: path.to_owned() });
+        }
+        check_attributes(&own).map_err(|source| OverlayError::Attributes { source })?;
+        let claim = Self { directory, path: path.to_owned(), keeps: AtomicBool::new(false) };
+        for (name, mode) in [(UPPER, mode), (WORK, 0o700)] {
+            make(&claim.directory, name, mode).map_err(|errno| failed(errno.into()))?;
+        }
+        Ok(claim)
+    }
+}
+
+fn make(directory: &File, name: &str, mode: u32) -> nix::Result<()> {
+    mkdirat(directory, name, Mode::S_IRWXU)?;
+    let made =
+        Tree { root: directory.as_fd() }.open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    fchmod(made, Mode::from_bits_truncate(mode))
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.keeps.load(Relaxed) {
+            return;
+        }
+        for name in [UPPER, WORK] {
+            if let Err(error) = self.remove(name.as_ref()) {
+                tracing::warn!(%error, "what an overlay left in its directory could not be removed");
+            }
+        }
+    }
+}
+
+impl Claim {
+    /// Leaves what is in it; answers where that is.
+    pub(crate) fn keep(&self) -> PathBuf {
+        self.keeps.store(true, Relaxed);
+        self.path.join(UPPER)
+    }
+
+    /// Whoever wrote there was killed, which may take a moment.
+    fn remove(&self, name: &OsStr) -> io::Result<()> {
+        for _ in 0..MOST_TRIES {
+            match recheck::remove_tree(self.directory.as_fd(), name) {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => std::thread::sleep(MOMENT),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                removed => return removed,
+            }
+        }
+        Err(Errno::ENOTEMPTY.into())
+    }
+}
+
+/// # Errors
+/// `EOPNOTSUPP` where a directory keeps no user attributes.
+pub(crate) fn check_attributes(directory: &OwnedFd) -> io::Result<()> {
+    let directory = File::from(directory.try_clone()?);
+    match directory.set_xattr(PROBE, b"y") {
+        // A workspace that its owner does not write in has such a directory of changes.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        set => set.and_then(|()| directory.remove_xattr(PROBE)),
+    }
 }
 
 #[cfg(test)]
@@ -220,5 +329,19 @@ mod tests {
         assert!(seen(|now| now.st_size += 1));
         assert!(seen(|now| now.st_mode ^= 0o100));
         assert!(seen(|now| now.st_mtime_nsec += 1));
+    }
+}
+
+#[cfg(test)]
+mod claim_tests {
+    use super::*;
+
+    #[test]
+    fn a_workspace_that_is_gone_is_named_and_nothing_taken() {
+        let upper = tempfile::tempdir().expect("a directory");
+        let workspace = upper.path().join("gone");
+        let error = Claim::take(upper.path(), &workspace).expect_err("there is no workspace");
+        assert_eq!(error.to_string(), format!("look at the workspace {}", workspace.display()));
+        assert_eq!(fs::read_dir(upper.path()).expect("a listing").count(), 0);
     }
 }

@@ -1,31 +1,27 @@
 //! Putting something in its place in the workspace, or taking it away, at one stroke: whatever was there is looked at
 //! once more when nobody finds it by its name any longer, and put back where it is not what it should be.
 
-use std::{
-    cell::RefCell,
-    ffi::{OsStr, OsString},
-    fs::File,
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
-};
+use std::cell::RefCell;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
-use nix::{
-    errno::Errno,
-    fcntl::{OFlag, RenameFlags, openat, renameat, renameat2},
-    sys::stat::{FileStat, Mode, fstat, mkdirat},
-    unistd::symlinkat,
-};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, RenameFlags, openat, renameat, renameat2};
+use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
-use super::{
-    Refusal,
-    clock::modified,
-    ledger::State,
-    own::{Own, Removal},
-    taking::Taking,
-    tree::{self, Tree},
-};
-use crate::below::{self, FileKind, Identity, kind, names, rename_without_replacing, under_temporary_name};
+use crate::overlay::clock::modified;
+use crate::overlay::ledger::State;
+use crate::overlay::tree;
+use crate::overlay::tree::Tree;
+use crate::protect::{recheck, remove};
+use crate::report::change::Refusal;
+use crate::sys::dirfd;
+use crate::sys::entries::{names, rename_without_replacing, under_temporary_name};
+use crate::sys::inode::{FileKind, Identity, kind};
 
 /// Deeper trees are not removed.
 const DEEPEST: u32 = 200;
@@ -35,7 +31,7 @@ const DIRECTORY: OFlag =
 
 /// Something under a name of ours, removed when it is dropped. Whoever may write in the directory knows the name, and can
 /// have something else get it.
-pub(super) struct Temporary {
+pub(crate) struct Temporary {
     parent: OwnedFd,
     name: OsString,
     /// What is removed; `None` where nothing is.
@@ -44,7 +40,7 @@ pub(super) struct Temporary {
 
 impl Temporary {
     /// An empty file that only its owner can read.
-    pub(super) fn file(parent: OwnedFd) -> io::Result<(Self, File)> {
+    pub(crate) fn file(parent: OwnedFd) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mode = Mode::S_IRUSR | Mode::S_IWUSR;
         let (mut temporary, file) = Self::make(parent, |parent, name| openat(parent, name, flags, mode))?;
@@ -52,9 +48,9 @@ impl Temporary {
         Ok((temporary, File::from(file)))
     }
 
-    pub(super) fn link(parent: OwnedFd, to: &OsStr) -> io::Result<Self> {
+    pub(crate) fn link(parent: OwnedFd, to: &OsStr) -> io::Result<Self> {
         let (mut temporary, ()) = Self::make(parent, |parent, name| symlinkat(to, parent, name))?;
-        let made = below::stat(&temporary.parent, &temporary.name)?.ok_or(Errno::ESTALE)?;
+        let made = dirfd::stat(&temporary.parent, &temporary.name)?.ok_or(Errno::ESTALE)?;
         if kind(&made) != FileKind::Link {
             return Err(Errno::ESTALE.into());
         }
@@ -63,7 +59,7 @@ impl Temporary {
     }
 
     /// An empty directory, which is open for listing.
-    pub(super) fn directory(parent: OwnedFd) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn directory(parent: OwnedFd) -> io::Result<(Self, OwnedFd)> {
         let (mut temporary, ()) = Self::make(parent, |parent, name| mkdirat(parent, name, Mode::S_IRWXU))?;
         let held = openat(&temporary.parent, temporary.name.as_os_str(), DIRECTORY, Mode::empty())?;
         // One that has anything in it is another that got the name.
@@ -85,7 +81,7 @@ impl Temporary {
     }
 
     /// Puts it at `name`, where `lower` is, or nothing.
-    pub(super) fn put(
+    pub(crate) fn put(
         mut self,
         name: &OsStr,
         path: &Path,
@@ -128,13 +124,13 @@ impl Temporary {
     }
 
     /// Where it lies, and its name there.
-    pub(super) fn place(&self) -> (&OwnedFd, &OsStr) {
+    pub(crate) fn place(&self) -> (&OwnedFd, &OsStr) {
         (&self.parent, &self.name)
     }
 
     /// Whether what has `name` is what was made here.
     fn is_own(&self, name: &OsStr) -> io::Result<bool> {
-        let stat = below::stat(&self.parent, name)?;
+        let stat = dirfd::stat(&self.parent, name)?;
         Ok(stat.is_some_and(|stat| self.own.as_ref().is_some_and(|own| own.is(&stat))))
     }
 
@@ -145,7 +141,7 @@ impl Temporary {
 
     /// What lies here, to be removed, if it is what lay at `path` when it was looked at.
     fn judge(&self, path: &Path, lower: &FileStat, state: &State) -> Result<Own, Refusal> {
-        let now = below::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
+        let now = dirfd::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
         // Its change time is that of the rename.
         let is_it = |now: &FileStat| {
             (Identity::of(now), now.st_mode) == (Identity::of(lower), lower.st_mode)
@@ -195,7 +191,7 @@ impl Drop for Temporary {
 }
 
 /// Removes what lies at `path`, `name` in `parent`, if it is `lower` still and nothing in it was changed.
-pub(super) fn remove(
+pub(crate) fn remove(
     parent: OwnedFd,
     name: &OsStr,
     path: &Path,
@@ -240,4 +236,95 @@ fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Re
 
 fn conflict_if(which: Errno) -> impl Fn(Errno) -> Refusal {
     move |errno| if errno == which { Refusal::Conflict } else { errno.into() }
+}
+
+// Something in the workspace that may be removed, known by what it is: its name may be another's by now.
+
+/// What it is, and how it goes.
+pub(crate) struct Own {
+    identity: Identity,
+    how: Removal,
+}
+
+pub(crate) enum Removal {
+    Entry,
+    /// A directory, if it is empty.
+    Empty,
+    /// A directory with all that is in it.
+    Tree(OwnedFd),
+}
+
+impl Own {
+    pub(crate) fn of(stat: &FileStat, how: Removal) -> Self {
+        Self { identity: Identity::of(stat), how }
+    }
+
+    pub(crate) fn is(&self, stat: &FileStat) -> bool {
+        self.identity == Identity::of(stat)
+    }
+
+    /// What is in a directory goes by the directory itself. By name goes nothing that has anything in it. What another
+    /// gave the name to stays.
+    ///
+    /// # Errors
+    /// It is there still, under that name, or what is left of it is.
+    pub(crate) fn remove(&self, parent: &OwnedFd, name: &OsStr, check: remove::Check<'_>) -> io::Result<()> {
+        if let Removal::Tree(directory) = &self.how {
+            recheck::empty(directory, check)?;
+        }
+        match dirfd::stat(parent, name)? {
+            Some(stat) if self.is(&stat) => {}
+            Some(_) => {
+                tracing::warn!(name = %name.display(), "another has got the name of a temporary file");
+                return Ok(());
+            }
+            None => return Ok(()),
+        }
+        let flag = match self.how {
+            Removal::Entry => UnlinkatFlags::NoRemoveDir,
+            Removal::Empty | Removal::Tree(_) => UnlinkatFlags::RemoveDir,
+        };
+        Ok(unlinkat(parent, name, flag)?)
+    }
+}
+
+// Names that are taken from files one after the other, as a tree is removed. To take one is a change of the file, which
+// its other names show too: it must not be taken for somebody else's.
+
+pub(crate) struct Taking<'s> {
+    state: &'s mut State,
+    /// What loses its name now, if it has others. One at a time: a tree may have more of them than we may hold.
+    last: Option<(OwnedFd, FileStat)>,
+}
+
+impl<'s> Taking<'s> {
+    pub(crate) fn new(state: &'s mut State) -> Self {
+        Self { state, last: None }
+    }
+
+    /// Looks at what loses its name next, right before it does; it was at `path`.
+    ///
+    /// # Errors
+    /// `ESTALE` where somebody else has changed it, or put it there.
+    pub(crate) fn next(&mut self, (parent, name): (BorrowedFd<'_>, &OsStr), path: &Path) -> io::Result<()> {
+        self.took();
+        let Some(stat) = dirfd::stat(parent, name)? else { return Ok(()) };
+        if self.state.is_newer(path, &stat) {
+            return Err(Errno::ESTALE.into());
+        }
+        if stat.st_nlink > 1 && kind(&stat) != FileKind::Directory {
+            let held = Tree { root: parent }.open(Path::new(name), OFlag::O_PATH)?;
+            self.last = Some((held, stat));
+        }
+        Ok(())
+    }
+
+    /// Takes down that the last one has lost its name.
+    pub(crate) fn took(&mut self) {
+        if let Some((held, before)) = self.last.take()
+            && let Ok(now) = fstat(&held)
+        {
+            self.state.unlinked(&before, &now);
+        }
+    }
 }

@@ -3,27 +3,23 @@
 //!
 //! What was copied up only because it was opened for writing, or because something below it changed, is no change.
 
-use std::{
-    ffi::OsString,
-    io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
-use nix::{
-    errno::Errno,
-    fcntl::{OFlag, readlinkat},
-    sys::stat::FileStat,
-};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::FileStat;
 
-use super::{
-    ChangeKind,
-    compare::{self, same_contents, same_mode},
-    ledger::State,
-    mark::{OPAQUE, ORIGIN, is_whiteout, mark},
-    tree::{self, Closed, Looked, Tree},
-};
-use crate::below::{self, FileKind, Identity, kind, names};
+use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
+use crate::overlay::ledger::State;
+use crate::overlay::tree::{Closed, Looked, Tree};
+use crate::overlay::{compare, tree};
+use crate::report::change::ChangeKind;
+use crate::sys::dirfd;
+use crate::sys::entries::names;
+use crate::sys::inode::{FileKind, Identity, kind};
 
 /// More changes than take up so many bytes are not listed: paths may be long, and names are what commands make of them.
 const MOST_BYTES: usize = 128 << 20;
@@ -33,21 +29,21 @@ const DEEPEST: usize = 200;
 
 /// Something that is not as in the workspace.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) path: PathBuf,
-    pub(super) kind: ChangeKind,
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    pub(crate) kind: ChangeKind,
     /// What it is now; of what was deleted, what it was.
-    pub(super) file: FileKind,
+    pub(crate) file: FileKind,
     /// As commands left it; `None` where they deleted it.
-    pub(super) upper: Option<FileStat>,
+    pub(crate) upper: Option<FileStat>,
     /// Which directory of the workspace its place is in, if there is one.
-    pub(super) above: Option<Identity>,
+    pub(crate) above: Option<Identity>,
     /// What lies at its place in the workspace.
-    pub(super) lower: Option<FileStat>,
+    pub(crate) lower: Option<FileStat>,
     /// Whether somebody changed the workspace there since.
-    pub(super) conflict: bool,
+    pub(crate) conflict: bool,
     /// What kept it from being looked at.
-    pub(super) unreadable: Option<Errno>,
+    pub(crate) unreadable: Option<Errno>,
 }
 
 /// A directory to walk.
@@ -66,7 +62,7 @@ impl Level {
     }
 }
 
-pub(super) struct Scan<'s> {
+pub(crate) struct Scan<'s> {
     state: &'s State,
     changed: &'s Looked<'s>,
     below: &'s Looked<'s>,
@@ -81,7 +77,7 @@ pub(super) struct Scan<'s> {
 ///
 /// # Errors
 /// `E2BIG` where it is too much to list, and those of reading directories.
-pub(super) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
+pub(crate) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
     let found = found_by(state, changed, below)?;
     for Closed { path, before, now } in below.close() {
         if !state.is_newer(&path, &before) {
@@ -115,11 +111,11 @@ impl Scan<'_> {
         let lower = if level.lower.is_some() { self.below.directory(&level.path)? } else { None };
         let names = names(&directory)?;
         for name in &names {
-            let Some(upper) = below::stat(&directory, name)? else { continue };
+            let Some(upper) = dirfd::stat(&directory, name)? else { continue };
             if kind(&upper) != FileKind::Directory && self.state.is_applied(&level.path.join(name), &upper) {
                 continue;
             }
-            let there = lower.as_ref().map(|lower| below::stat(lower, name)).transpose()?.flatten();
+            let there = lower.as_ref().map(|lower| dirfd::stat(lower, name)).transpose()?.flatten();
             let path = level.path.join(name);
             self.entry(path, upper, there, level)?;
         }
@@ -138,7 +134,7 @@ impl Scan<'_> {
             let counts = !self.state.made(&level.path) || self.state.has(&path);
             if counts
                 && listed.binary_search(&name).is_err()
-                && let Some(there) = below::stat(&lower, &name)?
+                && let Some(there) = dirfd::stat(&lower, &name)?
             {
                 self.deleted(path, there, level)?;
             }

@@ -8,11 +8,18 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::{
-    Audit, Cgroup, Env, EnvBase, ForeignProxy, IoLimits, Limits, Mount, Network, NetworkLimits, NetworkMode,
-    OnUnavailable, Overlay, Policy, Profile, Protection, Requirement, Requirements, Size, Span, TmpLife,
-    Toolchains,
-};
+use crate::policy::Policy;
+use crate::policy::audit::Audit;
+use crate::policy::cgroup::{Cgroup, IoLimits};
+use crate::policy::env::{Env, EnvBase};
+use crate::policy::limits::Limits;
+use crate::policy::mount::Mount;
+use crate::policy::network::{ForeignProxy, Network, NetworkLimits, NetworkMode};
+use crate::policy::overlay::Overlay;
+use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
+use crate::policy::require::{Requirement, Requirements};
+use crate::policy::units::{Size, Span};
+use crate::report::enforcement::Protection;
 
 /// Any policy.
 pub(crate) fn policies() -> impl Strategy<Value = Policy> {

@@ -1,17 +1,15 @@
 //! Where a sandbox's decisions are written down, and what happens when they cannot be.
 
-use std::{
-    ffi::OsStr,
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{MapAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{error::PolicyError, validate::check_text};
+use crate::policy::validate::check_text;
+use crate::report::policy_error::PolicyError;
 
 /// Stands for the day in the name of a log, UTC: `2026-01-31`.
 pub(crate) const DATE: &str = "{date}";
@@ -37,7 +35,7 @@ pub struct Audit {
     /// records are counted, and the next line that can be written says how many.
     pub fail_closed: bool,
     /// Whether each line has a hash of the one before, so that
-    /// [`verify_audit`](crate::verify_audit) notices if one was changed or removed.
+    /// [`verify_audit`](crate::audit::chain::verify_audit) notices if one was changed or removed.
     pub chain: bool,
     /// Whether the arguments of commands are logged. They may contain secrets; otherwise only their number is logged.
     pub arguments: bool,
@@ -62,7 +60,7 @@ impl Audit {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         check_text("audit", &self.path)?;
         let parent = self.path.parent().unwrap_or(Path::new(""));
         let dates = |text: &OsStr| {

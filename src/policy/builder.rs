@@ -1,11 +1,19 @@
 //! Policies in code: one method for each field, or for one more of it.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use super::{
-    Audit, Env, Limits, Mount, NetworkMode, OnUnavailable, Overlay, Policy, Protection, Requirement, Size,
-    TmpLife, Toolchains,
-};
+use crate::policy::Policy;
+use crate::policy::audit::Audit;
+use crate::policy::env::Env;
+use crate::policy::limits::Limits;
+use crate::policy::mount::Mount;
+use crate::policy::network::NetworkMode;
+use crate::policy::overlay::Overlay;
+use crate::policy::profile::{OnUnavailable, TmpLife, Toolchains};
+use crate::policy::require::Requirement;
+use crate::policy::units::Size;
+use crate::report::enforcement::Protection;
 
 impl Policy {
     /// Shows a file or directory of the host, read-only, at its own path.
@@ -39,7 +47,7 @@ impl Policy {
         self.mount(Mount::Tmpfs { target: target.into(), size })
     }
 
-    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`](crate::Network::allow) for the forms.
+    /// Lets the proxy allow connections to `host:port`; see [`Network::allow`](crate::policy::network::Network::allow) for the forms.
     #[must_use]
     pub fn allow(mut self, rule: impl Into<String>) -> Self {
         self.network.allow.push(rule.into());
@@ -181,10 +189,9 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{EnvBase, Profile},
-        *,
-    };
+    use super::*;
+    use crate::policy::env::EnvBase;
+    use crate::policy::profile::Profile;
 
     #[test]
     fn builder_methods_fill_the_field_they_name() {

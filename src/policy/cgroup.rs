@@ -1,11 +1,16 @@
 //! Where cgroups of commands may be made, and what they hold of input and output. Plain data; whether the host has it is
 //! said by the enforcement.
 
-use std::{fmt, ops::RangeInclusive, path::PathBuf, str::FromStr};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{PolicyError, Size, limits::check_size};
+use crate::policy::limits::check_size;
+use crate::policy::units::Size;
+use crate::report::policy_error::PolicyError;
 
 /// Which cgroup (v2) the groups of commands are made in. A group holds a command to its limits together with all that it
 /// starts; without one, limits are of each process.
@@ -69,7 +74,7 @@ impl<'de> Deserialize<'de> for Cgroup {
 }
 
 impl Cgroup {
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         match self {
             Self::At(path) if !path.is_absolute() => {
                 Err(PolicyError::path("limits.cgroup", path, "must be an absolute path"))
@@ -80,7 +85,7 @@ impl Cgroup {
 }
 
 /// How fast commands may read from and write to the block device that the workspace lies on, and that of the directory of an
-/// overlay ([`Overlay::upper`](crate::Overlay::upper)), for each of the two. Only a cgroup can limit this.
+/// overlay ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)), for each of the two. Only a cgroup can limit this.
 ///
 /// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`, each of them optional.
 ///
@@ -107,7 +112,7 @@ pub struct IoLimits {
 }
 
 impl IoLimits {
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         check_size("limits.io.read", self.read)?;
         check_size("limits.io.write", self.write)?;
         for (key, count) in [("limits.io.read_ops", self.read_ops), ("limits.io.write_ops", self.write_ops)] {
@@ -176,7 +181,7 @@ pub(crate) fn processors(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
 }
 
 /// Whether a list of processors is one.
-pub(super) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
+pub(crate) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
     let error =
         || PolicyError::value("limits.cpuset", list, "expected numbers of processors, such as `0-3,6`");
     processors(list).map(drop).ok_or_else(error)

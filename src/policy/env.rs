@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::PolicyError;
-use super::text::unique_map;
-use super::words::words;
+use crate::policy::text::unique_map;
+use crate::report::policy_error::PolicyError;
+use crate::report::words::words;
 
 /// The environment of the commands: the base, then what is passed on, then what is set; later wins.
 ///
@@ -41,7 +41,7 @@ words! {
 }
 
 impl Env {
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         for name in &self.pass {
             check_name("env.pass", name)?;
         }

@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Mount, Policy, PolicyError, text};
-use crate::inherited::inherited_descriptor;
+use crate::policy::mount::Mount;
+use crate::policy::{Policy, text};
+use crate::report::policy_error::PolicyError;
+use crate::sys::packet::inherited_descriptor;
 
 /// What is said of an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
@@ -55,7 +57,7 @@ impl Policy {
         parse_json("policy", text)
     }
 
-    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::inherited_descriptor)
+    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::sys::packet::inherited_descriptor)
     /// has is JSON if it begins with `{`, else TOML.
     ///
     /// Relative paths in it are joined to the directory of the file: workspace, working directory, sources of
@@ -196,9 +198,12 @@ impl Base<'_> {
 mod tests {
     use super::*;
     use crate::policy::arbitrary::policies;
-    use crate::policy::{
-        EnvBase, NetworkMode, OnUnavailable, Profile, Protection, Requirement, Size, TmpLife, Toolchains,
-    };
+    use crate::policy::env::EnvBase;
+    use crate::policy::network::NetworkMode;
+    use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
+    use crate::policy::require::Requirement;
+    use crate::policy::units::Size;
+    use crate::report::enforcement::Protection;
     use proptest::prelude::*;
     use std::time::Duration;
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    PolicyError, Protection, Size, Span,
-    cgroup::{Cgroup, IoLimits, check_cpuset},
-};
+use crate::policy::cgroup::{Cgroup, IoLimits, check_cpuset};
+use crate::policy::units::{Size, Span};
+use crate::report::enforcement::Protection;
+use crate::report::policy_error::PolicyError;
 
 /// Upper bounds of what a command may use. `None` is no limit beyond those of the host.
 ///
@@ -47,7 +47,7 @@ pub struct Limits {
     /// Default: false.
     pub output_ends: bool,
     /// Size of the private places together (`/tmp`, `/dev/shm`, HOME), in bytes. Default: 2 GiB. With
-    /// [`TmpLife::Session`](crate::TmpLife::Session) `/dev/shm` is one of its own, of this size too.
+    /// [`TmpLife::Session`](crate::policy::profile::TmpLife::Session) `/dev/shm` is one of its own, of this size too.
     pub tmp_size: Option<Size>,
     /// Files and directories in the private places together, and in each tmpfs of the policy; links count as well.
     /// Default: one for each 4 KiB of their size.
@@ -66,7 +66,7 @@ const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl Limits {
     /// Whether a limit was asked for that this protection enforces.
-    pub(super) fn asks_for(&self, protection: Protection) -> bool {
+    pub(crate) fn asks_for(&self, protection: Protection) -> bool {
         match protection {
             Protection::Memory => self.memory.is_some(),
             Protection::Pids => self.pids.is_some(),
@@ -135,7 +135,7 @@ const MEMORY_MIN: u64 = 1 << 20;
 const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// Sizes made in code can be 0, those from text cannot.
-pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
+pub(crate) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
     match size {
         Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
             Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
@@ -145,7 +145,7 @@ pub(super) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyErro
 }
 
 /// Times made in code can be 0, and so long that they overflow a clock.
-pub(super) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
+pub(crate) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
     match span {
         Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
             Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
@@ -158,7 +158,7 @@ pub(super) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyErro
 mod tests {
     use super::*;
 
-    fn refused(limits: &Limits, start: &str) {
+    pub(crate) fn refused(limits: &Limits, start: &str) {
         let error = limits.check().expect_err(start).to_string();
         assert!(error.starts_with(start), "{error}");
     }

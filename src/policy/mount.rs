@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::check_size;
-use super::mount_text::MountKeys;
-use super::validate::{check_source, check_target, check_text};
-use super::{PolicyError, Size};
-use crate::failure::shown;
+use crate::policy::limits::check_size;
+use crate::policy::mount_text::MountKeys;
+use crate::policy::units::Size;
+use crate::policy::validate::{check_source, check_target, check_text};
+use crate::report::failure::shown;
+use crate::report::policy_error::PolicyError;
 
 /// One thing made visible, or hidden, in the file tree of the sandbox.
 ///
@@ -45,7 +46,7 @@ pub enum Mount {
     Tmpfs {
         /// Where.
         target: PathBuf,
-        /// How much it holds; `None`: as [`Limits::tmp_size`](crate::Limits::tmp_size).
+        /// How much it holds; `None`: as [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
         size: Option<Size>,
     },
     /// Hides what would be visible at a path: a directory becomes empty, a file unreadable.
@@ -103,7 +104,7 @@ impl Mount {
     }
 
     /// All mounts of a policy: each alone, then whether two want different things at one path.
-    pub(super) fn check_all(mounts: &[Mount]) -> Result<(), PolicyError> {
+    pub(crate) fn check_all(mounts: &[Mount]) -> Result<(), PolicyError> {
         let mut seen = BTreeMap::new();
         for (index, mount) in mounts.iter().enumerate() {
             mount.check(&format!("mounts[{index}]"))?;
@@ -210,7 +211,7 @@ mod tests {
         Mount::Tmpfs { target: target.into(), size: None }
     }
 
-    fn refused(mount: Mount, words: &str) {
+    pub(crate) fn refused(mount: Mount, words: &str) {
         let error = Mount::check_all(std::slice::from_ref(&mount)).expect_err(words).to_string();
         assert!(error.starts_with("mounts[0].") && error.contains(words), "{mount:?}: {error}");
     }

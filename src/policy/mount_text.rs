@@ -1,10 +1,13 @@
 //! Mounts as they are written: the arguments of flags, and the keys of policy files.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer, de};
 
-use super::{Mount, PolicyError, Size};
+use crate::policy::mount::Mount;
+use crate::policy::units::Size;
+use crate::report::policy_error::PolicyError;
 
 impl Mount {
     /// Splits `P[:T]`, the argument of `--ro` and `--rw`, into source and target.
@@ -69,7 +72,7 @@ impl Mount {
 /// line of a wrong key, since it buffers the keys until it knows the tag.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct MountKeys {
+pub(crate) struct MountKeys {
     #[serde(rename = "type")]
     kind: Option<Kind>,
     source: Option<PathBuf>,
@@ -168,7 +171,7 @@ impl MountKeys {
 }
 
 /// Reads the mounts of a policy; what is wrong with one is told with its number.
-pub(super) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mount>, D::Error> {
+pub(crate) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Mount>, D::Error> {
     let all = Vec::<MountKeys>::deserialize(deserializer)?.into_iter().enumerate();
     let mount = |(index, keys)| {
         Mount::try_from(keys).map_err(|message| de::Error::custom(format!("mounts[{index}]: {message}")))
@@ -178,7 +181,7 @@ pub(super) fn numbered<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec
 
 /// Where the mount that a message begins with lies in a TOML text, or the field of it that the message is about, in bytes from
 /// its start: the parser itself knows only where all of them begin.
-pub(super) fn offset(text: &str, message: &str) -> Option<usize> {
+pub(crate) fn offset(text: &str, message: &str) -> Option<usize> {
     #[derive(Deserialize)]
     struct Places {
         mounts: Vec<toml::Spanned<BTreeMap<toml::Spanned<String>, de::IgnoredAny>>>,

@@ -1,19 +1,20 @@
 //! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
 
-use std::{fmt, path::PathBuf};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::{check_size, check_span};
-use super::validate::check_text;
-use super::words::words;
-use super::{PolicyError, Profile, Reach, Size, Span};
-use crate::compile::network::name_server;
-use crate::proxy::{
-    address,
-    rule::Rules,
-    upstream::{LEFT_OUT, Upstream},
-};
+use crate::policy::address;
+use crate::policy::limits::{check_size, check_span};
+use crate::policy::profile::{Profile, Reach};
+use crate::policy::rule::Rules;
+use crate::policy::units::{Size, Span};
+use crate::policy::upstream::{LEFT_OUT, Upstream};
+use crate::policy::validate::check_text;
+use crate::report::policy_error::PolicyError;
+use crate::report::words::words;
 
 /// The network of a sandbox.
 ///
@@ -29,7 +30,7 @@ use crate::proxy::{
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// `None`: as the profile says; see [`Policy::effective_network`](crate::Policy::effective_network).
+    /// `None`: as the profile says; see [`Policy::effective_network`](crate::policy::Policy::effective_network).
     pub mode: Option<NetworkMode>,
     /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
     /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
@@ -127,7 +128,7 @@ impl Network {
         Self { upstream: self.upstream.as_deref().map(without_credentials), ..self.clone() }
     }
 
-    pub(super) fn effective(&self, profile: Profile) -> NetworkMode {
+    pub(crate) fn effective(&self, profile: Profile) -> NetworkMode {
         let leads_somewhere = !self.allow.is_empty() || self.proxy.is_some();
         self.mode.unwrap_or(match profile.meaning().reach {
             Reach::Allowed if leads_somewhere => NetworkMode::Proxy,
@@ -141,7 +142,7 @@ impl Network {
         self.transparent.unwrap_or(true)
     }
 
-    pub(super) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
         self.check_values()?;
         self.check_mode(profile)?;
         if profile.meaning().reach == Reach::Nowhere {
@@ -257,6 +258,15 @@ impl NetworkLimits {
         check_size("network.limits.rate", self.rate)
     }
 }
+
+/// A name server as `address` or `address:port`.
+pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
+    let plain = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NAME_SERVER));
+    text.parse().or_else(|_| plain()).ok()
+}
+
+/// Where the name server inside listens, on 127.0.0.1.
+pub(crate) const NAME_SERVER: u16 = 53;
 
 #[cfg(test)]
 mod tests {

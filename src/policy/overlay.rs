@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PolicyError, Profile, Size, limits::check_size, validate::check_text};
+use crate::policy::limits::check_size;
+use crate::policy::profile::Profile;
+use crate::policy::units::Size;
+use crate::policy::validate::check_text;
+use crate::report::policy_error::PolicyError;
 
 /// Lets commands write to the workspace, while their changes are kept elsewhere until they are committed:
 /// [`Session::changes`], [`Session::commit`], [`Session::discard`].
@@ -19,9 +23,9 @@ use super::{PolicyError, Profile, Size, limits::check_size, validate::check_text
 /// # Ok::<(), kennel::PolicyError>(())
 /// ```
 ///
-/// [`Session::changes`]: crate::Session::changes
-/// [`Session::commit`]: crate::Session::commit
-/// [`Session::discard`]: crate::Session::discard
+/// [`Session::changes`]: crate::session::Session::changes
+/// [`Session::commit`]: crate::session::Session::commit
+/// [`Session::discard`]: crate::session::Session::discard
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overlay {
@@ -29,14 +33,14 @@ pub struct Overlay {
     ///
     /// It must be the caller's own, on a file system with user extended attributes such as ext4, XFS or btrfs, and
     /// outside of all that commands can write. It is empty again after the session, unless you
-    /// keep them ([`Session::leave_changes`](crate::Session::leave_changes)).
+    /// keep them ([`Session::leave_changes`](crate::session::Session::leave_changes)).
     pub upper: Option<PathBuf>,
-    /// How much changes may take in memory, in bytes. Default: [`Limits::tmp_size`](crate::Limits::tmp_size).
+    /// How much changes may take in memory, in bytes. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
     pub size: Option<Size>,
 }
 
 impl Overlay {
-    pub(super) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self, profile: Profile) -> Result<(), PolicyError> {
         check_size("overlay.size", self.size)?;
         if let Some(upper) = &self.upper {
             check_text("overlay.upper", upper)?;
@@ -56,7 +60,7 @@ impl Overlay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Policy;
+    use crate::policy::Policy;
 
     #[test]
     fn a_file_says_where_and_how_much() {

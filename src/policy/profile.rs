@@ -1,9 +1,6 @@
 //! The named choices of a policy: profile, toolchains, and what to do when the host falls short.
 
-mod meaning;
-
-pub(crate) use self::meaning::Reach;
-use super::words::words;
+use crate::report::words::words;
 
 words! {
     /// A named set of grants to start from. Secrets of the home directory are invisible in all but
@@ -48,7 +45,7 @@ words! {
 
 words! {
     /// How long files in private places last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
-    /// [`Policy::tmpfs`](crate::Policy::tmpfs) adds. `/dev/shm` is always new for each command.
+    /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is always new for each command.
     #[derive(Default)]
     pub enum TmpLife as "tmp" {
         /// Each command of a session finds them empty.
@@ -68,6 +65,52 @@ words! {
         Refuse = "refuse",
         /// Run with what there is, and say what is missing in the enforcement report.
         Degrade = "degrade",
+    }
+}
+
+// What each profile means: a row each. Data only; a policy is checked against it, and compiled by it.
+
+/// What a policy begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meaning {
+    /// Whether the workspace is writable.
+    pub(crate) writes: bool,
+    /// Whether everything of the host is shown, read-only.
+    pub(crate) shows_host: bool,
+    /// Whether the command has something of the caller's: home and name, environment, toolchains, certificates.
+    pub(crate) knows_caller: bool,
+    /// Whether nothing runs unless everything is enforced in full.
+    pub(crate) is_strict: bool,
+    /// Where the network leads, if the policy names no mode.
+    pub(crate) reach: Reach,
+}
+
+/// Where the network leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Nowhere,
+    /// To what is allowed, through the proxy.
+    Allowed,
+    /// Wherever the host's does.
+    Everywhere,
+}
+
+impl Profile {
+    pub(crate) const fn meaning(self) -> Meaning {
+        let usual = Meaning {
+            writes: true,
+            shows_host: false,
+            knows_caller: true,
+            is_strict: false,
+            reach: Reach::Allowed,
+        };
+        match self {
+            Self::ReadOnly => Meaning { writes: false, reach: Reach::Nowhere, ..usual },
+            Self::RepoWrite => usual,
+            Self::NoNetwork => Meaning { reach: Reach::Nowhere, ..usual },
+            Self::FullDev => Meaning { shows_host: true, reach: Reach::Everywhere, ..usual },
+            Self::CiOnly => Meaning { knows_caller: false, is_strict: true, ..usual },
+        }
     }
 }
 

@@ -2,77 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use Protection::{CoreDumps, Keyring, LandlockScope};
 use serde::{Deserialize, Serialize};
 
-use super::PolicyError;
-use super::text::unique_map;
-use super::words::words;
-
-words! {
-    /// One way in which a command is confined; the enforcement report has an entry for each.
-    ///
-    /// ```
-    /// use kennel::Protection;
-    ///
-    /// assert_eq!(Protection::NoNewPrivs.as_str(), "no_new_privs");
-    /// assert_eq!("landlock".parse::<Protection>()?, Protection::Landlock);
-    /// # Ok::<(), kennel::PolicyError>(())
-    /// ```
-    pub enum Protection as "protection" {
-        /// A user namespace: root inside has no rights outside.
-        UserNamespace = "user_namespace",
-        /// A mount namespace: mounts inside are not seen outside.
-        MountNamespace = "mount_namespace",
-        /// A process namespace: other processes are neither seen nor signalled.
-        PidNamespace = "pid_namespace",
-        /// A network namespace: no interface of the host.
-        NetworkNamespace = "network_namespace",
-        /// A proxy as the only way out of the network namespace.
-        Proxy = "proxy",
-        /// A System V and POSIX message-queue namespace.
-        IpcNamespace = "ipc_namespace",
-        /// A host name of its own.
-        UtsNamespace = "uts_namespace",
-        /// A cgroup tree of its own.
-        CgroupNamespace = "cgroup_namespace",
-        /// A file tree in which only what is granted exists.
-        Root = "root",
-        /// All capabilities dropped.
-        Capabilities = "capabilities",
-        /// No program gives new privileges, set-user-ID ones included.
-        NoNewPrivs = "no_new_privs",
-        /// Landlock rules with the same grants as the file tree.
-        Landlock = "landlock",
-        /// Landlock scopes: abstract sockets and signals end at the sandbox.
-        LandlockScope = "landlock_scope",
-        /// Landlock rules for the TCP ports that may be connected to, where the host's network is narrowed.
-        LandlockNetwork = "landlock_network",
-        /// A filter of system calls.
-        Seccomp = "seccomp",
-        /// A session keyring of its own.
-        Keyring = "keyring",
-        /// No core dumps.
-        CoreDumps = "core_dumps",
-        /// Paths inside a writable workspace that stay read-only.
-        ProtectedPaths = "protected_paths",
-        /// The limit of memory.
-        Memory = "memory",
-        /// The limit of processes.
-        Pids = "pids",
-        /// The limit of processors.
-        Cpus = "cpus",
-        /// Which processors may be used.
-        Cpuset = "cpuset",
-        /// The limit of reading from and writing to a block device.
-        Io = "io",
-        /// The limit of processor time.
-        CpuTime = "cpu_time",
-        /// The limit of open files.
-        OpenFiles = "open_files",
-        /// The limit of the size of a file.
-        FileSize = "file_size",
-    }
-}
+use crate::policy::text::unique_map;
+use crate::report::enforcement::Protection;
+use crate::report::policy_error::PolicyError;
+use crate::report::words::words;
 
 words! {
     /// Whether a sandbox may start without a protection.
@@ -81,23 +17,6 @@ words! {
         Required = "required",
         /// Used if the host has it; the enforcement report says whether.
         IfAvailable = "if_available",
-    }
-}
-
-impl Protection {
-    /// Whether there is no sandbox at all without it. Such protections are required whatever a policy says.
-    ///
-    /// [`UserNamespace`](Self::UserNamespace) is not among them, but only real root can run without it, and then needs
-    /// every other namespace and the filter of system calls.
-    pub const fn is_indispensable(self) -> bool {
-        use Protection::{Capabilities, MountNamespace, NoNewPrivs, Root};
-        matches!(self, MountNamespace | Root | NoNewPrivs | Capabilities)
-    }
-
-    /// Whether it holds commands to one of the [`Limits`](crate::Limits).
-    pub const fn is_limit(self) -> bool {
-        use Protection::{CpuTime, Cpus, Cpuset, FileSize, Io, Memory, OpenFiles, Pids};
-        matches!(self, Memory | Pids | Cpus | Cpuset | Io | CpuTime | OpenFiles | FileSize)
     }
 }
 
@@ -118,9 +37,8 @@ pub struct Requirements(#[serde(deserialize_with = "unique_map")] BTreeMap<Prote
 impl Requirements {
     /// What was set, or the default: required, except for what hosts often lack, which are the limits, the
     /// keyring, core dumps and Landlock scopes. What a whole policy makes of it is
-    /// [`Policy::effective_requirement`](crate::Policy::effective_requirement).
+    /// [`Policy::effective_requirement`](crate::policy::Policy::effective_requirement).
     pub fn of(&self, protection: Protection) -> Requirement {
-        use Protection::{CoreDumps, Keyring, LandlockScope};
         self.get(protection).unwrap_or(match protection {
             Keyring | CoreDumps | LandlockScope => Requirement::IfAvailable,
             limit if limit.is_limit() => Requirement::IfAvailable,
@@ -143,7 +61,7 @@ impl Requirements {
         self.0.iter().map(|(&protection, &requirement)| (protection, requirement))
     }
 
-    pub(super) fn check(&self) -> Result<(), PolicyError> {
+    pub(crate) fn check(&self) -> Result<(), PolicyError> {
         let soft = |(protection, requirement): &(Protection, Requirement)| {
             protection.is_indispensable() && *requirement == Requirement::IfAvailable
         };

@@ -1,19 +1,19 @@
 //! Files of settings as text: read with a bound, parsed strictly, with the place of what is wrong.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    fs::{File, OpenOptions},
-    io::Read,
-    marker::PhantomData,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::marker::PhantomData;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
-use serde::de::{self, Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde::de;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 
-use super::{PolicyError, mount_text};
-use crate::inherited::inherited_descriptor;
+use crate::policy::mount_text;
+use crate::report::policy_error::PolicyError;
+use crate::sys::packet::inherited_descriptor;
 
 /// Largest file, in bytes.
 const FILE_MAX: u64 = 1 << 20;

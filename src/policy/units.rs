@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{self, Deserializer, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer, de};
 
-use super::PolicyError;
+use crate::report::policy_error::PolicyError;
 
 /// A number of bytes; written as `4096`, `512K`, `64M`, `1GiB`: powers of 1024, at least 1.
 ///
@@ -31,7 +31,7 @@ const SIZE_FORM: &str = "expected a whole number of bytes above 0, such as 4096,
 
 impl Size {
     /// That many bytes. A policy with a size of 0 is refused by
-    /// [`Policy::validate`](crate::Policy::validate).
+    /// [`Policy::validate`](crate::policy::Policy::validate).
     pub const fn from_bytes(bytes: u64) -> Size {
         Size(bytes)
     }
@@ -163,7 +163,7 @@ fn scale(number: &str, unit: u128) -> Option<u128> {
 }
 
 impl From<Duration> for Span {
-    /// A policy with a span of 0 is refused by [`Policy::validate`](crate::Policy::validate).
+    /// A policy with a span of 0 is refused by [`Policy::validate`](crate::policy::Policy::validate).
     fn from(duration: Duration) -> Self {
         Span(duration)
     }

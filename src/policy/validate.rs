@@ -3,7 +3,14 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use super::{EnvBase, Mount, NetworkMode, OnUnavailable, Policy, PolicyError, Protection, Requirement};
+use crate::policy::Policy;
+use crate::policy::env::EnvBase;
+use crate::policy::mount::Mount;
+use crate::policy::network::NetworkMode;
+use crate::policy::profile::OnUnavailable;
+use crate::policy::require::Requirement;
+use crate::report::enforcement::Protection;
+use crate::report::policy_error::PolicyError;
 
 impl Policy {
     /// The network mode that counts: the one that was set, otherwise by profile. `read-only` and `no-network`
@@ -18,7 +25,7 @@ impl Policy {
     /// - [indispensable](Protection::is_indispensable) ones are always required;
     /// - `ci-only` requires everything, whatever [`Policy::require`] holds, but limits nobody asked for;
     /// - what [`Policy::require`] mentions is as it says;
-    /// - the rest has the default of [`Requirements::of`](crate::Requirements::of), and with
+    /// - the rest has the default of [`Requirements::of`](crate::policy::require::Requirements::of), and with
     ///   [`OnUnavailable::Degrade`] is used if available.
     pub fn effective_requirement(&self, protection: Protection) -> Requirement {
         if protection.is_indispensable() {
@@ -119,7 +126,7 @@ fn check_protect(path: &Path, workspace: &Path) -> Result<(), PolicyError> {
 }
 
 /// A path of any form that can be handed to the kernel.
-pub(super) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {
+pub(crate) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {
     if path.as_os_str().is_empty() {
         return Err(PolicyError::path(key, path, "a path is missing"));
     }
@@ -130,7 +137,7 @@ pub(super) fn check_text(key: &str, path: &Path) -> Result<(), PolicyError> {
 }
 
 /// A path inside the sandbox.
-pub(super) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
+pub(crate) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
     let refuse = |reason| Err(PolicyError::path(key, path, reason));
     check_text(key, path)?;
     if !path.is_absolute() {
@@ -149,7 +156,7 @@ pub(super) fn check_target(key: &str, path: &Path) -> Result<(), PolicyError> {
 }
 
 /// A path of the host. It may be relative, and may hold `..`: both are resolved before it is used.
-pub(super) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(), PolicyError> {
+pub(crate) fn check_source(key: &str, path: &Path, writable: bool) -> Result<(), PolicyError> {
     let refuse = |reason| Err(PolicyError::path(key, path, reason));
     check_text(key, path)?;
     let plain = without_dots(path);
@@ -190,7 +197,8 @@ pub(crate) fn without_dots(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Limits, Profile};
+    use crate::policy::limits::Limits;
+    use crate::policy::profile::Profile;
 
     fn policy() -> Policy {
         Policy::profile(Profile::RepoWrite, "/w")
@@ -201,7 +209,7 @@ mod tests {
         format!("{key}{}", if value.is_empty() { ": " } else { " `" })
     }
 
-    fn refused(policy: &Policy, start: &str, words: &str) {
+    pub(crate) fn refused(policy: &Policy, start: &str, words: &str) {
         let error = policy.validate().expect_err(start).to_string();
         assert!(error.starts_with(start) && error.contains(words), "{error}");
     }

@@ -1,18 +1,12 @@
 //! What the host offers besides the walls themselves, as findings. Pure but for the remedies.
 
-use super::{
-    Area, Finding, Found,
-    host::{Cgroup, Execution},
-    judge::{HINDRANCE, name},
-    trials::{Answer, Trials},
-};
-use crate::{
-    Host, Protection,
-    host::{
-        OLDEST,
-        remedy::{DELEGATE, UNIFIED, container, remedy},
-    },
-};
+use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
+use crate::host::{Host, OLDEST};
+use crate::probe::host::{Cgroup, Execution};
+use crate::probe::judge::{HINDRANCE, name};
+use crate::probe::trials::{Answer, Trials};
+use crate::probe::{Area, Finding, Found};
+use crate::report::enforcement::Protection;
 
 /// Landlock ABIs that brought something to restrict, and what.
 const LANDLOCK: [(u32, &str); 5] = [
@@ -24,7 +18,7 @@ const LANDLOCK: [(u32, &str); 5] = [
 ];
 
 /// The findings, what everything else needs first.
-pub(super) fn facts(host: &Host, trials: &Trials) -> Vec<Finding> {
+pub(crate) fn facts(host: &Host, trials: &Trials) -> Vec<Finding> {
     vec![
         kernel(host).needed(),
         landlock(host),

@@ -1,43 +1,42 @@
 //! What the host offers besides the walls themselves: each tried, not read off a version number.
 
-use std::{
-    fs,
-    os::fd::AsFd,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use kennel_helper::{
-    control::{Report, section},
-    plan::{Step, Within},
-};
-use nix::{
-    sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
-    unistd,
-};
+use kennel_helper::control::{Report, section};
+use kennel_helper::plan::{Step, Within};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::unistd;
 
-use super::trials::Answer;
-use crate::{
-    Error, Limits, Policy, Profile, Protection, Size,
-    caller::Caller,
-    cgroup::{Cgroups, Controller, Groups},
-    compile::{
-        Compiled, Section, Shape,
-        cgroup::{self, GroupPlan},
-        request::{RequestBuf, Wanted},
-    },
-    exec,
-    host::{Host, mounts::mounts},
-    image::Image,
-    inside::{Arrival, Inside},
-    prepared::Prepared,
-    start::{self, Images},
-    sys::{self, BirthError, Placement, SpawnOptions, Users},
-};
+use crate::host::Host;
+use crate::host::caller::Caller;
+use crate::host::cgroups::{Cgroups, Controller};
+use crate::host::mounts::mounts;
+use crate::launch::cgroup::Groups;
+use crate::launch::inside::{Arrival, Inside};
+use crate::launch::prepared::Prepared;
+use crate::launch::start::{Image, Images};
+use crate::launch::{prepared, start};
+use crate::plan::cgroup::GroupPlan;
+use crate::plan::compile::Compiled;
+use crate::plan::request::{RequestBuf, Wanted};
+use crate::plan::{Section, cgroup};
+use crate::policy::Policy;
+use crate::policy::limits::Limits;
+use crate::policy::profile::Profile;
+use crate::policy::units::Size;
+use crate::probe::trials::Answer;
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::sys::birth;
+use crate::sys::birth::{BirthError, Placement, SpawnOptions, Users};
+use crate::view::inputs::Shape;
 
 /// Whether a memfd could be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Execution {
+pub(crate) enum Execution {
     Works,
     /// Refused with this errno.
     Refused(i32),
@@ -46,7 +45,7 @@ pub(super) enum Execution {
 }
 
 /// Starts the inside from a memfd, and ends it at once.
-pub(super) fn execute_memfd(options: SpawnOptions) -> Execution {
+pub(crate) fn execute_memfd(options: SpawnOptions) -> Execution {
     let sockets = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
     let Ok((ours, theirs)) = sockets else { return Execution::Unknown };
     let refused = |error: std::io::Error| Execution::Refused(error.raw_os_error().unwrap_or_default());
@@ -55,7 +54,7 @@ pub(super) fn execute_memfd(options: SpawnOptions) -> Execution {
         // vm.memfd_noexec=2 refuses to make one that could be executed.
         Err(error) => return refused(error),
     };
-    match sys::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
+    match birth::spawn_inside(image.as_fd(), theirs.as_fd(), options, Placement::Namespaces) {
         Ok(born) => {
             drop(Inside::child(ours, born.pidfd));
             Execution::Works
@@ -66,7 +65,7 @@ pub(super) fn execute_memfd(options: SpawnOptions) -> Execution {
 }
 
 /// Mounts an overlay in new namespaces that go away at once.
-pub(super) async fn mount_overlay() -> Option<Answer> {
+pub(crate) async fn mount_overlay() -> Option<Answer> {
     try_overlay().await.ok().flatten().map(Answer::of)
 }
 
@@ -88,7 +87,7 @@ async fn try_overlay() -> Result<Option<i32>, Error> {
     let stdio = [null.as_fd(), null.as_fd(), null.as_fd()];
     let inside =
         start::start_one_shot(&Prepared::new(compiled, Images::new(SpawnOptions::of(Users::Own))?)?, None)?;
-    exec::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
+    prepared::hand_over(&inside, &RequestBuf::new(&wanted)?, stdio)
         .map_err(Error::io("hand the command over"))?;
     Ok(match inside.next().await.map_err(Error::io("read the control socket"))? {
         Arrival::Report(Report::Failed { section: section::REQUEST, .. }) => Some(0),
@@ -125,20 +124,20 @@ fn overlay_plan() -> (Compiled, u32) {
 
 /// The unified cgroup hierarchy as this process may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Cgroup {
+pub(crate) struct Cgroup {
     /// Where groups of commands are made, or else the cgroup of this process; none where no unified hierarchy is mounted.
-    pub(super) directory: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
     /// What it can hold commands to.
-    pub(super) controllers: Vec<String>,
+    pub(crate) controllers: Vec<String>,
     /// Whether a group could be made in it, limited, killed and removed.
-    pub(super) delegated: bool,
+    pub(crate) delegated: bool,
     /// Why not, and what can be done.
-    pub(super) lack: Option<(String, String)>,
+    pub(crate) lack: Option<(String, String)>,
 }
 
 impl Cgroup {
     /// Looks for a place as a policy with limits has it looked for, and tries it.
-    pub(super) async fn look() -> Self {
+    pub(crate) async fn look() -> Self {
         let mut policy = Policy::profile(Profile::RepoWrite, "/");
         let (memory, swap) = (Some(Size::from_bytes(1 << 30)), None);
         policy.limits = Limits { memory, swap, pids: Some(100), cpus: Some(1.0), ..Limits::default() };
@@ -175,7 +174,7 @@ async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
 
 /// Container engines cover parts of /proc by mounts, and then the kernel allows no fresh procfs that would show
 /// what they cover.
-pub(super) fn covered_below_proc() -> Vec<String> {
+pub(crate) fn covered_below_proc() -> Vec<String> {
     let points = mounts().into_iter().flatten().map(|mount| mount.mount_point);
     let below = points.filter(|point| point.starts_with("/proc") && point != Path::new("/proc"));
     // An automount of binfmt_misc lies on an empty directory made for it, and hides nothing.

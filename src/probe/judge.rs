@@ -1,23 +1,23 @@
 //! The verdict, and what protections and attempts come to. Pure but for the remedies, which look at the host's
 //! settings.
 
-use super::{
-    Area, Finding, Found, Probe, Verdict,
-    attempt::{ATTEMPTS, Attempt, Must},
-    facts::facts,
-    trials::{Answer, Refusal, Trials},
-};
-use crate::{Host, Protection, State, enforcement::Entry, host::remedy::remedy};
+use crate::host::Host;
+use crate::host::remedy::remedy;
+use crate::probe::attempt::{ATTEMPTS, Attempt, Must};
+use crate::probe::facts::facts;
+use crate::probe::trials::{Answer, Refusal, Trials};
+use crate::probe::{Area, Finding, Found, Probe, Verdict};
+use crate::report::enforcement::{Entry, Protection, State};
 
 /// What to do about something that should have been stopped by a wall that is up.
 const HOLE: &str = "run nothing untrusted on this host, and report it as SECURITY.md says";
 
 /// What to do about something that should have worked.
-pub(super) const HINDRANCE: &str =
+pub(crate) const HINDRANCE: &str =
     "look for a security module that refuses it (journalctl -k | grep -i denied)";
 
 /// Makes the findings and the verdict.
-pub(super) fn judge(host: &Host, trials: &Trials) -> Probe {
+pub(crate) fn judge(host: &Host, trials: &Trials) -> Probe {
     let mut findings = facts(host, trials);
     match &trials.start {
         Ok(enforcement) => {
@@ -120,7 +120,7 @@ fn not_reached(refusal: &Refusal) -> Vec<Finding> {
 }
 
 /// An errno by its name and in words.
-pub(super) fn name(errno: i32) -> String {
+pub(crate) fn name(errno: i32) -> String {
     let errno = nix::errno::Errno::from_raw(errno);
     format!("{errno:?} ({})", errno.desc())
 }

@@ -1,19 +1,21 @@
 //! Hosts that we do not have, judged; and this one, tried.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use super::{
-    attempt::{ATTEMPTS, Must, Operand},
-    host::{Cgroup, Execution},
-    trials::{Answer, Refusal, Trials},
-    *,
-};
-use crate::{
-    Protection, Requirement, Version,
-    caller::Caller,
-    compile::{self, Compiled, Shape},
-    host::remedy::remedy,
-};
+use super::*;
+use crate::host::Version;
+use crate::host::caller::Caller;
+use crate::host::remedy::remedy;
+use crate::plan::compile;
+use crate::plan::compile::Compiled;
+use crate::policy::require::Requirement;
+use crate::probe::attempt::{ATTEMPTS, Must, Operand};
+use crate::probe::host::{Cgroup, Execution};
+use crate::probe::judge;
+use crate::probe::trials::{Answer, Refusal, Trials};
+use crate::report::enforcement::Protection;
+use crate::view::inputs::Shape;
 
 const GOOD: Host = Host {
     kernel: Version(6, 12),
@@ -221,7 +223,11 @@ fn wall_that_is_down_is_to_blame_for_what_it_lets_pass() {
     };
     let mut trials = trials(&GOOD);
     let enforcement = trials.start.as_mut().expect("a good host");
-    enforcement.set(Protection::NetworkNamespace, crate::State::Off, "new network namespace");
+    enforcement.set(
+        Protection::NetworkNamespace,
+        crate::report::enforcement::State::Off,
+        "new network namespace",
+    );
     trials.refusals = vec![refusal];
     let trials = with_answer(trials, "own_loopback", Answer::Refused(libc::EADDRINUSE));
     let probe = judged(&GOOD, &with_answer(trials, "connect_host", Answer::Succeeded));

@@ -1,40 +1,45 @@
 //! Trying it: sandboxes are started for real, and the answers written down. Nothing is judged here.
 
-use std::{fs::File, time::Duration};
+use std::fs::File;
+use std::time::Duration;
 
-use super::{
-    attempt::{ATTEMPTS, Attempt, Operand},
-    host::{self, Cgroup, Execution},
-    stage::{PAYLOAD_AT, Stage},
-};
-use crate::{
-    Enforcement, Error, Host, Outcome, Policy, Protection, Requirement, Sandbox, State, Stdio,
-    caller::Caller, compile, outcome::Ended,
-};
+use crate::command::stdio::Stdio;
+use crate::host::Host;
+use crate::host::caller::Caller;
+use crate::policy::Policy;
+use crate::policy::require::Requirement;
+use crate::probe::attempt::{ATTEMPTS, Attempt, Operand, PAYLOAD_AT, Stage};
+use crate::probe::host;
+use crate::probe::host::{Cgroup, Execution};
+use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::error::Error;
+use crate::report::outcome::{Ended, Outcome};
+use crate::session::sandbox::Sandbox;
+use crate::view::inputs;
 
 /// How long an attempt may take. It takes a millisecond, and in an emulated machine some dozens.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What was tried, and what came of it.
 #[derive(Clone, Debug)]
-pub(super) struct Trials {
-    pub(super) memfd: Execution,
+pub(crate) struct Trials {
+    pub(crate) memfd: Execution,
     /// Mounting overlayfs in a user namespace: none where that could not be tried.
-    pub(super) overlay: Option<Answer>,
-    pub(super) cgroup: Cgroup,
+    pub(crate) overlay: Option<Answer>,
+    pub(crate) cgroup: Cgroup,
     /// Mounts that cover something below /proc.
-    pub(super) covered: Vec<String>,
+    pub(crate) covered: Vec<String>,
     /// What is in force in a sandbox, or why there is none.
-    pub(super) start: Result<Enforcement, Refusal>,
+    pub(crate) start: Result<Enforcement, Refusal>,
     /// Why the sandbox goes without a protection: what it says when that one is required.
-    pub(super) refusals: Vec<Refusal>,
+    pub(crate) refusals: Vec<Refusal>,
     /// One for each of [`ATTEMPTS`], as far as they were reached.
-    pub(super) answers: Vec<Answer>,
+    pub(crate) answers: Vec<Answer>,
 }
 
 /// What came of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Succeeded,
     /// Refused by the kernel, with this errno.
     Refused(i32),
@@ -45,19 +50,19 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn of(errno: i32) -> Self {
+    pub(crate) fn of(errno: i32) -> Self {
         if errno == 0 { Self::Succeeded } else { Self::Refused(errno) }
     }
 }
 
 /// Why a sandbox did not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     /// The protection whose step failed, if it was one.
-    pub(super) protection: Option<Protection>,
+    pub(crate) protection: Option<Protection>,
     /// The chain of causes.
-    pub(super) reason: String,
-    pub(super) remedy: Option<String>,
+    pub(crate) reason: String,
+    pub(crate) remedy: Option<String>,
 }
 
 impl From<&Error> for Refusal {
@@ -72,7 +77,7 @@ impl From<&Error> for Refusal {
 
 impl Trials {
     /// Tries everything, one after the other.
-    pub(super) async fn run(policy: &Policy, stage: &Stage) -> Self {
+    pub(crate) async fn run(policy: &Policy, stage: &Stage) -> Self {
         let [first, rest @ ..] = &ATTEMPTS;
         let mut answers = Vec::new();
         let mut refusals = Vec::new();
@@ -88,7 +93,7 @@ impl Trials {
             }
         };
         Self {
-            memfd: host::execute_memfd(compile::spawn_options(
+            memfd: host::execute_memfd(inputs::spawn_options(
                 policy,
                 &Host::detect_for(policy),
                 &Caller::current(),

@@ -1,64 +1,60 @@
 //! The zygote of a session, from its first step to its end, and what the session knows of itself.
 
-mod prepare;
-pub(super) mod workers;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use std::{
-    collections::VecDeque,
-    fmt, io,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::{Duration, Instant},
-};
+use procfs::{Current, MemoryPressure};
 
-use super::{
-    ground::{Ground, Settling},
-    pressure::Depth,
-    stats::{Counts, Guard, Stats},
-    tree::Tree,
-    worker::Worker,
-};
-use crate::{
-    Enforcement, Error, OverlayError,
-    audit::{Record, Trail},
-    cgroup::Groups,
-    inside::{Arrival, Inside, PATIENCE},
-    locked::locked,
-    overlay,
-    prepared::Prepared,
-    proxy::{Serving, Witness},
-    watch,
-};
+use crate::audit::record::Record;
+use crate::audit::trail::Trail;
+use crate::command::source::{Membership, Source, Taken};
+use crate::launch::cgroup::Groups;
+use crate::launch::inside::{Arrival, Inside, PATIENCE};
+use crate::launch::prepared::Prepared;
+use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::plan::Section;
+use crate::protect::recheck;
+use crate::report::enforcement::Enforcement;
+use crate::report::error::Error;
+use crate::report::overlay_error::OverlayError;
+use crate::session::changes;
+use crate::session::mount_state::{Ground, Settling};
+use crate::session::stats::{Counts, Guard, Stats};
+use crate::session::view_fd::Tree;
+use crate::session::worker::Worker;
+use crate::sys::locked;
 
 /// How often to look whether what was killed is gone.
 const OFTEN: Duration = Duration::from_millis(1);
 
 /// A session, as long as somebody has hold of it.
 pub(crate) struct Live {
-    prepared: Arc<Prepared>,
-    zygote: Inside,
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) zygote: Inside,
     /// The cgroups of it and its workers, where there are some.
-    groups: Option<Arc<Groups>>,
+    pub(crate) groups: Option<Arc<Groups>>,
     /// What is in force, as far as all commands share it.
-    enforcement: Enforcement,
-    ground: Ground,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) ground: Ground,
     /// Workers that were ordered and have no command yet, oldest first.
-    waiting: Mutex<VecDeque<Worker>>,
+    pub(crate) waiting: Mutex<VecDeque<Worker>>,
     /// What calls for files see, since one was made.
-    tree: Mutex<Option<Arc<Tree>>>,
+    pub(crate) tree: Mutex<Option<Arc<Tree>>>,
     /// What commands left running behind them.
-    background: Mutex<Vec<Inside>>,
-    depth: Depth,
-    ended: AtomicBool,
-    counts: Counts,
+    pub(crate) background: Mutex<Vec<Inside>>,
+    pub(crate) depth: Depth,
+    pub(crate) ended: AtomicBool,
+    pub(crate) counts: Counts,
     /// Changes of the workspace, where they are kept apart from it.
-    ledger: Mutex<Option<overlay::Shared>>,
+    pub(crate) ledger: Mutex<Option<changes::Shared>>,
     /// The proxy, where the policy has one.
-    serving: Option<Serving>,
-    trail: Arc<Trail>,
-    span: tracing::Span,
+    pub(crate) serving: Option<Serving>,
+    pub(crate) trail: Arc<Trail>,
+    pub(crate) span: tracing::Span,
 }
 
 /// Numbers, and names of variables: a policy and the environment of whoever prepared it may hold secrets, and a plan is
@@ -78,7 +74,7 @@ impl Live {
     ///
     /// # Errors
     /// Where they are not kept apart, or any more.
-    pub(crate) fn ledger(&self) -> Result<overlay::Shared, OverlayError> {
+    pub(crate) fn ledger(&self) -> Result<changes::Shared, OverlayError> {
         locked(&self.ledger).clone().ok_or(OverlayError::None)
     }
 
@@ -106,20 +102,10 @@ impl Live {
         &self.prepared
     }
 
-    /// What the session leaves in the audit log.
-    pub(crate) fn trail(&self) -> &Arc<Trail> {
-        &self.trail
-    }
-
     pub(crate) fn enforcement(&self) -> Enforcement {
         let mut enforcement = self.enforcement.clone();
         self.ground.report(&mut enforcement);
         enforcement
-    }
-
-    /// What the session's commands are told under.
-    pub(crate) fn span(&self) -> &tracing::Span {
-        &self.span
     }
 
     /// Kills the zygote, and with it everything inside.
@@ -154,7 +140,7 @@ impl Live {
         }
         // Where nobody may have a command any more, it was looked after; what is there now is the user's.
         if self.ground.is_held() {
-            watch::log(&watch::undo(&self.ground.watches()));
+            recheck::log(&recheck::undo(&self.ground.watches()));
         }
     }
 
@@ -175,7 +161,7 @@ impl Live {
     }
 
     /// Does what waits for something of the zygote's, which may be killed meanwhile.
-    pub(super) async fn unless_gone<T>(
+    pub(crate) async fn unless_gone<T>(
         &self,
         act: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
@@ -199,7 +185,7 @@ impl Live {
     }
 
     /// The error for a worker that is gone: with its session, or because somebody killed it.
-    pub(super) fn lost(&self) -> Error {
+    pub(crate) fn lost(&self) -> Error {
         if self.is_gone() { Error::SessionEnded } else { Error::Lost }
     }
 
@@ -211,11 +197,7 @@ impl Live {
     }
 
     /// Counts a command as running, until it is dropped.
-    pub(crate) fn guard(self: &Arc<Self>) -> Guard {
-        Guard::new(Arc::clone(self))
-    }
-
-    pub(super) fn counts(&self) -> &Counts {
+    pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
 
@@ -239,15 +221,15 @@ impl Live {
         self.counts.stats(ready)
     }
 
-    pub(super) fn ground(&self) -> &Ground {
+    pub(crate) fn ground(&self) -> &Ground {
         &self.ground
     }
 
-    pub(super) fn tree(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
+    pub(crate) fn tree(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
         locked(&self.tree)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Worker>> {
+    pub(crate) fn waiting(&self) -> MutexGuard<'_, VecDeque<Worker>> {
         locked(&self.waiting)
     }
 
@@ -256,7 +238,106 @@ impl Live {
     }
 
     /// Lets go of what has ended in the background. Until then all that appears is taken for its doing.
-    pub(super) fn let_go_of_ended(&self) {
+    pub(crate) fn let_go_of_ended(&self) {
         self.background().retain(|inside| !inside.has_ended());
+    }
+}
+
+// How many workers to keep ready: as many as asked for, and fewer while the machine is short of memory.
+
+/// How long one look at the pressure holds, in milliseconds.
+const HOLDS_MS: u64 = 1000;
+
+/// Share of the last ten seconds in which some task waited for memory, in percent, from which on it is short.
+const SHORT: f32 = 10.0;
+
+#[derive(Debug)]
+pub(crate) struct Depth {
+    wanted: usize,
+    begun: Instant,
+    /// When the next look is due, in milliseconds since `begun`.
+    due_ms: AtomicU64,
+    is_short: AtomicBool,
+}
+
+impl Depth {
+    pub(crate) fn of(wanted: usize) -> Self {
+        Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
+    }
+
+    /// How many shall be ready now.
+    pub(crate) fn now(&self) -> usize {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now >= self.due_ms.load(Relaxed) {
+            self.due_ms.store(now.saturating_add(HOLDS_MS), Relaxed);
+            // Kernels without pressure information never say that memory is short.
+            let pressure = MemoryPressure::current().map_or(0.0, |pressure| pressure.some.avg10);
+            self.is_short.store(pressure >= SHORT, Relaxed);
+        }
+        under(self.wanted, self.is_short.load(Relaxed))
+    }
+}
+
+fn under(wanted: usize, is_short: bool) -> usize {
+    if is_short { wanted / 2 } else { wanted }
+}
+
+impl Source for Live {
+    fn prepared(&self) -> Arc<Prepared> {
+        Arc::clone(&self.prepared)
+    }
+
+    /// A session looks to its workers itself, when it gives one away.
+    fn renewed(&self) -> Result<Arc<Prepared>, Error> {
+        Ok(Arc::clone(&self.prepared))
+    }
+
+    fn trail(&self) -> Arc<Trail> {
+        Arc::clone(&self.trail)
+    }
+
+    fn span(&self) -> Option<tracing::Id> {
+        self.span.id()
+    }
+
+    fn keeps_background(&self) -> bool {
+        true
+    }
+
+    fn worker<'s>(
+        &'s self,
+        _: &'s Prepared,
+        narrow: Option<&'s Section>,
+        fail_fast: bool,
+    ) -> BoxFuture<'s, Result<Taken, Error>> {
+        Box::pin(self.take_worker(narrow, fail_fast))
+    }
+
+    fn has_others(&self) -> Result<bool, Error> {
+        if self.has_ended() { Err(Error::SessionEnded) } else { Ok(true) }
+    }
+
+    fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
+        let guard = Guard::new(Arc::clone(&self));
+        self.refill();
+        Some(Box::new(guard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_are_kept_while_memory_is_short() {
+        assert_eq!([under(4, false), under(4, true), under(1, true), under(0, false)], [4, 2, 0, 0]);
+    }
+
+    #[test]
+    fn the_pressure_is_not_read_for_every_command() {
+        let depth = Depth::of(3);
+        depth.now();
+        depth.is_short.store(true, Relaxed);
+        assert_eq!(depth.now(), 1, "the answer of less than a second ago still holds");
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::{
-    encoding::text::encode,
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::{Registry, Unit},
-};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
 
-use super::Stats;
+use crate::session::stats::Stats;
 
 type Label = [(&'static str, String); 1];
 

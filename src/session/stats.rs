@@ -1,15 +1,15 @@
 //! Numbers of a session, and the guard that keeps them.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Duration;
 
-use super::live::Live;
-use crate::{Enforcement, inside::Inside, proxy::Witness};
+use crate::command::source::Membership;
+use crate::launch::inside::Inside;
+use crate::network::proxy::Witness;
+use crate::report::enforcement::Enforcement;
+use crate::session::live::Live;
 
 /// How a session is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Stats {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     running: AtomicUsize,
     served: AtomicU64,
     refills: AtomicU64,
@@ -34,12 +34,12 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    pub(super) fn refilled(&self, took_us: u64) {
+    pub(crate) fn refilled(&self, took_us: u64) {
         self.refills.fetch_add(1, Relaxed);
         self.refill_us.fetch_add(took_us, Relaxed);
     }
 
-    pub(super) fn stats(&self, ready: usize) -> Stats {
+    pub(crate) fn stats(&self, ready: usize) -> Stats {
         let refills = self.refills.load(Relaxed).max(1);
         Stats {
             ready,
@@ -57,33 +57,30 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    pub(super) fn new(live: Arc<Live>) -> Self {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
         Self { live }
     }
+}
 
-    /// What is in force in the session.
-    pub(crate) fn enforcement(&self) -> Enforcement {
+impl Membership for Guard {
+    fn enforcement(&self) -> Enforcement {
         self.live.enforcement()
     }
 
-    /// Counts how long its worker took, where that came after the command.
-    pub(crate) fn refilled(&self, took_us: u64) {
+    fn refilled(&self, took_us: u64) {
         self.live.counts().refilled(took_us);
     }
 
-    /// Keeps what a command left behind, as long as the session lives.
-    pub(crate) fn keep(&self, inside: Inside) {
+    fn keep(&self, inside: Inside) {
         self.live.keep(inside);
     }
 
-    /// Follows what the session's proxy refuses.
-    pub(crate) fn witness(&self) -> Option<Witness> {
+    fn witness(&self) -> Option<Witness> {
         self.live.witness()
     }
 
-    /// Whether the session was ended from this side.
-    pub(crate) fn session_has_ended(&self) -> bool {
+    fn session_has_ended(&self) -> bool {
         self.live.has_ended()
     }
 }

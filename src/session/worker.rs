@@ -1,63 +1,30 @@
 //! A worker that has no command yet, as far as it was heard of.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
-use kennel_helper::control::Report;
+use kennel_helper::control::{Report, ZygoteOrder};
+use kennel_helper::wire::Field;
 use nix::errno::Errno;
 
-use super::{
-    ground::{Hold, Making, Own},
-    stats::Counts,
-};
-use crate::{
-    Error,
-    audit::Trail,
-    compile::Section,
-    inside::{Arrival, Inside},
-    prepared::Prepared,
-    proxy::Serving,
-    start,
-    watch::Watch,
-};
-
-/// A worker for a command.
-#[derive(Debug)]
-pub(crate) struct Taken {
-    pub(crate) inside: Inside,
-    /// What it said that its command has to know.
-    pub(crate) said: Vec<Report>,
-    /// The proxy of a one-shot.
-    pub(crate) serving: Option<Serving>,
-    /// What its filter of system calls tells its refusals by, where that has come already.
-    pub(crate) listener: Option<OwnedFd>,
-    own: Option<Arc<Own>>,
-}
-
-impl Taken {
-    /// The only worker of a one-shot.
-    pub(crate) async fn one_shot(
-        prepared: &Prepared,
-        trail: &Arc<Trail>,
-        steps: Option<Section>,
-    ) -> Result<Self, Error> {
-        let own = steps.map(Own::of).transpose();
-        let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
-        let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
-        let mut said = Vec::new();
-        let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
-        Ok(Self { inside, said, serving, listener: None, own })
-    }
-
-    /// Its steps that are not in the plan.
-    pub(crate) fn steps(&self) -> Option<Section> {
-        self.own.as_ref().map(|own| own.section.clone())
-    }
-}
+use crate::command::source::Taken;
+use crate::launch::cgroup::Groups;
+use crate::launch::inside::{Arrival, Hold, Inside};
+use crate::launch::prepared::{OwnSteps, Prepared};
+use crate::launch::start::socket_pair;
+use crate::plan::Section;
+use crate::protect::recheck::Watch;
+use crate::report::error::Error;
+use crate::session::live::Live;
+use crate::session::mount_state::Making;
+use crate::session::stats::Counts;
 
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(crate) struct Worker {
     inside: Inside,
-    own: Option<Arc<Own>>,
+    own: Option<Arc<OwnSteps>>,
     /// To be looked at after its command, and not where it never gets one.
     watches: Arc<[Watch]>,
     generation: u64,
@@ -78,7 +45,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// One that the zygote has yet to fork.
-    pub(super) fn ordered(inside: Inside, making: Making) -> Self {
+    pub(crate) fn ordered(inside: Inside, making: Making) -> Self {
         Self {
             inside,
             own: making.own,
@@ -96,24 +63,24 @@ impl Worker {
     }
 
     /// Whether it waits for its command, as far as was heard.
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.is_ready
     }
 
     /// How often something had changed outside when it was ordered.
-    pub(super) fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// For a command, whose hold goes where the hold on its sandbox goes.
-    pub(super) fn taken(self, hold: Hold) -> Taken {
+    pub(crate) fn taken(self, hold: Hold) -> Taken {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
         Taken { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
-    pub(super) async fn hear(
+    pub(crate) async fn hear(
         &mut self,
         prepared: &Prepared,
         counts: &Counts,
@@ -130,7 +97,7 @@ impl Worker {
     }
 
     /// Waits until it has handed out its root and its mount namespace.
-    pub(super) async fn view(
+    pub(crate) async fn view(
         &mut self,
         prepared: &Prepared,
         counts: &Counts,
@@ -147,7 +114,7 @@ impl Worker {
     }
 
     /// Takes in what it said, and waits for nothing.
-    pub(super) fn listen(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
+    pub(crate) fn listen(&mut self, prepared: &Prepared, counts: &Counts) -> Result<(), Error> {
         loop {
             if let Some(failed) = self.failed {
                 return Err(self.refused(prepared, failed));
@@ -192,8 +159,119 @@ impl Worker {
         Ok(())
     }
 
-    fn refused(&self, prepared: &Prepared, (section, index, errno): (u32, u32, i32)) -> Error {
+    pub(crate) fn refused(&self, prepared: &Prepared, (section, index, errno): (u32, u32, i32)) -> Error {
         let own = self.own.as_ref().map(|own| &own.section);
         prepared.step_failed(own, (section, index), errno)
     }
+}
+
+// The workers that wait: when one is ordered, and which one a command gets.
+
+/// How long to leave a zygote alone that has more orders than its socket holds.
+const FULL: Duration = Duration::from_millis(1);
+
+/// How often a command comes back to look, where something is being replaced outside all the time.
+pub(crate) const MOST_TRIES: u32 = 5;
+
+impl Live {
+    /// A worker for a command: one that waits, or a new one. It is born, so that we have a hold on it. `narrow` are
+    /// steps of it alone.
+    pub(crate) async fn take_worker(
+        &self,
+        narrow: Option<&Section>,
+        fail_fast: bool,
+    ) -> Result<Taken, Error> {
+        self.let_go_of_ended();
+        let mut tries = 0;
+        let mut entered = self.ground.enter()?;
+        loop {
+            // Nobody keeps workers ready that are narrowed, and none of them may get into the row.
+            let waiting = if narrow.is_none() { self.take_waiting(entered.generation) } else { None };
+            let is_new = waiting.is_none();
+            let mut worker = match waiting {
+                Some(worker) => worker,
+                None if fail_fast => {
+                    return Err(if self.is_gone() { Error::SessionEnded } else { Error::Busy });
+                }
+                None => self.order(narrow).await?,
+            };
+            match self.unless_gone(worker.hear(&self.prepared, &self.counts, fail_fast)).await {
+                Ok(()) if fail_fast && !worker.is_ready() => {
+                    self.waiting().push_front(worker);
+                    return Err(Error::Busy);
+                }
+                Ok(()) => return Ok(worker.taken(entered.hold)),
+                // Killed while it waited, or made when something was short: that is not this command's affair.
+                Err(_) if !is_new && !self.has_ended() => {}
+                // Something is being replaced outside at this very moment.
+                Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => {
+                    tries += 1;
+                    drop(entered);
+                    entered = self.ground.enter()?;
+                }
+                Err(Error::Lost) => return Err(self.lost()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The oldest worker that waits, of those that are not out of date.
+    fn take_waiting(&self, generation: u64) -> Option<Worker> {
+        let mut waiting = self.waiting();
+        waiting.retain(|worker| worker.generation() >= generation);
+        waiting.pop_front()
+    }
+
+    /// Orders a worker; waits while the zygote has its hands full.
+    pub(crate) async fn order(&self, narrow: Option<&Section>) -> Result<Worker, Error> {
+        loop {
+            match self.try_order(narrow) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !self.zygote.has_ended() => {
+                    tokio::time::sleep(FULL).await;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(self.lost()),
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(self.lost()),
+                worker => return worker.map_err(Error::io("order a worker of the session")),
+            }
+        }
+    }
+
+    fn try_order(&self, narrow: Option<&Section>) -> io::Result<Worker> {
+        let making = self.ground.making(narrow)?;
+        let (ours, theirs) = socket_pair()?;
+        let mut message = Vec::new();
+        let steps = making.own.as_ref().map(|own| &own.bytes);
+        let leaf = self.groups.as_ref().map(Groups::leaf).transpose()?;
+        ZygoteOrder::Worker {
+            narrow: steps.map_or(0, |steps| steps.length),
+            leaf: u32::from(leaf.is_some()),
+        }
+        .put(&mut message);
+        let descriptors = std::iter::once(theirs.as_fd())
+            .chain(steps.map(AsFd::as_fd))
+            .chain(leaf.as_ref().map(AsFd::as_fd));
+        self.zygote.send(&message, descriptors)?;
+        let mut worker = Inside::worker(ours);
+        worker.lies_in(leaf);
+        Ok(Worker::ordered(worker, making))
+    }
+
+    /// Orders workers until as many wait as shall. What cannot be ordered now is tried again with the next command.
+    pub(crate) fn refill(&self) {
+        let depth = self.depth.now();
+        while self.waiting().len() < depth {
+            match self.try_order(None) {
+                Ok(worker) => self.waiting().push_back(worker),
+                Err(error) => {
+                    tracing::warn!(parent: &self.span, %error, "no worker could be ordered");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whether a step failed because what it is about was just being replaced.
+pub(crate) fn is_in_motion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESTALE))
 }

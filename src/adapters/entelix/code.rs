@@ -3,12 +3,13 @@
 
 use entelix_core::sandbox::{CodeSpec, CommandOutput, SandboxLanguage};
 
-use super::{KennelSandbox, error, told};
-use crate::Error;
+use crate::adapters::entelix;
+use crate::adapters::entelix::{KennelSandbox, told};
+use crate::report::error::Error;
 
 /// A command that runs what it is given on stdin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interpreter {
+pub(crate) struct Interpreter {
     /// The program that must be there.
     name: &'static str,
     command: &'static [&'static str],
@@ -45,7 +46,7 @@ const OTHERS: [Interpreter; 4] = [
 const TS_NODE_OPTIONS: &str = r#"{"module":"commonjs","moduleResolution":"node10","target":"es2022"}"#;
 
 impl KennelSandbox {
-    pub(super) async fn interpret(&self, spec: CodeSpec) -> entelix_core::Result<CommandOutput> {
+    pub(crate) async fn interpret(&self, spec: CodeSpec) -> entelix_core::Result<CommandOutput> {
         let CodeSpec { language, source, timeout } = spec;
         let interpreter = match language {
             SandboxLanguage::Bash => BASH,
@@ -67,7 +68,7 @@ impl KennelSandbox {
                 let reason = format!("{language:?} needs {program}, which is not in the sandbox");
                 Err(entelix_core::Error::invalid_request(reason))
             }
-            Err(error) => Err(error::told(error)),
+            Err(error) => Err(entelix::failed(error)),
         }
     }
 
@@ -94,7 +95,7 @@ impl KennelSandbox {
         match self.command(program, None).arg("--version").output().await {
             Ok(output) => Ok(Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())),
             Err(Error::NotFound { .. } | Error::NotExecutable { .. }) => Ok(None),
-            Err(error) => Err(error::told(error)),
+            Err(error) => Err(entelix::failed(error)),
         }
     }
 }

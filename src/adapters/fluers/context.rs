@@ -1,18 +1,21 @@
 //! One context: a session that listens, and what the harness is told to start for a command of it.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
-use super::{error::FluersError, identity, place::Place};
-use crate::{Listening, OnUnavailable, Session, below::Identity, listen::Brings, policy::has_parent};
+use crate::adapters::fluers::identity;
+use crate::adapters::fluers::place::{FluersError, Place};
+use crate::policy::profile::OnUnavailable;
+use crate::policy::validate::has_parent;
+use crate::serve::{Brings, Listening};
+use crate::session::Session;
+use crate::sys::inode::Identity;
 
-pub(super) struct Context {
+pub(crate) struct Context {
     profile: SandboxProfile,
     egress: Vec<String>,
     /// As the harness names it.
@@ -42,7 +45,7 @@ impl fmt::Debug for Context {
 
 impl Context {
     /// Has the session listen in `place`.
-    pub(super) fn listen(
+    pub(crate) fn listen(
         session: Session,
         asked: &ExecSandboxContext,
         wanted: OnUnavailable,
@@ -72,18 +75,18 @@ impl Context {
     }
 
     /// Whether it was prepared for contexts like that one, of the same workspace.
-    pub(super) fn is_for(&self, asked: &ExecSandboxContext) -> bool {
+    pub(crate) fn is_for(&self, asked: &ExecSandboxContext) -> bool {
         self.profile == asked.profile && self.egress == asked.egress
     }
 
     /// Whether it has all that one has which is prepared now.
-    pub(super) fn serves(&self, wanted: OnUnavailable) -> bool {
+    pub(crate) fn serves(&self, wanted: OnUnavailable) -> bool {
         let is_as_strict = self.wanted == OnUnavailable::Refuse || wanted == OnUnavailable::Degrade;
         is_as_strict && !self.session.has_ended() && self.directory == identity(&self.workspace)
     }
 
     /// What to start for a command.
-    pub(super) fn wrap(&self, argv: &[String], cwd: Option<&Path>) -> Result<WrappedCommand, FluersError> {
+    pub(crate) fn wrap(&self, argv: &[String], cwd: Option<&Path>) -> Result<WrappedCommand, FluersError> {
         let directory = &self.session.compiled().directory;
         let cwd = match cwd {
             None => directory.clone(),
@@ -104,12 +107,12 @@ impl Context {
     }
 
     /// Kills everything of it.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.session.live().end();
     }
 
     /// Ends it, and waits until it is gone.
-    pub(super) async fn gone(&self) {
+    pub(crate) async fn gone(&self) {
         self.session.shutdown().await;
     }
 }

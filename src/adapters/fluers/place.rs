@@ -1,26 +1,77 @@
-//! A directory of our own for sockets and their client, gone when this is dropped. It is locked as long as it is used:
-//! one whose lock is free belongs to a process that was killed, and is removed by the next one.
+//! Why a context cannot be prepared or a command not be wrapped, and how the harness is told: as words, for it has no
+//! other form.
 
-use std::{
-    env, fs, io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use std::{env, fs, io};
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg, OFlag, open},
-    sys::{
-        stat::Mode,
-        statvfs::{FsFlags, statvfs},
-    },
-    unistd::{geteuid, mkdtemp},
-};
+use fluers_runtime::{RuntimeError, SandboxProfile};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, open};
+use nix::sys::stat::Mode;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::{geteuid, mkdtemp};
 
-use super::error::FluersError;
-use crate::listen::Directory;
+use crate::probe::Probe;
+use crate::report::error::Error;
+use crate::serve::directory::Directory;
+
+/// Becomes [`RuntimeError::Sandbox`].
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FluersError {
+    #[error("{}", told(.0.chain(), .0.remedy()))]
+    Kennel(#[from] Error),
+    #[error("{}", told(reason.clone(), remedy.as_deref()))]
+    Policy { reason: String, remedy: Option<String> },
+    #[error("no directory for sockets: {}", crate::report::failure::words(.0))]
+    Place(#[from] std::io::Error),
+    #[error("the command is empty")]
+    NoCommand,
+    #[error(
+        "workspace {} with profile {profile:?} and this egress list: {}",
+        workspace.display(),
+        if *was_shut_down { "the sandbox was shut down" } else { "not prepared" }
+    )]
+    NotPrepared { workspace: PathBuf, profile: SandboxProfile, was_shut_down: bool },
+    #[error("the sandbox was shut down meanwhile")]
+    ShutDown,
+    #[error("cwd {}: {reason}", path.display())]
+    Cwd { path: PathBuf, reason: &'static str },
+    #[error("{what} {}: is not UTF-8, and the harness takes nothing else", path.display())]
+    NotText { what: &'static str, path: PathBuf },
+}
+
+impl FluersError {
+    /// For a profile that runs with all or not at all.
+    pub(crate) fn not_in_full(probe: &Probe) -> Self {
+        let mut missing = probe.negatives().filter(|finding| finding.needed).peekable();
+        let remedy = missing.peek().and_then(|finding| finding.remedy.clone());
+        let missing: Vec<_> =
+            missing.map(|finding| format!("{} ({})", finding.name, finding.detail)).collect();
+        let reason = format!("profile ci-only runs only with everything enforced: {}", missing.join(", "));
+        Self::Policy { reason, remedy }
+    }
+}
+
+impl From<FluersError> for RuntimeError {
+    fn from(error: FluersError) -> Self {
+        Self::Sandbox(format!("kennel: {error}"))
+    }
+}
+
+fn told(reason: String, remedy: Option<&str>) -> String {
+    match remedy {
+        Some(remedy) => format!("{reason}; hint: {remedy}"),
+        None => reason,
+    }
+}
+
+// A directory of our own for sockets and their client, gone when this is dropped. It is locked as long as it is used:
+// one whose lock is free belongs to a process that was killed, and is removed by the next one.
 
 const PREFIX: &str = "kennel-fluers-";
 
@@ -31,7 +82,7 @@ const YOUNG: Duration = Duration::from_secs(60);
 const LONGEST: usize = 80;
 
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     path: PathBuf,
     sockets: AtomicU64,
     /// Nothing where there are no locks: then nobody else takes it for one that was left.
@@ -40,7 +91,7 @@ pub(super) struct Place {
 
 impl Place {
     /// Makes it where only this user can enter it and programs can be executed, for the client lies in it.
-    pub(super) fn make() -> Result<Self, FluersError> {
+    pub(crate) fn make() -> Result<Self, FluersError> {
         let places = Self::usual().into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
         let mut refused = None;
         for place in places.filter(|place| place.is_absolute()) {
@@ -53,7 +104,7 @@ impl Place {
     }
 
     /// What every sandbox covers that is granted what is around it, if it is there when that one starts: it is after this.
-    pub(super) fn usual() -> Option<PathBuf> {
+    pub(crate) fn usual() -> Option<PathBuf> {
         let usual = Directory::usual();
         let made = Directory::make(&usual);
         made.inspect_err(|error| tracing::debug!(%error, "no runtime directory")).ok().map(|_| usual)
@@ -75,17 +126,17 @@ impl Place {
         let path = mkdtemp(&template).map_err(failed)?;
         let made = Self { _lock: lock(&path), path, sockets: AtomicU64::new(0) };
         // Whether anybody else could put another one in its place.
-        Directory::open(&made.path).map_err(crate::Error::from)?;
+        Directory::open(&made.path).map_err(crate::report::error::Error::from)?;
         sweep(place);
         Ok(made)
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// A name that no socket in it has.
-    pub(super) fn next(&self) -> String {
+    pub(crate) fn next(&self) -> String {
         self.sockets.fetch_add(1, Relaxed).to_string()
     }
 }

@@ -2,7 +2,9 @@
 
 use fluers_runtime::{ExecSandboxContext, SandboxProfile};
 
-use crate::{Network, NetworkMode, OnUnavailable, Policy, Profile};
+use crate::policy::Policy;
+use crate::policy::network::{Network, NetworkMode};
+use crate::policy::profile::{OnUnavailable, Profile};
 
 /// The egress list's word for everything, and that of a policy.
 const EVERYTHING: [&str; 2] = ["*", "*:*"];
@@ -18,7 +20,7 @@ fn profile(profile: SandboxProfile) -> Profile {
 }
 
 /// The policy of a context.
-pub(super) fn of_context(base: &Policy, asked: &ExecSandboxContext, wanted: OnUnavailable) -> Policy {
+pub(crate) fn of_context(base: &Policy, asked: &ExecSandboxContext, wanted: OnUnavailable) -> Policy {
     let mut policy = Policy {
         profile: profile(asked.profile),
         workspace: asked.workspace_path.clone(),
@@ -35,7 +37,7 @@ pub(super) fn of_context(base: &Policy, asked: &ExecSandboxContext, wanted: OnUn
 }
 
 /// The policy to test a host with, before there is a workspace and an egress list.
-pub(super) fn to_probe(base: &Policy, asked: SandboxProfile) -> Policy {
+pub(crate) fn to_probe(base: &Policy, asked: SandboxProfile) -> Policy {
     let mut policy = Policy { profile: profile(asked), ..base.clone() };
     // What the proxy is told makes sense only together with the egress list.
     if policy.effective_network() != NetworkMode::Proxy {

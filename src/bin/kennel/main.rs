@@ -6,7 +6,7 @@ mod args;
 mod audit;
 mod descriptor;
 mod exec;
-#[path = "../../harmless.rs"]
+#[path = "../../report/escape.rs"]
 mod harmless;
 mod home;
 mod host;

@@ -63,7 +63,7 @@ fn section(mut command: Command, run: &Command) -> String {
         text += "\n";
     }
     if are_many {
-        let lacks = shown(run).into_iter().filter(|run| !all.iter().any(|argument| same(&run, &argument)));
+        let lacks = shown(run).into_iter().filter(|run| !all.iter().any(|argument| same(run, argument)));
         let lacks: Vec<_> = lacks.filter_map(|run| Some(format!("`--{}`", run.get_long()?))).collect();
         text +=
             &format!("It takes the flags of [`kennel run`](#kennel-run) except {}.\n\n", lacks.join(", "));

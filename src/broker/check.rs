@@ -1,0 +1,271 @@
+//! The check of an envelope, in order: the manifest, then the action's narrower list, then credentials. Looks at paths, starts
+//! nothing, asks no resolver.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use crate::broker::SpawnPolicy;
+use crate::broker::checked::{CheckedSpawn, Effective};
+use crate::broker::envelope::Envelope;
+use crate::broker::manifest::{Manifest, Program};
+use crate::broker::operation::Operation;
+use crate::broker::paths::{Resolved, expanded, is_written};
+use crate::report::failure::Boundary::{Action, Manifest as ManifestBoundary};
+use crate::report::spawn_error::SpawnError;
+
+impl SpawnPolicy {
+    pub(crate) fn checked(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
+        let (manifest, home) = (&self.manifest, &*self.home);
+        let (program, resolved) = program(manifest, &envelope.program, home)?;
+        let operation = operation(manifest, program, envelope)?;
+        let grants = Grants::of(manifest, home)?;
+        // Where one may not look, nobody can say.
+        let is_theirs = || is_written("program", &resolved.named, &grants.writes).unwrap_or(true);
+        if program.hash.is_none() && is_theirs() {
+            let reason = "lies in fs_write, where commands could put another in its place; give its hash";
+            return Err(SpawnError::denied(ManifestBoundary, ("program", &program.path), reason, NOTHING));
+        }
+        environment(manifest, envelope)?;
+        let cwd = cwd(manifest, envelope, &grants, home)?;
+        if let Some(narrower) = &self.narrower {
+            action(narrower, (manifest, program), envelope, home)?;
+        }
+        credentials(manifest, envelope)?;
+        let is_free = |name: &String| {
+            let own = &manifest.spawn.credential_env_keys;
+            own.iter().all(|key| key.0 != *name)
+                && !envelope.credential_env_keys.contains(name)
+                && !envelope.env.contains_key(name)
+        };
+        let passed = manifest.spawn.env_passthrough.iter().map(|name| name.0.clone());
+        Ok(CheckedSpawn {
+            hash: program.hash,
+            arguments: envelope.argv.clone(),
+            operation,
+            environment: envelope.env.clone(),
+            passed: passed.filter(is_free).collect(),
+            credentials: envelope.credential_env_keys.clone(),
+            stdin: envelope.stdin.clone(),
+            cwd,
+            reads: grants.reads,
+            writes: grants.writes,
+            manifest: manifest.file.clone(),
+            hosts: manifest.hosts.clone(),
+            ..CheckedSpawn::of(resolved, Effective::of(&self.limits, &manifest.spawn.limits))
+        })
+    }
+}
+
+/// Nothing is there instead.
+const NOTHING: [&str; 0] = [];
+
+/// The program of the manifest that is meant: by its name, or by where a path leads.
+fn program<'m>(
+    manifest: &'m Manifest,
+    asked: &str,
+    home: &Path,
+) -> Result<(&'m Program, Resolved), SpawnError> {
+    let programs = &manifest.spawn.programs;
+    let denied = |reason: &str| {
+        let granted = programs.iter().map(|program| program.path.as_str());
+        SpawnError::denied(ManifestBoundary, ("program", asked), reason, granted)
+    };
+    let resolve = |program: &Program| {
+        Resolved::of(&program.path, home)
+            .map_err(|source| SpawnError::Load { program: program.path.clone(), source })
+    };
+    if !asked.contains('/') {
+        let mut called = programs.iter().filter(|program| program.is_called(asked));
+        return match (called.next(), called.next()) {
+            (Some(program), None) => Ok((program, resolve(program)?)),
+            (Some(_), Some(_)) => Err(denied("the manifest has several of that name; name its path")),
+            (None, _) => Err(denied("is not in the manifest")),
+        };
+    }
+    let found = meant(manifest, asked, home).ok_or_else(|| denied("is not in the manifest"))?;
+    Ok((found, resolve(found)?))
+}
+
+/// The program of the manifest that a path leads to. Of several that are one file, as those of busybox are, it is only the one
+/// of that name: each does something else.
+fn meant<'m>(manifest: &'m Manifest, path: &str, home: &Path) -> Option<&'m Program> {
+    let path = Resolved::of(path, home).ok()?;
+    // One that cannot be resolved is none that was asked for.
+    let leads = |program: &&Program| Resolved::of(&program.path, home).is_ok_and(|own| own.path == path.path);
+    let named = |program: &&Program| expanded(&program.path, home).is_ok_and(|named| named == path.named);
+    let mut there = manifest.spawn.programs.iter().filter(leads);
+    there.clone().find(named).or_else(|| there.next().filter(|_| there.next().is_none()))
+}
+
+/// The operation that the arguments are one of. A manifest without operations leaves arguments free.
+fn operation(
+    manifest: &Manifest,
+    program: &Program,
+    envelope: &Envelope,
+) -> Result<Option<String>, SpawnError> {
+    let count = || format!("of {} arguments", envelope.argv.len());
+    if envelope.argv.iter().any(|argument| argument.contains('\0')) {
+        let what = ("argument list", count());
+        return Err(SpawnError::denied(ManifestBoundary, what, "contains a NUL byte", NOTHING));
+    }
+    if manifest.spawn.operations.is_empty() {
+        return Ok(None);
+    }
+    let of_program = |operation: &Operation| program.is_called(&operation.program);
+    let own = manifest.spawn.operations.iter().filter(|(_, operation)| of_program(operation));
+    match own.clone().find(|(_, operation)| operation.matches(&envelope.argv).is_some()) {
+        Some((name, _)) => Ok(Some(name.clone())),
+        None => {
+            let granted = own.map(|(_, operation)| operation.to_string());
+            let what = ("argument list", count());
+            Err(SpawnError::denied(
+                ManifestBoundary,
+                what,
+                "is not one of the manifest's operations",
+                granted,
+            ))
+        }
+    }
+}
+
+/// Whether each variable may be set by whoever asks.
+fn environment(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
+    let spawn = &manifest.spawn;
+    for (name, value) in &envelope.env {
+        let passed = spawn.env_passthrough.iter().map(|name| name.0.as_str());
+        let denied = |reason: &str| {
+            let what = ("environment variable", name);
+            Err(SpawnError::denied(ManifestBoundary, what, reason, passed.clone()))
+        };
+        let is_credential = spawn.credential_env_keys.iter().any(|key| key.0 == *name);
+        if is_credential || envelope.credential_env_keys.contains(name) {
+            return denied("is a credential, whose value only the host resolves");
+        }
+        if passed.clone().all(|known| known != name) {
+            return denied("is not in env_passthrough");
+        }
+        if value.contains('\0') {
+            return denied("contains a NUL byte");
+        }
+    }
+    Ok(())
+}
+
+/// Where it starts: in what the manifest shows.
+fn cwd(
+    manifest: &Manifest,
+    envelope: &Envelope,
+    grants: &Grants,
+    home: &Path,
+) -> Result<Option<PathBuf>, SpawnError> {
+    let (asked, boundary) = match (&envelope.cwd, &manifest.spawn.cwd) {
+        (Some(cwd), _) => (cwd, Action),
+        (None, Some(cwd)) => (cwd, ManifestBoundary),
+        (None, None) => return Ok(None),
+    };
+    let shown = || grants.reads.iter().chain(&grants.writes).map(|path| path.display().to_string());
+    // Whoever asks learns nothing of what else there is.
+    let denied = || {
+        let reason = "is a directory in neither fs_read nor fs_write";
+        SpawnError::denied(ManifestBoundary, ("working directory", asked), reason, shown())
+    };
+    let resolved = Resolved::of(asked, home).map_err(|source| match boundary {
+        ManifestBoundary => SpawnError::Path { what: "cwd", path: asked.clone(), source },
+        _ => denied(),
+    })?;
+    if !grants.has(&resolved.path) || !resolved.path.is_dir() {
+        return Err(denied());
+    }
+    Ok(Some(resolved.path))
+}
+
+/// Whether the action's own list has the program too.
+fn action(
+    narrower: &[String],
+    (manifest, program): (&Manifest, &Program),
+    envelope: &Envelope,
+    home: &Path,
+) -> Result<(), SpawnError> {
+    let has = |entry: &String| match entry.contains('/') {
+        true => meant(manifest, entry, home) == Some(program),
+        false => program.is_called(entry),
+    };
+    if narrower.iter().any(has) {
+        return Ok(());
+    }
+    let what = ("program", &envelope.program);
+    Err(SpawnError::denied(Action, what, "is not among the action's programs", narrower))
+}
+
+/// Whether each credential may be asked for, and once.
+fn credentials(manifest: &Manifest, envelope: &Envelope) -> Result<(), SpawnError> {
+    let spawn = &manifest.spawn;
+    let known = || spawn.credential_env_keys.iter().chain(&spawn.env_passthrough).map(|key| key.0.as_str());
+    for (at, key) in envelope.credential_env_keys.iter().enumerate() {
+        let denied = |reason| Err(SpawnError::denied(ManifestBoundary, ("credential", key), reason, known()));
+        if known().all(|known| known != key) {
+            return denied("is not in credential_env_keys");
+        }
+        if envelope.credential_env_keys.iter().take(at).any(|other| other == key) {
+            return denied("is there twice");
+        }
+    }
+    Ok(())
+}
+
+// The paths that a manifest shows.
+
+/// What the manifest shows, without links.
+pub(crate) struct Grants {
+    pub(crate) reads: Vec<PathBuf>,
+    pub(crate) writes: Vec<PathBuf>,
+}
+
+impl Grants {
+    pub(crate) fn of(manifest: &Manifest, home: &Path) -> Result<Self, SpawnError> {
+        let resolve = |what: &'static str, path: &String| {
+            let path_error = |source| SpawnError::Path { what, path: path.clone(), source };
+            Resolved::of(path, home).map_err(path_error)
+        };
+        let all = |what: &'static str, paths: &[String]| {
+            // Each is compared with all others.
+            let mut seen = HashSet::new();
+            let paths = paths.iter().filter(|path| seen.insert(*path));
+            paths.map(|path| resolve(what, path)).collect::<Result<Vec<_>, _>>()
+        };
+        let reads = all("fs_read", &manifest.spawn.fs_read)?;
+        let writes = all("fs_write", &manifest.spawn.fs_write)?;
+        Ok(Self {
+            reads: Self::kept("fs_read", &reads, &writes)?,
+            writes: Self::kept("fs_write", &writes, &writes)?,
+        })
+    }
+
+    /// Of `paths`, those that no other writable one has in it. One that commands could lead elsewhere, because it is reached
+    /// through a writable one, must not lead out of it.
+    fn kept(what: &'static str, paths: &[Resolved], writes: &[Resolved]) -> Result<Vec<PathBuf>, SpawnError> {
+        let mut kept: Vec<PathBuf> = Vec::new();
+        for path in paths {
+            let roots = writes.iter().filter(|root| root.named != path.named).map(|root| root.path.as_path());
+            let covered =
+                writes.iter().any(|root| path.path != root.path && path.path.starts_with(&root.path));
+            if !covered && path.is_led_by(roots) {
+                let reason = "is reached through fs_write, where commands could lead it elsewhere";
+                let requested = (what, path.named.display());
+                return Err(SpawnError::denied(ManifestBoundary, requested, reason, NOTHING));
+            }
+            let is_written = what == "fs_read" && writes.iter().any(|root| root.path == path.path);
+            if !covered && !is_written && !kept.contains(&path.path) {
+                kept.push(path.path.clone());
+            }
+        }
+        Ok(kept)
+    }
+
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        self.reads.iter().chain(&self.writes).any(|root| path.starts_with(root))
+    }
+}

@@ -1,0 +1,135 @@
+//! The envelope: what somebody asks to have spawned. Plain data, from JSON; nothing in it is believed.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::policy::text;
+use crate::report::policy_error::PolicyError;
+use crate::report::spawn_error::SpawnError;
+
+/// A spawn that is asked for.
+///
+/// ```
+/// use kennel::Envelope;
+///
+/// let envelope = Envelope::from_json(r#"{"program": "gh", "argv": ["issue", "list"]}"#)?;
+/// assert_eq!(envelope.argv, ["issue", "list"]);
+/// assert!(Envelope::from_json(r#"{"program": "gh", "shell": true}"#).is_err());
+/// # Ok::<(), kennel::SpawnError>(())
+/// ```
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope {
+    /// The program: a path, or the name of one of the manifest's.
+    pub program: String,
+    /// Its arguments, without its name.
+    #[serde(default)]
+    pub argv: Vec<String>,
+    /// Variables of its environment, of those that the manifest lists in `env_passthrough`.
+    #[serde(default, deserialize_with = "text::unique_map")]
+    pub env: BTreeMap<String, String>,
+    /// Where it starts: absolute or below `~/`, in a directory of the manifest's. `None`: as the manifest says.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// Its standard input. `None`: none.
+    #[serde(default)]
+    pub stdin: Option<String>,
+    /// The credentials that it needs, by the variables that they come in.
+    #[serde(default)]
+    pub credential_env_keys: Vec<String>,
+}
+
+impl Envelope {
+    /// Reads an envelope from a JSON object.
+    ///
+    /// # Errors
+    /// [`SpawnError::Envelope`] with line and column.
+    pub fn from_json(text: &str) -> Result<Self, SpawnError> {
+        let parsed = text::parse_json("envelope", text, "the envelope is empty");
+        parsed.map_err(|error| SpawnError::Envelope(without_value(error)))
+    }
+}
+
+/// Serde repeats a value of the wrong kind, and it may be one that nobody should read: its kind is enough.
+fn without_value(error: PolicyError) -> PolicyError {
+    let PolicyError::Syntax { file, line, column, message } = error else { return error };
+    // What is expected is ours, unless the value was so long that it was cut off: then it may be anything.
+    let wanted = ["a table", "a list", "a string"].map(|wanted| format!(", expected {wanted}"));
+    let wanted = wanted.into_iter().find(|wanted| message.ends_with(wanted)).unwrap_or_default();
+    let cut = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": ")).map(|(what, value)| {
+        let kind: String = value.chars().take_while(char::is_ascii_alphabetic).collect();
+        format!("invalid {what}: {kind}{wanted}")
+    });
+    PolicyError::Syntax { file, line, column, message: cut.unwrap_or(message) }
+}
+
+/// Names and numbers only: arguments, values and input may hold what nobody should read in a log.
+impl fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Envelope")
+            .field("program", &self.program)
+            .field("arguments", &self.argv.len())
+            .field("env", &self.env.keys().collect::<Vec<_>>())
+            .field("cwd", &self.cwd)
+            .field("stdin_bytes", &self.stdin.as_ref().map(String::len))
+            .field("credential_env_keys", &self.credential_env_keys)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_cut_is_not_shown_either() {
+        let long = format!(r#"{{"program":"p","env":"{}"}}"#, "hidden, expected hidden".repeat(1000));
+        let error = Envelope::from_json(&long).expect_err("none").chain();
+        assert!(error.ends_with(": invalid type: string"), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_place_and_no_value() {
+        for (text, said) in [
+            (r#"{"program":"p","env":"hidden, expected x"}"#, "invalid type: string, expected a table"),
+            (r#"{"program":"p","env":{"A":["hidden"]}}"#, "invalid type: list, expected a string"),
+            (r#"{"program":"p","argv":"hidden"}"#, "invalid type: string, expected a list"),
+            (r#"{"program":"p","env":{"A":7777}}"#, "invalid type: integer, expected a string"),
+            (r#"{"program":"p","env":{"A":"hidden"#, "EOF while parsing a string"),
+        ] {
+            let error = Envelope::from_json(text).expect_err("none").chain();
+            assert!(error.ends_with(said), "{error}");
+            assert!(!error.contains("hidden") && !error.contains("7777"), "{error}");
+        }
+    }
+
+    #[test]
+    fn debug_output_shows_no_values() {
+        let envelope = Envelope {
+            program: "gh".to_owned(),
+            argv: vec!["hidden".to_owned()],
+            env: [("GH_HOST".to_owned(), "hidden".to_owned())].into(),
+            stdin: Some("hidden".to_owned()),
+            ..Envelope::default()
+        };
+        let text = format!("{envelope:?}");
+        assert!(text.contains("GH_HOST") && !text.contains("hidden"), "{text}");
+    }
+
+    #[test]
+    fn what_is_no_envelope_is_told_with_its_place() {
+        for (text, said) in [
+            ("", "envelope:1:1: the envelope is empty"),
+            ("[]", "envelope:1:1: expected an object"),
+            ("{}", "envelope:1:2: missing field `program`"),
+            (r#"{"program": "a", "x": 1}"#, "envelope:1:20: unknown field `x`"),
+            (r#"{"program": "a", "env": {"A": "1", "A": "2"}}"#, "envelope:1:38: duplicate key `A`"),
+            (r#"{"program": "a", "program": "b"}"#, "envelope:1:26: duplicate field `program`"),
+        ] {
+            let error = Envelope::from_json(text).expect_err(text).to_string();
+            assert!(error.starts_with(said), "{text}: {error}");
+        }
+    }
+}

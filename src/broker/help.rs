@@ -1,0 +1,143 @@
+//! What the broker offers besides spawning: asking a program for its help, and whether this host can enforce anything.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::broker::checked::{CheckedSpawn, Effective, NoCredentials};
+use crate::broker::paths::Resolved;
+use crate::broker::run;
+use crate::host::caller::Caller;
+use crate::policy::profile::Profile;
+use crate::probe::{Area, Found, Probe};
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Failure, failure_of};
+use crate::report::outcome::Output;
+use crate::report::spawn_error::SpawnError;
+
+/// How long a program may take to say how it is used.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs `program subcommands… --help` in a sandbox that shows the system and `cwd`, both read-only, and nothing else: no
+/// network, no credentials, no home. After 5 seconds it is ended; of stdout 1 MiB is kept, of stderr 256 KiB.
+///
+/// A `program` without a slash is looked for in the caller's PATH. Relative paths are taken from the caller's directory.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), kennel::SpawnError> {
+/// let help = kennel::run_help("gh", ".".as_ref(), &["issue", "create"]).await?;
+/// println!("{}", String::from_utf8_lossy(&help.stdout));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// The program does not exist; a subcommand begins with `-`; this host cannot enforce what is needed. It is not an error
+/// if the program fails.
+///
+/// # Panics
+/// Outside of a tokio runtime with I/O and time enabled.
+pub async fn run_help(
+    program: impl AsRef<OsStr>,
+    cwd: &Path,
+    subcommands: &[&str],
+) -> Result<Output, SpawnError> {
+    if let Some(option) = subcommands.iter().find(|word| word.starts_with('-') || word.contains('\0')) {
+        let nothing: [&str; 0] = [];
+        let what = ("subcommand", option);
+        return Err(SpawnError::denied(Boundary::Action, what, "is not one: it would be an option", nothing));
+    }
+    let caller = Caller::current();
+    let program = find(Path::new(program.as_ref()), &caller)?;
+    let directory = resolved(cwd, &caller);
+    let directory = directory.map_err(|source| SpawnError::Path {
+        what: "cwd",
+        path: cwd.display().to_string(),
+        source,
+    })?;
+    let help = subcommands.iter().chain(&["--help"]).map(|&word| word.to_owned());
+    let spawn = CheckedSpawn {
+        arguments: help.collect(),
+        reads: vec![directory.path.clone()],
+        cwd: Some(directory.path),
+        ..CheckedSpawn::of(program, Effective::ceiling(PATIENCE))
+    };
+    run::run(&spawn, None, &NoCredentials).await
+}
+
+fn resolved(path: &Path, caller: &Caller) -> io::Result<Resolved> {
+    let named = caller.absolute(path);
+    let text = named.to_str().ok_or(io::Error::new(io::ErrorKind::InvalidInput, "is not UTF-8"))?;
+    Resolved::of(text, &caller.home)
+}
+
+fn find(program: &Path, caller: &Caller) -> Result<Resolved, SpawnError> {
+    let load = |source| SpawnError::Load { program: program.display().to_string(), source };
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return resolved(program, caller).map_err(load);
+    }
+    let places = caller.search_path().into_iter().map(|directory| directory.join(program));
+    let place = places.into_iter().find(|place| place.is_file());
+    place.map_or_else(|| Err(io::ErrorKind::NotFound.into()), |place| resolved(&place, caller)).map_err(load)
+}
+
+/// Why this host cannot confine a spawn.
+///
+/// ```
+/// use kennel::{Class, Unavailable};
+///
+/// let unavailable = Unavailable { reason: "no user namespaces".into(), remedy: None };
+/// assert_eq!(unavailable.failure().class, Class::SpawnSandboxUnavailable);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unavailable {
+    /// What is lacking, in one line.
+    pub reason: String,
+    /// What can be done.
+    pub remedy: Option<String>,
+}
+
+failure_of!(Unavailable);
+
+impl Unavailable {
+    /// The failure that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let details = failure::platform(self.reason.clone(), self.remedy.as_deref());
+        Failure::new(Class::SpawnSandboxUnavailable, Boundary::Sandbox, self.reason.clone(), details)
+    }
+}
+
+/// Whether this host can confine a spawn. That is tried: a sandbox with everything that a spawn requires is started, and
+/// what must not be possible is attempted from inside. Takes a few dozen milliseconds.
+///
+/// ```no_run
+/// # async fn example() {
+/// if let Err(unavailable) = kennel::sandbox_available().await {
+///     eprintln!("{unavailable}; hint: {}", unavailable.remedy.as_deref().unwrap_or_default());
+/// }
+/// # }
+/// ```
+///
+/// # Errors
+/// The first thing that is lacking, and what can be done.
+///
+/// # Panics
+/// Outside of a tokio runtime with I/O and time enabled.
+pub async fn sandbox_available() -> Result<(), Unavailable> {
+    if let Err(error) = run::try_start().await {
+        return Err(Unavailable { reason: error.chain(), remedy: error.remedy().map(str::to_owned) });
+    }
+    let probe = Probe::run(Profile::ReadOnly).await;
+    let probe = probe.map_err(|error| Unavailable { reason: error.chain(), remedy: None })?;
+    let escaped = |area, state| area == Area::Attempt && state == Found::Missing;
+    match probe.negatives().find(|finding| escaped(finding.area, finding.state)) {
+        Some(finding) => Err(Unavailable {
+            reason: format!("{}: {}", finding.name, finding.detail),
+            remedy: finding.remedy.clone(),
+        }),
+        None => Ok(()),
+    }
+}

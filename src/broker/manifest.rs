@@ -1,0 +1,201 @@
+//! The manifest: which programs may be spawned, with what, and what they reach. Plain data, read strictly: an unknown key
+//! is an error, because a misspelled restriction must not read as none.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::broker::checked::SpawnLimits;
+use crate::broker::operation::Operation;
+use crate::policy::text;
+use crate::report::policy_error::PolicyError;
+use crate::report::spawn_error::Hash;
+use crate::sys::packet::inherited_descriptor;
+
+/// What a caller may have spawned. Read from TOML; `docs/broker.md` has one in full.
+///
+/// ```
+/// use kennel::Manifest;
+///
+/// let manifest = Manifest::from_toml(
+///     r#"
+///     [capabilities.network]
+///     hosts = ["api.github.com:443"]
+///     [capabilities.spawn]
+///     programs = [{ path = "/usr/bin/gh" }]
+///     credential_env_keys = ["GH_TOKEN"]
+///     [capabilities.spawn.operations]
+///     issue_list = "gh issue list [--state {state}]"
+///     "#,
+/// )?;
+/// assert_eq!(manifest.operations().collect::<Vec<_>>(), ["issue_list"]);
+///
+/// let error = Manifest::from_toml("[capabilities.spawn]\nprogramms = []").unwrap_err();
+/// assert!(error.to_string().starts_with("manifest:2:1: unknown field `programms`"));
+/// # Ok::<(), kennel::PolicyError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// What the proxy lets pass; empty: no network.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) spawn: Spawn,
+    /// Where it was read from: absolute. `None`: from text, or by a descriptor.
+    pub(crate) file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Spawn {
+    pub(crate) programs: Vec<Program>,
+    pub(crate) env_passthrough: Vec<VariableName>,
+    pub(crate) credential_env_keys: Vec<VariableName>,
+    pub(crate) fs_read: Vec<String>,
+    pub(crate) fs_write: Vec<String>,
+    pub(crate) cwd: Option<String>,
+    #[serde(deserialize_with = "text::unique_map")]
+    pub(crate) operations: BTreeMap<String, Operation>,
+    pub(crate) limits: SpawnLimits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Program {
+    /// Absolute, or below `~/`.
+    pub(crate) path: String,
+    #[serde(default)]
+    pub(crate) hash: Option<Hash>,
+}
+
+/// The name of an environment variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VariableName(pub(crate) String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Whole {
+    #[serde(default)]
+    capabilities: Capabilities,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Capabilities {
+    network: Network,
+    spawn: Spawn,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Network {
+    hosts: Vec<HostAndPort>,
+}
+
+/// Exactly one host and one port.
+struct HostAndPort(String);
+
+/// What is said of an empty manifest.
+const EMPTY: &str = "the manifest is empty; say at least which programs there are";
+
+impl Manifest {
+    /// Reads a manifest. No path in it is looked at yet.
+    ///
+    /// # Errors
+    /// [`PolicyError::Syntax`] with line and column, [`PolicyError::Value`] for what contradicts itself.
+    pub fn from_toml(text: &str) -> Result<Self, PolicyError> {
+        Self::parse("manifest", text)
+    }
+
+    /// Reads a manifest file of at most 1 MiB. Programs cannot write to it, also where it lies in `fs_write`. Nothing is known
+    /// of a file that comes by a descriptor.
+    ///
+    /// # Errors
+    /// Those of [`from_toml`](Self::from_toml), and [`PolicyError::Read`] when it cannot be read.
+    ///
+    /// ```no_run
+    /// let manifest = kennel::Manifest::load("gh.toml".as_ref())?;
+    /// # Ok::<(), kennel::PolicyError>(())
+    /// ```
+    pub fn load(path: &Path) -> Result<Self, PolicyError> {
+        let manifest = Self::parse(&path.display().to_string(), &text::read("manifest", path)?)?;
+        let is_file = inherited_descriptor(path).is_none();
+        Ok(Self { file: is_file.then(|| text::absolute(path, path)).transpose()?, ..manifest })
+    }
+
+    /// The names of its operations, in order.
+    pub fn operations(&self) -> impl Iterator<Item = &str> {
+        self.spawn.operations.keys().map(String::as_str)
+    }
+
+    fn parse(file: &str, contents: &str) -> Result<Self, PolicyError> {
+        let whole: Whole = text::parse_toml(file, contents, EMPTY)?;
+        let Capabilities { network, spawn } = whole.capabilities;
+        let hosts = network.hosts.into_iter().map(|HostAndPort(host)| host).collect();
+        let manifest = Self { hosts, spawn, file: None };
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), PolicyError> {
+        let spawn = &self.spawn;
+        let programs = spawn.programs.iter().map(|program| ("programs", &program.path));
+        let paths = spawn.fs_read.iter().map(|path| ("fs_read", path));
+        let paths = paths.chain(spawn.fs_write.iter().map(|path| ("fs_write", path)));
+        for (key, path) in paths.chain(spawn.cwd.iter().map(|path| ("cwd", path))).chain(programs) {
+            if !(path.starts_with('/') || path == "~" || path.starts_with("~/")) || path.contains('\0') {
+                let key = format!("capabilities.spawn.{key}");
+                return Err(PolicyError::value(key, path, "must be absolute, or begin with ~/"));
+            }
+        }
+        for (name, operation) in &spawn.operations {
+            if spawn.programs.iter().all(|program| !program.is_called(&operation.program)) {
+                let key = format!("capabilities.spawn.operations.{name}");
+                let reason = "is not one of the programs; list it there, or correct the name";
+                return Err(PolicyError::value(key, &operation.program, reason));
+            }
+        }
+        let limits = [
+            ("max_memory_bytes", spawn.limits.max_memory_bytes),
+            ("max_wall_seconds", spawn.limits.max_wall_seconds),
+        ];
+        match limits.into_iter().find(|(_, value)| *value == Some(0)) {
+            Some((key, _)) => {
+                Err(PolicyError::value(format!("capabilities.spawn.limits.{key}"), 0, "must be at least 1"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Program {
+    /// Whether somebody who says `name` may mean it: by its path as it is written, or by its last component.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        if name.contains('/') { self.path == name } else { self.path.rsplit('/').next() == Some(name) }
+    }
+}
+
+impl<'de> Deserialize<'de> for VariableName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(de::Error::custom(format!("`{name}` is not a name of an environment variable")));
+        }
+        Ok(Self(name))
+    }
+}
+
+impl<'de> Deserialize<'de> for HostAndPort {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let host = String::deserialize(deserializer)?.to_ascii_lowercase();
+        if host.contains('*') || host.contains('/') {
+            return Err(de::Error::custom(format!("`{host}`: a host is exact, such as api.github.com:443")));
+        }
+        match host.parse::<crate::policy::rule::Rule>() {
+            Ok(_) => Ok(Self(host)),
+            Err(error) => Err(de::Error::custom(format!("`{host}`: {error}"))),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The spawn broker: a manifest says which programs may be spawned, with which arguments, variables, credentials, files and
+//! hosts; what is asked for is checked against it, and run in a sandbox that has just that.
+//!
+//! ```text
+//! Manifest ─┐
+//! action   ─┼─ check ─► CheckedSpawn ─ load, hash ─► policy ─► compile ─► credentials ─► Command ─► Output
+//! Envelope ─┘                                                (resolver)
+//! ```
+//!
+//! Nothing here puts up a wall: the engine of all other commands runs what was found good.
+
+pub(crate) mod check;
+pub(crate) mod checked;
+pub(crate) mod envelope;
+pub(crate) mod help;
+pub(crate) mod manifest;
+pub(crate) mod operation;
+pub(crate) mod paths;
+pub(crate) mod pattern;
+pub(crate) mod run;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::broker::checked::{CheckedSpawn, CredentialResolver, SpawnLimits};
+use crate::broker::envelope::Envelope;
+use crate::broker::manifest::Manifest;
+use crate::host::caller::Caller;
+use crate::policy::audit::Audit;
+use crate::report::failure::Boundary;
+use crate::report::outcome::Output;
+use crate::report::spawn_error::SpawnError;
+
+/// A manifest in use: checks requests to spawn programs, and spawns them.
+///
+/// ```no_run
+/// # async fn example(resolver: &dyn kennel::CredentialResolver) -> Result<(), kennel::SpawnError> {
+/// use kennel::{Manifest, SpawnPolicy};
+///
+/// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
+/// let envelope = policy.operation("issue_create", &[("title", "It works")])?;
+/// let output = policy.spawn(&envelope, resolver).await?;
+/// println!("{:?} {}", output.status, String::from_utf8_lossy(&output.stdout));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpawnPolicy {
+    manifest: Manifest,
+    /// The programs of the action, if it has fewer than the manifest.
+    narrower: Option<Vec<String>>,
+    limits: SpawnLimits,
+    home: PathBuf,
+    books: Option<run::Books>,
+}
+
+impl SpawnPolicy {
+    /// A policy with everything that the manifest allows.
+    #[must_use]
+    pub fn new(manifest: Manifest) -> Self {
+        let home = Caller::current_home();
+        Self { manifest, narrower: None, limits: SpawnLimits::default(), home, books: None }
+    }
+
+    /// Narrows the manifest to the programs of one action: names or paths. None of them means no program. Of programs that
+    /// are one file, as those of busybox are, it has those that it names.
+    ///
+    /// ```
+    /// use kennel::{Boundary, Envelope, Manifest, SpawnPolicy};
+    ///
+    /// let programs = "capabilities.spawn.programs = [{ path = '/bin/sh' }, { path = '/bin/ls' }]";
+    /// let policy = SpawnPolicy::new(Manifest::from_toml(programs)?).action(["ls"]);
+    /// policy.check(&Envelope { program: "ls".into(), ..Envelope::default() })?;
+    /// let error = policy.check(&Envelope { program: "sh".into(), ..Envelope::default() }).unwrap_err();
+    /// assert_eq!(error.failure().boundary, Boundary::Action);
+    /// # Ok::<(), kennel::SpawnError>(())
+    /// ```
+    #[must_use]
+    pub fn action(mut self, programs: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.narrower = Some(programs.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Sets limits, which win over the manifest's.
+    #[must_use]
+    pub fn limits(mut self, limits: SpawnLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Writes every decision into an audit log, and the programs that run: names of variables, numbers and lengths of
+    /// arguments or the pattern of their operation, never a value. [`Audit::arguments`] changes nothing about that.
+    ///
+    /// ```no_run
+    /// use kennel::{Audit, Manifest, SpawnPolicy};
+    ///
+    /// let policy = SpawnPolicy::new(Manifest::load("gh.toml".as_ref())?);
+    /// let policy = policy.audit(Audit { fail_closed: true, ..Audit::new("/var/log/kennel/spawn.log") })?;
+    /// # Ok::<(), kennel::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The log cannot be opened, or lies where programs of the manifest could exchange it: see
+    /// [`check_outside`](Self::check_outside).
+    pub fn audit(mut self, audit: impl Into<Audit>) -> Result<Self, SpawnError> {
+        let audit = audit.into();
+        // Before anything is made there, and the first line written.
+        self.check_outside("audit log", &audit.path)?;
+        self.books = Some(run::Books::open(audit)?);
+        Ok(self)
+    }
+
+    /// The manifest.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The envelope of an operation: its program, the arguments that `values` make of its pattern, and all credentials of
+    /// the manifest.
+    ///
+    /// ```
+    /// use kennel::{Manifest, SpawnPolicy};
+    ///
+    /// let manifest = "[capabilities.spawn]\nprograms = [{ path = '/usr/bin/gh' }]\n\
+    ///     [capabilities.spawn.operations]\nclose = 'gh issue close {number} [--comment {comment}]'";
+    /// let policy = SpawnPolicy::new(Manifest::from_toml(manifest)?);
+    /// assert_eq!(policy.operation("close", &[("number", "7")])?.argv, ["issue", "close", "7"]);
+    /// assert!(policy.operation("close", &[("number", "--web")]).is_err());
+    /// # Ok::<(), kennel::SpawnError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such operation; a value is missing, unknown, given twice, or would become an option.
+    pub fn operation(&self, name: &str, values: &[(&str, &str)]) -> Result<Envelope, SpawnError> {
+        self.rendered(name, values).or_else(|error| {
+            let known = self.manifest.spawn.operations.get(name).map(|operation| operation.program.clone());
+            let asked = Envelope { program: known.unwrap_or_default(), ..Envelope::default() };
+            let id = self.record(&asked, Err(&error), "denied")?;
+            Err(error.recorded(id))
+        })
+    }
+
+    fn rendered(&self, name: &str, values: &[(&str, &str)]) -> Result<Envelope, SpawnError> {
+        let operations = &self.manifest.spawn.operations;
+        let nothing: [&str; 0] = [];
+        let operation = operations.get(name).ok_or_else(|| {
+            let known = operations.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let known = if known.is_empty() { "none" } else { &known };
+            let reason = format!("is not in the manifest; it has {known}");
+            SpawnError::denied(Boundary::Manifest, ("operation", name), reason, operations.keys())
+        })?;
+        let mut given = BTreeMap::new();
+        for &(value_name, value) in values {
+            if given.insert(value_name.to_owned(), value.to_owned()).is_some() {
+                let reason = format!("`{value_name}` is given twice");
+                return Err(SpawnError::denied(Boundary::Action, ("operation", name), reason, nothing));
+            }
+        }
+        let argv = operation.render(&given).map_err(|error| {
+            let reason = format!("{error}; it is `{operation}`");
+            SpawnError::denied(Boundary::Action, ("operation", name), reason, [operation.to_string()])
+        })?;
+        let keys = self.manifest.spawn.credential_env_keys.iter();
+        Ok(Envelope {
+            program: operation.program.clone(),
+            argv,
+            credential_env_keys: keys.map(|key| key.0.clone()).collect(),
+            ..Envelope::default()
+        })
+    }
+
+    /// Checks an envelope: first against the manifest, then against the action's programs, then its credentials. Looks at
+    /// paths; starts nothing, and resolves no credential.
+    ///
+    /// # Errors
+    /// Something is not allowed; the error says what, and by which side.
+    pub fn check(&self, envelope: &Envelope) -> Result<CheckedSpawn, SpawnError> {
+        let checked = self.checked(envelope);
+        let decision = if checked.is_ok() { "allowed" } else { "denied" };
+        let id = self.record(envelope, checked.as_ref(), decision)?;
+        checked.map_err(|error| error.recorded(id))
+    }
+
+    /// Checks an envelope and runs its program to the end, in a sandbox that has what the manifest grants and no more. A
+    /// program with a hash is executed from a copy of what was hashed. Values of credentials come from `resolver`, which is
+    /// asked last, and go into the environment of the program and nowhere else.
+    ///
+    /// # Errors
+    /// Those of [`check`](Self::check); the program cannot be loaded or is another; a credential is missing; the
+    /// sandbox could not be prepared. It is not an error if the program fails or takes too long: see
+    /// [`Outcome`](crate::report::outcome::Outcome).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with I/O and time enabled.
+    pub async fn spawn(
+        &self,
+        envelope: &Envelope,
+        resolver: &dyn CredentialResolver,
+    ) -> Result<Output, SpawnError> {
+        let spawn = self.check(envelope)?;
+        let audit = self.books.as_ref().map(|books| &books.audit);
+        match run::run(&spawn, audit, resolver).await {
+            Ok(output) => Ok(output),
+            Err(error) => {
+                let id = self.record(envelope, Err(&error), "failed")?;
+                Err(error.recorded(id))
+            }
+        }
+    }
+}

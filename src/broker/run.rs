@@ -1,0 +1,287 @@
+//! From a checked spawn to its end: a policy is made of it, and the engine of every other command runs it. No wall is put up
+//! here.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use sha2::{Digest, Sha256};
+
+use crate::audit::log::Log;
+use crate::audit::record::{Record, Shape, Spawn};
+use crate::audit::trail::Trail;
+use crate::broker::SpawnPolicy;
+use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
+use crate::broker::envelope::Envelope;
+use crate::broker::paths::Resolved;
+use crate::command::Command;
+use crate::host::Host;
+use crate::host::caller::Caller;
+use crate::launch::prepared::Prepared;
+use crate::launch::start::Images;
+use crate::plan::compile;
+use crate::policy::Policy;
+use crate::policy::audit::Audit;
+use crate::policy::network::NetworkMode;
+use crate::policy::profile::{Profile, Toolchains};
+use crate::report::error::Error;
+use crate::report::outcome::Output;
+use crate::report::spawn_error::{Hash, SpawnError};
+use crate::session::sandbox::Sandbox;
+use crate::sys::secret::Secret;
+use crate::view::inputs::OwnProgram;
+use crate::view::{inputs, system};
+
+/// Loads the program, prepares the sandbox, has the credentials resolved, and runs it. In this order: nobody is asked for a
+/// secret that nothing could be done with.
+pub(crate) async fn run(
+    spawn: &CheckedSpawn,
+    audit: Option<&Audit>,
+    resolver: &dyn CredentialResolver,
+) -> Result<Output, SpawnError> {
+    let mut command = prepare(spawn, audit, own_copy(spawn).await?)?;
+    command.secrets(resolve(&spawn.credentials, resolver).await?);
+    let output = match &spawn.stdin {
+        Some(input) => command.output_with_input(input.as_bytes()).await,
+        None => command.output().await,
+    };
+    Ok(output?)
+}
+
+/// The sandbox's own copy of a program that has a hash.
+async fn own_copy(spawn: &CheckedSpawn) -> Result<Option<OwnProgram>, SpawnError> {
+    let Some(hash) = spawn.hash else { return Ok(None) };
+    let (path, named) = (spawn.program.clone(), spawn.called.display().to_string());
+    let at = own_place(&spawn.called);
+    // Reading and hashing a large program takes its time, which others have a use for.
+    let loaded = tokio::task::spawn_blocking(move || load(&path, &named, hash)).await;
+    let contents = loaded.map_err(|error| Error::io("load the program")(error.into()))??;
+    Ok(Some(OwnProgram { at, contents }))
+}
+
+/// A command that only lacks its credentials.
+fn prepare(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<OwnProgram>) -> Result<Command, Error> {
+    let sandbox = sandbox(spawn, audit, own.as_ref())?;
+    let mut command = sandbox.command(own.as_ref().map_or(&*spawn.program, |own| &own.at));
+    command.called(&spawn.called).args(&spawn.arguments).output_caps(spawn.limits.output);
+    for (name, value) in &spawn.environment {
+        command.env(name, value);
+    }
+    Ok(command)
+}
+
+/// The sandbox that the spawn runs in.
+fn sandbox(spawn: &CheckedSpawn, audit: Option<&Audit>, own: Option<&OwnProgram>) -> Result<Sandbox, Error> {
+    let policy = Policy { audit: audit.cloned(), ..policy(spawn, own.is_some()) };
+    let (host, caller) = (Host::detect_for(&policy), Caller::current());
+    let compiled = compile::compile_program(&policy, &host, &caller, own)?;
+    let images = Images::new(inputs::spawn_options(&policy, &host, &caller))?;
+    Ok(Sandbox::once(Prepared::new(compiled, images)?))
+}
+
+/// What the spawn may see, use and reach. It has no workspace.
+fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
+    let mut policy = Policy::profile(Profile::RepoWrite, ".")
+        .toolchains(Toolchains::None)
+        .cwd(spawn.cwd.as_deref().unwrap_or(Path::new("/")))
+        .timeout(spawn.limits.wall);
+    policy.limits.memory = Some(spawn.limits.memory);
+    policy.network.mode = Some(if spawn.hosts.is_empty() { NetworkMode::None } else { NetworkMode::Proxy });
+    policy.network.allow.clone_from(&spawn.hosts);
+    policy.env.pass.clone_from(&spawn.passed);
+    policy.files.extend(spawn.manifest.clone());
+    for path in &spawn.reads {
+        policy = policy.read_only(path);
+    }
+    for path in &spawn.writes {
+        policy = policy.read_write(path);
+    }
+    let is_shown = has_copy || system::is_of_system(&spawn.program);
+    if is_shown || spawn.reads.contains(&spawn.program) { policy } else { policy.read_only(&spawn.program) }
+}
+
+/// The value of each credential.
+async fn resolve(
+    keys: &[String],
+    resolver: &dyn CredentialResolver,
+) -> Result<Vec<(OsString, Secret)>, SpawnError> {
+    let mut secrets = Vec::with_capacity(keys.len());
+    for key in keys {
+        let failed = |source| SpawnError::CredentialFailed { key: key.clone(), source };
+        let secret = resolver.resolve(key).await.map_err(failed)?;
+        let secret = secret.filter(|secret| !secret.expose().is_empty());
+        let secret = secret.ok_or_else(|| SpawnError::CredentialRequired { key: key.clone() })?;
+        if secret.expose().contains(&0) {
+            return Err(failed("the value contains a NUL byte".into()));
+        }
+        secrets.push((key.into(), secret));
+    }
+    Ok(secrets)
+}
+
+/// Starts a sandbox as every spawn has one, and no program in it.
+///
+/// # Errors
+/// Those of [`Sandbox::try_start`].
+pub(crate) async fn try_start() -> Result<(), Error> {
+    let nothing = Resolved { named: "none".into(), path: "/usr/.kennel/none".into() };
+    let nothing = CheckedSpawn::of(nothing, Effective::ceiling(Duration::from_secs(10)));
+    sandbox(&nothing, None, None)?.try_start().await
+}
+
+// What the broker leaves in the audit log: each decision, with the shape of arguments and the names of variables, and no value
+// of either.
+
+/// An audit log that is open, and what is said of it to sandboxes.
+#[derive(Clone, Debug)]
+pub(crate) struct Books {
+    pub(crate) audit: Audit,
+    trail: Arc<Trail>,
+}
+
+impl Books {
+    /// # Errors
+    /// The log cannot be opened.
+    pub(crate) fn open(audit: Audit) -> Result<Self, Error> {
+        // Arguments are values here, whatever else the log has.
+        let path =
+            std::path::absolute(&audit.path).map_err(Error::io("find the directory of the audit log"))?;
+        let audit = Audit { path, arguments: false, ..audit };
+        let trail = Trail::new(Some(&Arc::new(Log::open(&audit)?)));
+        Ok(Self { audit, trail })
+    }
+}
+
+impl SpawnPolicy {
+    /// Writes a decision down; answers its id.
+    ///
+    /// # Errors
+    /// It cannot be written, and the log says that it must be.
+    pub(crate) fn record(
+        &self,
+        envelope: &Envelope,
+        found: Result<&CheckedSpawn, &SpawnError>,
+        decision: &'static str,
+    ) -> Result<Option<String>, SpawnError> {
+        let Some(books) = &self.books else { return Ok(None) };
+        let operation = found.ok().and_then(CheckedSpawn::operation);
+        let failure = found.err().map(SpawnError::failure);
+        let written = books.trail.write(None, || {
+            Record::Spawn(Spawn {
+                decision,
+                program: &envelope.program,
+                operation,
+                shape: self.shape(envelope, operation),
+                variables: envelope.env.keys().map(String::as_str).collect(),
+                credentials: envelope.credential_env_keys.iter().map(String::as_str).collect(),
+                directory: envelope.cwd.as_deref(),
+                class: failure.as_ref().map(|failure| failure.class),
+                reason: failure.map(|failure| failure.message),
+            })
+        });
+        written.map_err(|error| Error::from(error).into())
+    }
+
+    fn shape(&self, envelope: &Envelope, operation: Option<&str>) -> Shape {
+        let pattern = operation.and_then(|name| self.manifest.spawn.operations.get(name));
+        let lengths = || Shape::Lengths(envelope.argv.iter().map(String::len).collect());
+        pattern.map_or_else(lengths, |operation| Shape::Pattern(operation.to_string()))
+    }
+}
+
+// The program: found among the manifest's, read once, its hash compared. What was hashed is what is executed: the bytes
+// that were read go into the sandbox, and the file on the host does not matter any more.
+
+/// Largest program that can have a hash, in bytes: it is held in memory.
+const LARGEST: u64 = 512 << 20;
+
+/// Anybody's right to execute.
+const EXECUTABLE: u32 = 0o111;
+
+/// Where the sandbox's own copy of a program lies. Nothing of the host's is there, so nobody outside can take it away.
+const OWN: &str = "/run/kennel/program";
+
+/// Where the copy of the program at `path` lies inside.
+pub(crate) fn own_place(path: &Path) -> PathBuf {
+    Path::new(OWN).join(path.file_name().unwrap_or_default())
+}
+
+/// Reads the program at `path`, which has no link in it, and compares its hash.
+///
+/// # Errors
+/// It is not there, no file that can be read and executed, too large, or another than was approved.
+pub(crate) fn load(path: &Path, named: &str, expected: Hash) -> Result<Vec<u8>, SpawnError> {
+    let bytes = read(path).map_err(|source| SpawnError::Load { program: named.to_owned(), source })?;
+    let found = Hash(Sha256::digest(&bytes).into());
+    if found == expected { Ok(bytes) } else { Err(SpawnError::mismatch(named, expected, found)) }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a regular file"));
+    }
+    if metadata.mode() & EXECUTABLE == 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.size().min(LARGEST)).unwrap_or_default());
+    (&mut file).take(LARGEST + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "is larger than 512 MiB"));
+    }
+    Ok(bytes)
+}
+
+/// Without following a link, and without waiting for the writer of a FIFO. Not by `below::open`: `EAGAIN` is of a lease here,
+/// and not worth waiting for.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    match openat2(nix::fcntl::AT_FDCWD, path, how) {
+        // Containers that do not know the call; the hash is of what is read in any case.
+        Err(nix::errno::Errno::ENOSYS | nix::errno::Errno::EPERM) => {
+            Ok(nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?.into())
+        }
+        opened => Ok(opened?.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+    use crate::report::failure::Class;
+
+    #[test]
+    fn only_the_program_with_the_hash_is_loaded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = fs::canonicalize(dir.path()).expect("a path").join("p");
+        fs::write(&path, "abc").expect("a file");
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("a mode");
+        // The example of FIPS 180-2.
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let hash = Hash(Sha256::digest(b"abc").into());
+        assert_eq!(hash.to_string(), format!("sha256:{abc}"));
+        assert_eq!(load(&path, "p", hash).expect("the same"), b"abc");
+        let class = |path: &Path| load(path, "p", hash).expect_err("refused").failure().class;
+        fs::write(&path, "abd").expect("a file");
+        assert_eq!(class(&path), Class::HashMismatch);
+        fs::write(&path, "abc").expect("a file");
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("a mode");
+        assert_eq!(class(&path), Class::LoadFailed, "not executable");
+        assert_eq!(class(dir.path()), Class::LoadFailed, "a directory");
+        assert_eq!(class(&path.with_file_name("absent")), Class::LoadFailed);
+        symlink("p", path.with_file_name("link")).expect("a link");
+        assert_eq!(class(&path.with_file_name("link")), Class::LoadFailed, "a link");
+    }
+}

@@ -1,0 +1,263 @@
+//! The Seatbelt text for capabilities. Pure: resolves no path, asks no system; the lists are data.
+//!
+//! Seatbelt looks at the path that a file really has. `/tmp`, `/var` and `/etc` are links into `/private` on every macOS, so
+//! paths through them are written that way; other links are for the caller to resolve beforehand. Nothing here was ever
+//! run on macOS: the operations and services are those that profiles in use agree on.
+
+#[cfg(test)]
+mod tests;
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::path::{Component, Path, PathBuf};
+
+use tokio::process::Command;
+
+use crate::capabilities::Capabilities;
+use crate::capabilities::granted::meant;
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of};
+
+/// Rules that hold for every program: to run others, to know its own kind, to ask for a number of the kernel's.
+const BASE: &str = "\
+(version 1)
+(deny default)
+(allow process-fork)
+(allow process-info* (target same-sandbox))
+(allow signal (target same-sandbox))
+(allow sysctl-read)
+";
+
+/// Services of the system without which the C library does not know users, groups and time zones, or where to log.
+const SERVICES: &[&str] = &[
+    "com.apple.logd",
+    "com.apple.system.logger",
+    "com.apple.system.notification_center",
+    "com.apple.system.opendirectoryd.libinfo",
+    "com.apple.system.opendirectoryd.membership",
+];
+
+/// Services that names and certificates are asked of.
+const NETWORK_SERVICES: &[&str] =
+    &["com.apple.SystemConfiguration.configd", "com.apple.dnssd.service", "com.apple.trustd.agent"];
+
+/// What programs cannot start without.
+const SYSTEM: &[&str] = &[
+    "/bin",
+    "/private/etc",
+    "/private/var/db/dyld",
+    "/private/var/db/timezone",
+    "/private/var/select",
+    "/sbin",
+    "/System",
+    "/usr",
+];
+
+/// What else belongs to the system default: where developer tools lie.
+const TOOLS: &[&str] =
+    &["/Applications/Xcode.app", "/Library/Apple", "/Library/Developer", "/Library/Frameworks", "/opt"];
+
+/// Devices that every program may use.
+const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/tty", "/dev/urandom", "/dev/zero"];
+
+/// Directories that are links into `/private`.
+const IN_PRIVATE: &[&str] = &["etc", "tmp", "var"];
+
+/// Operations of whoever may read: programs there may be run.
+const READ: &str = "file-read* file-map-executable process-exec";
+
+/// Operations of whoever may write too.
+const WRITE: &str = "file-read* file-write* file-map-executable process-exec";
+
+/// Why there is no Seatbelt text for capabilities.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} {}: {reason}", failure::shown(path))]
+#[non_exhaustive]
+pub struct SbplError {
+    /// What the path is: `working directory`, `write path`, `read path`, `home`.
+    pub what: &'static str,
+    /// The path as it was declared.
+    pub path: PathBuf,
+    /// Why it cannot be written into a profile.
+    pub reason: &'static str,
+}
+
+failure_of!(SbplError);
+
+impl SbplError {
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure::new(Class::CapabilityDenied, Boundary::Action, failure::chain(self), Details::None)
+    }
+}
+
+/// The Seatbelt text for `caps` and a command in `cwd`, for `sandbox-exec -p`. It begins with `(version 1) (deny default)`
+/// and grants what is declared: the same as a layer of Linux, as far as Seatbelt can say it. There is no private `/tmp`
+/// under it.
+///
+/// `cwd` and the declared paths should be canonical, because Seatbelt compares the path that a file really has; `/tmp`,
+/// `/var` and `/etc` are taken for what they are, links into `/private`. `~/` is `HOME`. The environment is none of its
+/// business.
+///
+/// This version of Kennel is built for Linux only, where the text can be made but not used.
+///
+/// ```
+/// use kennel::{Capabilities, sbpl};
+///
+/// let caps = Capabilities { net: false, write_paths: vec!["/tmp/a \"b\"".into()], ..Capabilities::default() };
+/// let text = sbpl(&caps, "/Users/me/repo".as_ref())?;
+/// assert!(text.starts_with("(version 1)\n(deny default)\n"));
+/// assert!(text.contains(r#"(subpath "/private/tmp/a \"b\"")"#) && !text.contains("network"));
+/// # Ok::<(), kennel::SbplError>(())
+/// ```
+///
+/// # Errors
+/// A path that is not UTF-8, has a NUL or `..` in it, is `/`, or of no form that is known; a directory that is not
+/// absolute.
+pub fn sbpl(caps: &Capabilities, cwd: &Path) -> Result<String, SbplError> {
+    text(caps, cwd, env::var_os("HOME").as_deref())
+}
+
+/// The same for somebody with that HOME.
+fn text(caps: &Capabilities, cwd: &Path, home: Option<&OsStr>) -> Result<String, SbplError> {
+    let cwd_text = checked("working directory", cwd, cwd)?;
+    let all = |what: &'static str, paths: &[PathBuf]| {
+        paths
+            .iter()
+            .map(|path| {
+                let refused = |reason| SbplError { what, path: path.to_owned(), reason };
+                checked(what, path, &meant(path, cwd, home.map(Path::new)).map_err(refused)?)
+            })
+            .collect::<Result<Vec<String>, SbplError>>()
+    };
+    let written = once_each(std::iter::once(cwd_text).chain(all("write path", &caps.write_paths)?));
+    let read = once_each(all("read path", &caps.read_paths)?);
+    let tools = if read.is_empty() { TOOLS } else { &[] };
+    let system: Vec<&str> = SYSTEM.iter().chain(tools).copied().collect();
+
+    let mut text = BASE.to_owned();
+    rule(&mut text, "mach-lookup", "global-name", SERVICES);
+    rule(&mut text, "file-read*", "literal", &["/"]);
+    rule(&mut text, "file-read-metadata", "literal", &links_and_ways(written.iter().chain(&read)));
+    rule(&mut text, "file-read* file-write-data file-ioctl", "literal", DEVICES);
+    rule(&mut text, READ, "subpath", &system);
+    rule(&mut text, READ, "subpath", &read);
+    rule(&mut text, WRITE, "subpath", &written);
+    if caps.net {
+        text.push_str("(allow network*)\n(allow system-socket)\n");
+        rule(&mut text, "mach-lookup", "global-name", NETWORK_SERVICES);
+    }
+    Ok(text)
+}
+
+/// A path as Seatbelt sees it.
+fn checked(what: &'static str, given: &Path, path: &Path) -> Result<String, SbplError> {
+    let refused = |reason| Err(SbplError { what, path: given.to_owned(), reason });
+    let Some(text) = path.to_str() else { return refused("is not UTF-8") };
+    if text.contains('\0') {
+        return refused("contains a NUL");
+    }
+    if !path.is_absolute() {
+        return refused("is not absolute");
+    }
+    let mut names = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => names.extend(name.to_str()),
+            Component::ParentDir => return refused("has .. in it: resolve it first"),
+            _ => {}
+        }
+    }
+    let Some(first) = names.first() else { return refused("is everything there is") };
+    let prefix = if IN_PRIVATE.contains(first) { "/private/" } else { "/" };
+    Ok(format!("{prefix}{}", names.join("/")))
+}
+
+/// Each path where it comes first.
+fn once_each(paths: impl IntoIterator<Item = String>) -> Vec<String> {
+    paths.into_iter().fold(Vec::new(), |mut kept, path| {
+        if !kept.contains(&path) {
+            kept.push(path);
+        }
+        kept
+    })
+}
+
+/// The links into `/private`, and every directory on the way to a path: to be looked at, not listed.
+fn links_and_ways<'p>(paths: impl Iterator<Item = &'p String>) -> Vec<String> {
+    let links = IN_PRIVATE.iter().map(|name| format!("/{name}"));
+    let ways = paths.flat_map(|path| Path::new(path).ancestors().skip(1));
+    let ways = ways.filter_map(Path::to_str).filter(|way| *way != "/").map(str::to_owned);
+    let mut all: Vec<String> = links.chain(ways).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// One rule; none where there is nothing to allow, because a rule without a filter allows everything.
+fn rule(text: &mut String, operations: &str, filter: &str, values: &[impl AsRef<str>]) {
+    if values.is_empty() {
+        return;
+    }
+    text.push_str("(allow ");
+    text.push_str(operations);
+    for value in values {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n    ({filter} \"{}\")", escaped(value.as_ref()));
+    }
+    text.push_str(")\n");
+}
+
+/// What stands for `value` between quotes. Only those two characters mean anything there; line ends are written out so
+/// that a rule stays as many lines as it has values.
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for character in value.chars() {
+        match character {
+            '"' => text.push_str("\\\""),
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '\r' => text.push_str("\\r"),
+            '\t' => text.push_str("\\t"),
+            other => text.push(other),
+        }
+    }
+    text
+}
+
+// `sandbox-exec -p TEXT PROGRAM ARG…`. Never run here.
+
+/// Its place on every macOS: not looked for in a PATH that somebody may have set.
+const SANDBOX_EXEC: &str = "/usr/bin/sandbox-exec";
+
+/// A command that runs `program`, an absolute path, under `profile`.
+#[cfg_attr(not(test), expect(dead_code, reason = "waits for a port to macOS"))]
+pub(crate) fn command(profile: &str, program: &Path, args: &[OsString], cwd: &Path) -> Command {
+    let mut command = Command::new(SANDBOX_EXEC);
+    command.arg("-p").arg(profile).arg(program).args(args).current_dir(cwd);
+    command
+}
+
+// Capabilities on macOS: text for Seatbelt, and the command that runs under it.
+//
+// The text is made and tested everywhere. Nothing of it has been run: Kennel is built for Linux only (its helper refuses
+// every other system at build), and this room waits for a port. Seatbelt itself, and `sandbox-exec`, are deprecated by
+// Apple and undocumented, but have worked the same for years.
+
+#[cfg(test)]
+mod exec_tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn profile_comes_as_one_argument_before_the_program() {
+        let args = ["--".into(), "-p".into()];
+        let command = command("(version 1)", Path::new("/bin/x"), &args, Path::new("/w"));
+        let given: Vec<&OsStr> = command.as_std().get_args().collect();
+        assert_eq!(given, ["-p", "(version 1)", "/bin/x", "--", "-p"]);
+        assert_eq!(command.as_std().get_program(), SANDBOX_EXEC);
+    }
+}

@@ -1,0 +1,226 @@
+//! What is told of what a command says: hostile text, bounds, bases.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::command::output::Tail;
+use crate::report::enforcement::Protection;
+use crate::report::escape::is_harmless;
+use crate::report::subject::{LONGEST, shown};
+use crate::view::inputs::Shape;
+
+fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
+    let compiled = crate::plan::compile::compile(
+        &policy.explain(true),
+        &crate::host::Host::detect(),
+        &crate::host::caller::Caller::current(),
+        crate::view::inputs::Shape::OneShot,
+    );
+    let compiled = compiled.expect("a policy for this host");
+    Judge {
+        terms: compiled.terms.expect("terms"),
+        directory: directory.to_owned(),
+        limits: compiled.limits,
+        narrowed: Vec::new(),
+    }
+}
+
+fn workspace() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/tmp").expect("a directory")
+}
+
+fn plain(workspace: &tempfile::TempDir) -> Judge {
+    judge(
+        crate::policy::Policy::profile(crate::policy::profile::Profile::RepoWrite, workspace.path()),
+        workspace.path(),
+    )
+}
+
+#[test]
+fn nothing_is_asked_where_nobody_wants_to_know() {
+    let workspace = workspace();
+    let policy = crate::policy::Policy::profile(crate::policy::profile::Profile::RepoWrite, workspace.path());
+    let compile = |policy: &crate::policy::Policy, shape| {
+        let (host, caller) = (crate::host::Host::detect(), crate::host::caller::Caller::current());
+        crate::plan::compile::compile(policy, &host, &caller, shape).expect("a policy for this host")
+    };
+    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
+        assert!(without.terms.is_none() && with.terms.is_some());
+        let asks = |compiled: &crate::plan::compile::Compiled| {
+            [&compiled.setup, &compiled.walls].into_iter().any(|section| {
+                (0..)
+                    .map_while(|index| section.step(index))
+                    .any(|(_, step)| matches!(step, kennel_helper::plan::Step::SeccompAsking { .. }))
+            })
+        };
+        assert!(!asks(&without) && asks(&with));
+        let same = [
+            (&without.namespaces, &with.namespaces),
+            (&without.worker, &with.worker),
+            (&without.payload, &with.payload),
+        ];
+        assert!(same.into_iter().all(|(one, other)| one.bytes == other.bytes));
+    }
+}
+
+#[test]
+fn what_is_shown_read_only_is_a_fact_and_what_is_not_shown_is_not() {
+    let workspace = workspace();
+    let judge = plain(&workspace);
+    let one = |line: &str| {
+        let mut denials = judge.denials(line.as_bytes());
+        assert_eq!(denials.len(), 1, "{line}: {denials:?}");
+        denials.remove(0)
+    };
+    let written = one("touch: cannot touch '/usr/x': Read-only file system");
+    assert_eq!(
+        (written.protection, &*written.subject, written.basis),
+        (Protection::Root, "/usr/x", Basis::Derived)
+    );
+    assert_eq!(written.remedy, None, "a system directory is nobody's to grant");
+    let hidden = one("cat: /srv/kennel-secret: No such file or directory");
+    assert_eq!((hidden.basis, hidden.remedy.as_deref()), (Basis::Possible, Some("--ro /srv/kennel-secret")));
+    assert!(judge.denials(b"cat: /srv/kennel-secret: Read-only file system").len() == 1);
+    let root = one("mkdir: cannot create directory '/x': Read-only file system");
+    assert_eq!(root.basis, Basis::Derived);
+}
+
+#[test]
+fn what_is_not_ours_is_not_claimed() {
+    let workspace = workspace();
+    let judge = plain(&workspace);
+    let at = workspace.path().display();
+    for line in [
+        format!("cat: {at}/nothing: No such file or directory"),
+        format!("touch: cannot touch '{at}/x': Read-only file system"),
+        format!("touch: cannot touch '{at}/x': No space left on device"),
+        "cat: nothing: No such file or directory".to_owned(),
+        "touch: cannot touch '/tmp/x': Read-only file system".to_owned(),
+        "cat: /usr/nothing: No such file or directory".to_owned(),
+        "cat: /usr/x: Permission denied".to_owned(),
+        "fork: Resource temporarily unavailable".to_owned(),
+        "python3: MemoryError".to_owned(),
+    ] {
+        assert_eq!(judge.denials(line.as_bytes()), [], "{line}");
+    }
+}
+
+#[test]
+fn whether_a_hidden_path_is_there_makes_no_difference() {
+    let workspace = workspace();
+    let judge = plain(&workspace);
+    let hidden =
+        tempfile::Builder::new().prefix("kennel-hidden-").tempdir_in("/var/tmp").expect("a directory");
+    let there = hidden.path().join("there");
+    std::fs::write(&there, "").expect("a file");
+    for error in [
+        "No such file or directory",
+        "Read-only file system",
+        "Device or resource busy",
+        "No space left on device",
+    ] {
+        let told = |path: &Path| {
+            let line = format!("cat: '{}': {error}", path.display());
+            let denials = judge.denials(line.as_bytes());
+            denials
+                .into_iter()
+                .map(|denial| (denial.reason.replace("not-there", "there"), denial.basis))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&there), told(&hidden.path().join("not-there")), "{error}");
+    }
+}
+
+#[test]
+fn a_link_in_the_workspace_is_followed_inside() {
+    let workspace = workspace();
+    std::os::unix::fs::symlink("/srv/kennel-secret", workspace.path().join("link")).expect("a link");
+    std::os::unix::fs::symlink("loop", workspace.path().join("loop")).expect("a link");
+    let judge = plain(&workspace);
+    let denials =
+        judge.denials(b"cat: link: No such file or directory\ncat: loop: No such file or directory");
+    let subjects: Vec<_> = denials.iter().map(|denial| (&*denial.subject, denial.basis)).collect();
+    assert_eq!(subjects, [("/srv/kennel-secret", Basis::Possible)]);
+}
+
+#[test]
+fn many_lies_are_few_denials() {
+    let workspace = workspace();
+    let text: String =
+        (0..5000).map(|n| format!("rm: cannot remove '/usr/{n}': Read-only file system\n")).collect();
+    assert_eq!(plain(&workspace).denials(text.as_bytes()).len(), MOST);
+}
+
+#[test]
+fn subjects_are_harmless() {
+    assert_eq!(shown(Path::new("/a/b-c_d.e")), "/a/b-c_d.e");
+    assert_eq!(shown(Path::new("/a b\u{1b}[2J'\u{202e}")), "'/a b?[2J??'");
+    assert!(shown(Path::new(&"/a".repeat(1000))).chars().count() <= LONGEST);
+}
+
+#[test]
+fn the_end_of_a_stream_is_kept() {
+    let workspace = workspace();
+    let mut tail = Tail::new(plain(&workspace), crate::audit::trail::Late::nowhere());
+    let all: Vec<u8> = (0..300_000u32).map(|n| n.to_be_bytes()[3]).collect();
+    for piece in all.chunks(7001) {
+        tail.add(piece);
+    }
+    assert_eq!(tail.bytes(), all[all.len() - (64 << 10)..]);
+    tail.add(&all);
+    assert_eq!(tail.bytes(), all[all.len() - (64 << 10)..]);
+}
+
+#[test]
+fn limits_are_named_where_the_command_has_them() {
+    let workspace = workspace();
+    let limits = Limits { pids: Some(7), memory: "64M".parse().ok(), ..Limits::default() };
+    let policy = crate::policy::Policy::profile(crate::policy::profile::Profile::RepoWrite, workspace.path())
+        .limits(limits);
+    let judge = judge(policy, workspace.path());
+    for line in [
+        "sh: 0: Cannot fork",
+        "RuntimeError: can't start new thread",
+        "fork: Resource temporarily unavailable",
+    ] {
+        let denials = judge.denials(line.as_bytes());
+        assert_eq!(denials.iter().map(|it| it.protection).collect::<Vec<_>>(), [Protection::Pids], "{line}");
+    }
+    let denials = judge.denials(b"sh: 1: Cannot fork\nMemoryError");
+    let told: Vec<_> =
+        denials.iter().map(|denial| (denial.protection, denial.basis, denial.remedy.as_deref())).collect();
+    let expected = [
+        (Protection::Pids, Basis::Possible, Some("--pids N")),
+        (Protection::Memory, Basis::Possible, Some("--memory SIZE")),
+    ];
+    assert_eq!(told, expected);
+    assert!(denials[0].reason.contains("the limit is 7"), "{}", denials[0].reason);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_a_command_says_is_told_on_plain_lines(
+        said in proptest::collection::vec((".{0,40}", 0..4usize), 0..20)
+    ) {
+        const ERRORS: [&str; 4] =
+            ["Read-only file system", "No such file or directory", "No space left on device", "Device or resource busy"];
+        static JUDGE: std::sync::LazyLock<(tempfile::TempDir, Judge)> = std::sync::LazyLock::new(|| {
+            let workspace = workspace();
+            let judge = plain(&workspace);
+            (workspace, judge)
+        });
+        let judge = &JUDGE.1;
+        let text: String = said.iter().map(|(path, error)| format!("x: '/{path}': {}\n", ERRORS[*error])).collect();
+        let denials = judge.denials(text.as_bytes());
+        prop_assert!(denials.len() <= MOST);
+        for denial in denials {
+            let line = format!("{}{}{}", denial.subject, denial.reason, denial.remedy.unwrap_or_default());
+            prop_assert!(line.chars().all(is_harmless), "{:?}", line);
+        }
+    }
+}

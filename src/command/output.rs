@@ -1,0 +1,270 @@
+//! What a command writes. Output caps live here: a reader gets what fits and a marker, the command never gets an EPIPE.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use nix::errno::Errno;
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::net::unix::pipe;
+
+use crate::audit::trail::Late;
+use crate::command::explain::Judge;
+use crate::command::stdio::Flood;
+use crate::report::error::Error;
+use crate::report::outcome::{Denial, Outcome};
+
+/// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
+const LARGEST_PIPE: u64 = 1 << 20;
+
+/// The reading end of a command's stdout or stderr.
+///
+/// Beyond the policy's output cap it goes on reading and discards, so that the command is not disturbed, unless
+/// [`Limits::output_ends`](crate::policy::limits::Limits::output_ends) says that it is killed; at the end of the stream the line
+/// `[kennel: output truncated, N bytes dropped]` follows what was kept.
+#[derive(Debug)]
+pub struct ChildOutput {
+    pipe: pipe::Receiver,
+    room: Option<u64>,
+    seen: u64,
+    dropped: u64,
+    marker: Option<io::Cursor<Vec<u8>>>,
+    /// The end of what was read, where errors in it shall be explained.
+    tail: Option<Box<Tail>>,
+    /// Who ends the command when it writes more than the cap, which is beside it.
+    flood: Option<(Arc<Flood>, u64)>,
+}
+
+impl ChildOutput {
+    pub(crate) fn new(fd: OwnedFd, cap: Option<u64>) -> io::Result<Self> {
+        let pipe = pipe::Receiver::from_owned_fd(fd)?;
+        Ok(Self { pipe, room: cap, seen: 0, dropped: 0, marker: None, tail: None, flood: None })
+    }
+
+    /// Has the errors in it explained.
+    pub(crate) fn explain_by(&mut self, judge: Judge, late: Late) {
+        self.tail = Some(Box::new(Tail::new(judge, late)));
+    }
+
+    /// Has what lies beyond the cap end the command.
+    pub(crate) fn ends_by(&mut self, flood: &Arc<Flood>) {
+        self.flood = self.room.map(|cap| (Arc::clone(flood), cap));
+    }
+
+    /// What the errors in what was read are about, as far as the sandbox is the reason.
+    pub(crate) fn explained(&self) -> Vec<Denial> {
+        self.tail.as_ref().map(|tail| tail.denials()).unwrap_or_default()
+    }
+
+    /// Writes down what of it was not known before.
+    pub(crate) fn record(&self, denials: &[Denial]) {
+        if let Some(tail) = &self.tail {
+            tail.record(denials);
+        }
+    }
+
+    /// Keeps the end of what was read, where somebody wants it.
+    fn keep(&mut self, bytes: &[u8]) {
+        if let Some(tail) = &mut self.tail {
+            tail.add(bytes);
+        }
+    }
+
+    /// Bytes that the command has written and this has read, kept or not.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Bytes of them that lay beyond the cap and were thrown away.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Reads what fits into `buffer` and the cap; nothing at the end of the stream.
+    fn poll_kept(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = self.room.map_or(usize::MAX, |room| usize::try_from(room).unwrap_or(usize::MAX));
+        let fits = room.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(fits));
+        ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
+        let count = part.filled().len();
+        if let Some(tail) = &mut self.tail {
+            tail.add(part.filled());
+        }
+        buffer.advance(count);
+        self.seen += count as u64;
+        self.room = self.room.map(|room| room - count as u64);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Appends what is in the pipe to `kept`, as far as the cap allows, and the marker. Past the runtime, which may not
+    /// have heard of it yet.
+    pub(crate) fn drain(&mut self, kept: &mut Vec<u8>) -> io::Result<()> {
+        let mut scratch = [0u8; 8192];
+        let end = self.seen.saturating_add(LARGEST_PIPE);
+        // Whoever else holds the pipe may go on writing.
+        while self.seen < end {
+            let count = match nix::unistd::read(&self.pipe, &mut scratch) {
+                Ok(0) | Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => continue,
+                count => count?,
+            };
+            self.keep(scratch.get(..count).unwrap_or_default());
+            let fits = self.room.map_or(count, |room| count.min(usize::try_from(room).unwrap_or(count)));
+            kept.extend(scratch.iter().take(fits));
+            self.room = self.room.map(|room| room - fits as u64);
+            self.seen += count as u64;
+            self.dropped += (count - fits) as u64;
+        }
+        let text = self.cut_marker();
+        let mut marker = self.marker.take().unwrap_or_else(|| io::Cursor::new(text));
+        io::Read::read_to_end(&mut marker, kept)?;
+        Ok(())
+    }
+
+    /// What follows a stream that was cut.
+    fn cut_marker(&self) -> Vec<u8> {
+        match self.dropped {
+            0 => Vec::new(),
+            bytes => format!("\n[kennel: output truncated, {bytes} bytes dropped]\n").into_bytes(),
+        }
+    }
+
+    /// Reads and throws away until the stream ends.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let mut scratch = [0u8; 8192];
+            let mut part = ReadBuf::new(&mut scratch);
+            ready!(Pin::new(&mut self.pipe).poll_read(cx, &mut part))?;
+            self.keep(part.filled());
+            let count = part.filled().len() as u64;
+            if count == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            self.seen += count;
+            self.dropped += count;
+            if let Some((flood, cap)) = &self.flood {
+                flood.tell(self.seen, *cap);
+            }
+        }
+    }
+}
+
+impl AsyncRead for ChildOutput {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.room != Some(0) {
+            return this.poll_kept(cx, buffer);
+        }
+        if this.marker.is_none() {
+            ready!(this.poll_drain(cx))?;
+            this.marker = Some(io::Cursor::new(this.cut_marker()));
+        }
+        this.marker.as_mut().map_or(Poll::Ready(Ok(())), |marker| Pin::new(marker).poll_read(cx, buffer))
+    }
+}
+
+/// A stream of a command, collected as long as the command runs.
+pub(crate) struct Collected {
+    stream: Option<ChildOutput>,
+    is_open: bool,
+    kept: Vec<u8>,
+}
+
+impl Collected {
+    pub(crate) fn of(stream: Option<ChildOutput>) -> Self {
+        Self { is_open: stream.is_some(), stream, kept: Vec::new() }
+    }
+
+    /// Whether more can come.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Takes in some of it.
+    pub(crate) async fn read(&mut self) -> Result<(), Error> {
+        if let Some(stream) = &mut self.stream {
+            let count = stream.read_buf(&mut self.kept).await.map_err(unread())?;
+            self.is_open = count > 0;
+        }
+        Ok(())
+    }
+
+    /// Takes in what is in the pipe now, and no more.
+    pub(crate) fn rest(mut self) -> Result<(Option<ChildOutput>, Vec<u8>), Error> {
+        if let Some(stream) = self.stream.as_mut().filter(|_| self.is_open) {
+            stream.drain(&mut self.kept).map_err(unread())?;
+        }
+        Ok((self.stream, self.kept))
+    }
+}
+
+fn unread() -> impl FnOnce(io::Error) -> Error {
+    Error::io("read the command's output")
+}
+
+// The end of what a command writes to stderr, kept beside whoever reads it.
+
+/// That many bytes are kept: a command says last what it ends for.
+const SIZE: usize = 64 << 10;
+
+/// The last bytes of a stream, and who can read them.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    bytes: VecDeque<u8>,
+    judge: Judge,
+    late: Late,
+}
+
+impl Tail {
+    pub(crate) fn new(judge: Judge, late: Late) -> Self {
+        Self { bytes: VecDeque::new(), judge, late }
+    }
+
+    /// Takes in what was read.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        let bytes = bytes.get(bytes.len().saturating_sub(SIZE)..).unwrap_or_default();
+        let surplus = (self.bytes.len() + bytes.len()).saturating_sub(SIZE);
+        self.bytes.drain(..surplus);
+        self.bytes.extend(bytes);
+    }
+
+    /// What the errors in it are about.
+    pub(crate) fn denials(&self) -> Vec<Denial> {
+        let (front, back) = self.bytes.as_slices();
+        self.judge.denials(&[front, back].concat())
+    }
+
+    /// Writes down what was found.
+    pub(crate) fn record(&self, denials: &[Denial]) {
+        self.late.denied(denials);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.bytes.iter().copied().collect()
+    }
+}
+impl Outcome {
+    /// Enters what was read from the command's pipes, once they have been read to the end: how much it was and, if the
+    /// policy asks for explanations and the command failed, what its errors are about.
+    pub fn count(&mut self, stdout: Option<&ChildOutput>, stderr: Option<&ChildOutput>) {
+        if let Some(stderr) = stderr.filter(|_| !self.status.success()) {
+            let mut explained = stderr.explained();
+            explained.retain(|denial| !self.denials.contains(denial));
+            stderr.record(&explained);
+            self.denials.extend(explained);
+        }
+        self.stdout_bytes = stdout.map(ChildOutput::seen);
+        self.stderr_bytes = stderr.map(ChildOutput::seen);
+        self.truncated = [stdout, stderr].into_iter().flatten().any(|stream| stream.dropped() > 0);
+    }
+}

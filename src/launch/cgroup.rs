@@ -1,0 +1,266 @@
+//! Groups of cgroup v2 for what commands are held to: made, entered, read and removed here; what they are to say is
+//! decided in `compile::cgroup`.
+//!
+//! ```text
+//! parent              delegated to us; nothing of ours is written in it but the groups, and what it gives to them
+//! ├─ kennel-host      this program, where it was alone in `parent`: what holds processes can give no controllers
+//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked by its owner as long as that lives
+//!    ├─ zygote        of a session
+//!    └─ 1, 2, …       each worker, with its command
+//! ```
+//!
+//! No group stays behind. A leaf is removed when its command has ended, and what is still in use then with the next one;
+//! the whole at the end; by the reaper where this program does not come to it; and by whoever makes a group next where
+//! the reaper did not either.
+
+pub(crate) mod group;
+pub(crate) mod leaf;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::io::Interest;
+
+use crate::host::cgroups::{Controller, Setting};
+use crate::launch::cgroup::group::{Locked, Parent};
+use crate::launch::cgroup::leaf::{Leaf, Refused};
+use crate::launch::inside::PATIENCE;
+use crate::launch::start;
+use crate::launch::start::Images;
+use crate::plan::cgroup::GroupPlan;
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::sys;
+use crate::sys::locked;
+use crate::sys::reap::{Home, Left};
+
+/// The leaf of a zygote.
+const ZYGOTE: &str = "zygote";
+
+/// How often to look whether what was killed is gone.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    plan: Arc<GroupPlan>,
+    parent: Parent,
+    group: Locked,
+    reaper: Mutex<Option<Reaper>>,
+    next: AtomicU64,
+    /// Leaves that could not be removed yet.
+    left: Mutex<Vec<String>>,
+}
+
+impl Groups {
+    /// Makes the group, and starts who takes it away if nobody else does. Sweeps up what others could not.
+    ///
+    /// # Errors
+    /// What the kernel refuses, with the path.
+    pub(crate) fn make(plan: &Arc<GroupPlan>, images: &Images) -> Result<Arc<Self>, Error> {
+        let failed = |what: &str| {
+            let step = format!("{what} {}", plan.parent.display());
+            move |source| failed(step, plan.protection, source)
+        };
+        let parent = Parent::open(&plan.parent).map_err(failed("open the cgroup"))?;
+        parent.sweep();
+        if plan.leave {
+            parent.make_room().map_err(failed("move to a cgroup of this program's own in"))?;
+        }
+        parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
+        let (group, reaper) = loop {
+            let name = group::name().map_err(failed("name a cgroup in"))?;
+            // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+            let reaper = Reaper::start(images, plan, &parent, &name)?;
+            match parent.make(&name) {
+                // As good as never.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => break (made.map_err(failed("make a cgroup in"))?, reaper),
+            }
+        };
+        let groups = Self {
+            plan: Arc::clone(plan),
+            parent,
+            group,
+            reaper: Mutex::new(Some(reaper)),
+            next: AtomicU64::new(1),
+            left: Mutex::default(),
+        };
+        let set = || {
+            groups.group.give(&plan.controllers)?;
+            plan.shared.iter().try_for_each(|setting| groups.group.set(setting))
+        };
+        set().map_err(failed("set the limits of a cgroup in"))?;
+        Ok(Arc::new(groups))
+    }
+
+    /// The leaf of a zygote, which has no limit of its own.
+    ///
+    /// # Errors
+    /// Those of mkdir(2).
+    pub(crate) fn zygote(self: &Arc<Self>) -> Result<Leaf, Error> {
+        self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.of_leaf())
+    }
+
+    /// A leaf for a command, with the limits that each one has.
+    ///
+    /// # Errors
+    /// Those of mkdir(2) and of its files.
+    pub(crate) fn leaf(self: &Arc<Self>) -> io::Result<Leaf> {
+        self.sweep();
+        let name = self.next.fetch_add(1, Relaxed).to_string();
+        self.make_leaf(name, &self.plan.leaf)
+    }
+
+    /// [`leaf`](Self::leaf), for who has nobody else to tell.
+    pub(crate) fn only_leaf(self: &Arc<Self>) -> Result<Leaf, Error> {
+        self.leaf().map_err(self.of_leaf())
+    }
+
+    fn of_leaf(&self) -> impl FnOnce(io::Error) -> Error {
+        let step = format!("make a cgroup for a command in {}", self.plan.parent.display());
+        let protection = self.plan.protection;
+        move |source| failed(step, protection, source)
+    }
+
+    fn make_leaf(self: &Arc<Self>, name: String, settings: &[Setting]) -> io::Result<Leaf> {
+        let directory = self.group.make_leaf(&name)?;
+        let leaf = Leaf::new(Arc::clone(self), name, directory);
+        settings.iter().try_for_each(|setting| leaf.set(setting))?;
+        Ok(leaf)
+    }
+
+    /// Removes leaves that could not be removed before.
+    fn sweep(&self) {
+        self.left().retain(|name| !self.group.remove_leaf(name));
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<String>> {
+        locked(&self.left)
+    }
+
+    /// What the limits of all commands together have refused so far.
+    pub(crate) fn refused(&self) -> Refused {
+        let read = |file: &str| group::read(self.group.as_fd(), file);
+        let has = |controller| self.plan.controllers.contains(&controller);
+        let mut refused = Refused::default();
+        if has(Controller::Memory) {
+            refused.memory = Refused::memory(&read("memory.events.local").unwrap_or_default());
+        }
+        if has(Controller::Pids) {
+            // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
+            let events = read("pids.events.local").or_else(|_| read("pids.events"));
+            refused.pids = Refused::pids(&events.unwrap_or_default());
+        }
+        refused
+    }
+
+    /// Kills everything in it.
+    pub(crate) fn kill(&self) {
+        // Before Linux 5.14 the end of each PID 1 has to do.
+        let _ = group::write(self.group.as_fd(), "cgroup.kill", "1");
+    }
+
+    /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
+    pub(crate) fn end(&self) {
+        self.kill();
+        self.hand_over();
+    }
+
+    /// Leaves the rest to the reaper, which touches nothing that is locked.
+    fn hand_over(&self) {
+        self.group.let_go();
+        drop(self.take_reaper());
+    }
+
+    fn take_reaper(&self) -> Option<Reaper> {
+        locked(&self.reaper).take()
+    }
+
+    /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.
+    pub(crate) async fn gone(&self) {
+        self.kill();
+        let removed = async {
+            while !self.parent.remove(&self.group) {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, removed).await.is_err() {
+            tracing::warn!("a cgroup was killed and is not empty: something in it is stuck in the kernel");
+        }
+        self.group.let_go();
+        if let Some(reaper) = self.take_reaper() {
+            reaper.gone().await;
+        }
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        self.kill();
+        self.parent.remove(&self.group);
+        // The reaper goes on where something is still in it.
+        self.hand_over();
+    }
+}
+
+/// The error for a group that could not be had.
+fn failed(step: String, protection: Protection, source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        None if source.kind() == io::ErrorKind::ResourceBusy => {
+            "let no other program of this user lock cgroups there"
+        }
+        Some(libc::EBUSY) => "let no process be in the cgroup itself, only in groups below it",
+        Some(libc::EAGAIN) => "raise cgroup.max.descendants and cgroup.max.depth of the cgroups above it",
+        _ => "name another cgroup with --cgroup, or do without one: --cgroup off",
+    };
+    Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
+}
+
+// The outside's hold on a reaper: a process that removes a group once this program is gone, however that ended.
+
+/// How long a call waits that can.
+const REAPING_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A reaper. Dropping it lets it go: it removes what is left, and ends.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    /// Taken at the end, which the reaper waits for.
+    control: Option<OwnedFd>,
+    left: Option<Left<()>>,
+    home: Home,
+}
+
+impl Reaper {
+    pub(crate) fn start(
+        images: &Images,
+        plan: &GroupPlan,
+        parent: &Parent,
+        name: &str,
+    ) -> Result<Self, Error> {
+        let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
+        Ok(Self { control: Some(control), left: Some(Left::of(Arc::new(pidfd), ())), home: Home::here() })
+    }
+
+    /// Lets it go, and waits until it has ended, a second at most.
+    pub(crate) async fn gone(mut self) {
+        drop(self.control.take());
+        let Some(left) = self.left.take() else { return };
+        if let Ok(left) = sys::watched(left, Interest::READABLE) {
+            let _ = tokio::time::timeout(REAPING_PATIENCE, left.readable()).await;
+        }
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        drop(self.control.take());
+        if let Some(left) = self.left.take() {
+            left.drop_at_end(self.home);
+        }
+    }
+}

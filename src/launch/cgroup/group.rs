@@ -1,0 +1,375 @@
+//! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+use std::{io, thread};
+
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::{Mode, fstat, mkdirat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+
+use crate::host::cgroups::{CPUS, Controller, HOST, Setting};
+use crate::policy::cgroup::processors;
+use crate::sys;
+use crate::sys::locked;
+
+/// What every group of ours is called, before 16 hexadecimal digits.
+const PREFIX: &str = "kennel-";
+
+/// Whoever can open a group can lock it, and so keep us from it.
+const OURS_ALONE: Mode = Mode::S_IRWXU;
+const OTHERS_MAY_LOOK: Mode =
+    OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
+
+/// How often to make a group anew that somebody takes for one of the dead.
+const TRIES: u32 = 50;
+
+/// A name that no other group has, not one of a program that was forked from this one either.
+///
+/// # Errors
+/// Those of getrandom(2).
+pub(crate) fn name() -> io::Result<String> {
+    Ok(format!("{PREFIX}{:016x}", sys::random()?))
+}
+
+fn is_name(name: &str) -> bool {
+    let digits = name.strip_prefix(PREFIX).unwrap_or_default();
+    digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The group that ours are made in.
+#[derive(Debug)]
+pub(crate) struct Parent(OwnedFd);
+
+/// A group of ours: as long as this lives and is not let go, everybody can tell.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    directory: OwnedFd,
+    /// The lock goes with this open file description, which nobody else has.
+    lock: Mutex<Option<Flock<OwnedFd>>>,
+    name: String,
+}
+
+impl Parent {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(nix::fcntl::open(path, directory_flags(OFlag::O_RDONLY), Mode::empty())?))
+    }
+
+    /// Moves this program to a group of its own: what holds processes can give no controllers. All of its threads.
+    pub(crate) fn make_room(&self) -> io::Result<()> {
+        let host = match make(self.0.as_fd(), HOST, OTHERS_MAY_LOOK) {
+            Err(error) if is_there(&error) => enter(self.0.as_fd(), HOST)?,
+            made => made?,
+        };
+        // Whoever made it may do with it, and with us in it, what it likes.
+        if fstat(&host)?.st_uid != geteuid().as_raw() {
+            return Err(Errno::EPERM.into());
+        }
+        write(host.as_fd(), "cgroup.procs", "0")
+    }
+
+    /// Gives controllers to the groups in it.
+    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
+        give(self.0.as_fd(), controllers)
+    }
+
+    /// Makes a group, and locks it.
+    ///
+    /// # Errors
+    /// `EEXIST` where there is one of the name, which is let alone; `ResourceBusy` where somebody keeps it locked.
+    pub(crate) fn make(&self, name: &str) -> io::Result<Locked> {
+        let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program keeps it locked");
+        for round in 0..TRIES {
+            match self.try_make(name, round) {
+                Ok(Some(locked)) => return Ok(locked),
+                Err(error) if is_there(&error) => return Err(error),
+                // Somebody sweeps up at this moment.
+                Ok(None) => {}
+                Err(error) => {
+                    let is_swept = error.raw_os_error() == Some(libc::ENOENT);
+                    refused = error;
+                    if !is_swept {
+                        break;
+                    }
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        // It may have been made before something else was refused.
+        let _ = unlinkat(&self.0, name, UnlinkatFlags::RemoveDir);
+        Err(refused)
+    }
+
+    fn try_make(&self, name: &str, round: u32) -> io::Result<Option<Locked>> {
+        let directory = match make(self.0.as_fd(), name, OURS_ALONE) {
+            // Made in the round before, and taken for one of the dead.
+            Err(error) if is_there(&error) && round > 0 => enter(self.0.as_fd(), name)?,
+            made => made?,
+        };
+        // Once more with O_RDONLY, which a lock needs.
+        let lock = openat(&directory, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
+        let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        // It may have been removed before it was locked; then it has no files any more.
+        match read(directory.as_fd(), "cgroup.controllers") {
+            Ok(_) => Ok(Some(Locked { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Kills what is in a group and removes it, if nothing is in it any more; answers whether it is gone.
+    pub(crate) fn remove(&self, group: &Locked) -> bool {
+        self.remove_tree(group.as_fd(), &group.name)
+    }
+
+    fn remove_tree(&self, group: BorrowedFd<'_>, name: &str) -> bool {
+        for leaf in directories(group).unwrap_or_default() {
+            let _ = unlinkat(group, &*leaf, UnlinkatFlags::RemoveDir);
+        }
+        matches!(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
+    }
+
+    /// Removes the groups of programs that are gone, as far as nothing is in them.
+    pub(crate) fn sweep(&self) {
+        let ours = geteuid().as_raw();
+        for name in directories(self.0.as_fd()).unwrap_or_default().iter().filter(|name| is_name(name)) {
+            let Ok(group) = openat(&self.0, &**name, directory_flags(OFlag::O_RDONLY), Mode::empty()) else {
+                continue;
+            };
+            if !fstat(&group).is_ok_and(|stat| stat.st_uid == ours) {
+                continue;
+            }
+            if let Ok(locked) = Flock::lock(group, FlockArg::LockExclusiveNonblock) {
+                let _ = write(locked.as_fd(), "cgroup.kill", "1");
+                let gone = (0..TRIES).any(|_| {
+                    self.remove_tree(locked.as_fd(), name) || {
+                        // What was killed is gone soon.
+                        thread::sleep(Duration::from_millis(1));
+                        false
+                    }
+                });
+                tracing::info!(name, gone, "a cgroup was left by a program that is gone");
+            }
+        }
+    }
+}
+
+impl AsFd for Parent {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Locked {
+    /// From here on it is the reaper's, or whose that sweeps up.
+    pub(crate) fn let_go(&self) {
+        locked(&self.lock).take();
+    }
+
+    pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
+        give(self.as_fd(), controllers)
+    }
+
+    pub(crate) fn set(&self, setting: &Setting) -> io::Result<()> {
+        set(self.as_fd(), setting)
+    }
+
+    /// Makes a group in it; answers its directory, as a path only.
+    pub(crate) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
+        make(self.as_fd(), name, OURS_ALONE)
+    }
+
+    /// Removes a group in it; answers whether it is gone.
+    pub(crate) fn remove_leaf(&self, name: &str) -> bool {
+        matches!(unlinkat(self.as_fd(), name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
+    }
+}
+
+impl AsFd for Locked {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+}
+
+fn directory_flags(access: OFlag) -> OFlag {
+    access | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
+}
+
+/// mkdirat(2); answers the directory, as a path only.
+fn make(at: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<OwnedFd> {
+    mkdirat(at, name, mode)?;
+    enter(at, name)
+}
+
+fn is_there(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EEXIST)
+}
+
+fn enter(at: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> {
+    Ok(openat(at, name, directory_flags(OFlag::O_PATH), Mode::empty())?)
+}
+
+fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let wanted: Vec<String> = controllers.iter().map(|controller| format!("+{controller}")).collect();
+    write(group, "cgroup.subtree_control", &wanted.join(" "))
+}
+
+/// Writes one setting of a group.
+pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
+    match write(group, setting.file, &setting.value) {
+        Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(()) if setting.file == CPUS => has_cpus(group, &setting.value),
+        written => written,
+    }
+}
+
+/// The kernel takes any list, and gives the processors of the group above where that has none of it.
+fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
+    let given = read(group, "cpuset.cpus.effective")?;
+    if lies_in(&given, wanted) {
+        return Ok(());
+    }
+    let reason = format!("the cgroup above has none of the processors {wanted}, only {}", given.trim());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+}
+
+/// Writes to a file of a group, in one piece, as the kernel asks for.
+pub(crate) fn write(group: BorrowedFd<'_>, file: &str, text: &str) -> io::Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    File::from(openat(group, file, flags, Mode::empty())?).write_all(text.as_bytes())
+}
+
+/// Reads a file of a group.
+pub(crate) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut text = String::new();
+    File::from(openat(group, file, flags, Mode::empty())?).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Names of the groups in a group.
+fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
+    let mut directory = Dir::openat(group, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
+    let entries = directory.iter().flatten().filter(|entry| entry.file_type() == Some(Type::Directory));
+    let names = entries.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    Ok(names.filter(|name| name != "." && name != "..").collect())
+}
+
+// Lists of processors: the kernel's, and those of policies.
+
+/// Whether every processor of a list is in another; not where one of them cannot be read.
+pub(crate) fn lies_in(list: &str, other: &str) -> bool {
+    let (Some(list), Some(other)) = (processors(list.trim()), processors(other.trim())) else {
+        return list.trim().is_empty();
+    };
+    let has = |cpu: u16| other.iter().any(|range| range.contains(&cpu));
+    list.into_iter().flatten().all(has)
+}
+
+#[cfg(test)]
+mod cpus_tests {
+    use super::*;
+
+    #[test]
+    fn lists_lie_in_each_other() {
+        for (list, other) in [("0", "0-3"), ("1,3\n", "3,1"), ("2-3", "0-2,3-4"), ("", "1"), ("5", "0,5-6")] {
+            assert!(lies_in(list, other), "{list} in {other}");
+        }
+        for (list, other) in [("0-1", "2-3"), ("0-3", "0-2"), ("4", ""), ("0-1", "1")] {
+            assert!(!lies_in(list, other), "{list} in {other}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn parent() -> (tempfile::TempDir, Parent) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let parent = Parent::open(dir.path()).expect("opens");
+        (dir, parent)
+    }
+
+    #[test]
+    fn names_are_random_and_known_again() {
+        let (one, other) = (name().expect("a name"), name().expect("a name"));
+        assert!(one != other && is_name(&one) && is_name(&other), "{one} {other}");
+        for name in
+            ["kennel-host", "kennel-", "kennel-0123", "kennel-0123456789abcdeg", "x-0123456789abcdef", ""]
+        {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    /// Directories that are no cgroups will do: what is swept is decided by name, owner and lock.
+    #[test]
+    fn what_nobody_holds_is_swept_and_nothing_else() {
+        let (dir, parent) = parent();
+        let (dead, alive, other) = (name().expect("a name"), name().expect("a name"), "kennel-of-somebody");
+        fs::create_dir_all(dir.path().join(&dead).join("1")).expect("directories");
+        fs::create_dir(dir.path().join(&alive)).expect("a directory");
+        fs::create_dir(dir.path().join(other)).expect("a directory");
+        fs::create_dir(dir.path().join(HOST)).expect("a directory");
+        let held = openat(&parent, &*alive, directory_flags(OFlag::O_RDONLY), Mode::empty()).expect("opens");
+        let held = Flock::lock(held, FlockArg::LockExclusiveNonblock).expect("locks");
+        parent.sweep();
+        let is_there = |name: &str| dir.path().join(name).exists();
+        assert!(!is_there(&dead) && is_there(&alive) && is_there(other) && is_there(HOST));
+        drop(held);
+        parent.sweep();
+        assert!(!is_there(&alive) && is_there(HOST));
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
+        let (dir, parent) = parent();
+        // Not a cgroup: it has no files, as one that was removed.
+        let error = parent.make(&name().expect("a name")).expect_err("no cgroup");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        let missing = dir.path().join("missing");
+        assert_eq!(Parent::open(&missing).expect_err("missing").kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_another_s() {
+        let (dir, parent) = parent();
+        let name = name().expect("a name");
+        fs::create_dir(dir.path().join(&name)).expect("a directory");
+        let error = parent.make(&name).expect_err("taken");
+        assert_eq!(error.raw_os_error(), Some(libc::EEXIST));
+        assert!(dir.path().join(&name).is_dir(), "it was removed");
+    }
+
+    #[test]
+    fn nobody_enters_what_another_user_made() {
+        let (dir, parent) = parent();
+        let host = dir.path().join(HOST);
+        // No cgroup, so it has no file to write to.
+        assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
+        // Only root can give it away, where there is such a user.
+        if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
+            let error = parent.make_room().expect_err("somebody else's");
+            assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        }
+    }
+
+    #[test]
+    fn files_that_a_kernel_may_lack_may_be_missing() {
+        let (_dir, parent) = parent();
+        set(parent.as_fd(), &Setting::where_there("memory.swap.max", 0)).expect("may be missing");
+        let error = set(parent.as_fd(), &Setting::new("memory.max", 1)).expect_err("may not");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,7 @@
+//! A plan becomes processes.
+
+pub(crate) mod bridge;
+pub(crate) mod cgroup;
+pub(crate) mod inside;
+pub(crate) mod prepared;
+pub(crate) mod start;

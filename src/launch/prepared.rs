@@ -1,0 +1,372 @@
+//! A policy made ready for this host, once for all commands of a sandbox or session: the compiled plan, as bytes in a
+//! memfd, and the image that carries it out.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::{fmt, io};
+
+use kennel_helper::control::{Handed, LONGEST_REQUEST, SCRATCH, section};
+use kennel_helper::plan::{Plan, Step};
+use kennel_helper::wire::Field;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use zeroize::Zeroizing;
+
+use crate::audit::log::Log;
+use crate::audit::trail::Trail;
+use crate::host::remedy::remedy;
+use crate::launch::cgroup::Groups;
+use crate::launch::inside::Inside;
+use crate::launch::start::Images;
+use crate::network::ask::Ask;
+use crate::network::gate::Gate;
+use crate::plan::Section;
+use crate::plan::compile::Compiled;
+use crate::plan::landlock::WITHOUT_FILTER;
+use crate::plan::mount_state::Change;
+use crate::plan::request::RequestBuf;
+use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::shortage::of_call;
+use crate::sys::{locked, without_sigxfsz};
+
+/// What every start of one plan needs.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub(crate) compiled: Compiled,
+    pub(crate) images: Arc<Images>,
+    plan: OnceLock<Bytes>,
+    /// A one-shot that was started ahead, and has its plan, for the first command.
+    begun: Mutex<Option<Inside>>,
+    /// Who decides what passes the proxy, where there is one.
+    gate: Option<Arc<Gate>>,
+    log: Option<Arc<Log>>,
+    /// Cgroups of one-shots, since one was started.
+    groups: Arc<Mutex<Option<Arc<Groups>>>>,
+}
+
+impl Prepared {
+    /// # Errors
+    /// An audit log that cannot be opened.
+    pub(crate) fn new(mut compiled: Compiled, images: Images) -> Result<Self, Error> {
+        let gate = compiled.network.take().map(Gate::new).transpose()?;
+        let gate = gate.map(Arc::new);
+        let groups = Arc::default();
+        let log = compiled.audit.take().map(|audit| Log::open(&audit)).transpose()?.map(Arc::new);
+        let (images, begun) = (Arc::new(images), Mutex::default());
+        Ok(Self { compiled, images, plan: OnceLock::new(), begun, gate, log, groups })
+    }
+
+    /// The same policy compiled again, for what is there now: with the same proxy, log and cgroups.
+    pub(crate) fn anew(&self, compiled: Compiled) -> Self {
+        Self {
+            compiled,
+            images: Arc::clone(&self.images),
+            plan: OnceLock::new(),
+            begun: Mutex::default(),
+            gate: self.gate.clone(),
+            log: self.log.clone(),
+            groups: Arc::clone(&self.groups),
+        }
+    }
+
+    /// The trail of one sandbox of this policy.
+    pub(crate) fn trail(&self) -> Arc<Trail> {
+        Trail::new(self.log.as_ref())
+    }
+
+    /// Has somebody decide about what no list of the policy does. The first one stays.
+    pub(crate) fn ask(&self, ask: Ask) {
+        if let Some(gate) = &self.gate {
+            gate.ask(ask);
+        }
+    }
+
+    /// Who decides what passes the proxy, where there is one.
+    pub(crate) fn gate(&self) -> Option<&Arc<Gate>> {
+        self.gate.as_ref()
+    }
+
+    /// One-shots go on with the cgroups that the one that was started ahead lies in.
+    pub(crate) fn grouped(self, groups: Option<Arc<Groups>>) -> Self {
+        Self { groups: Arc::new(Mutex::new(groups)), ..self }
+    }
+
+    /// The cgroups of one-shots, where there shall be some. Made for the first.
+    pub(crate) fn groups(&self) -> Result<Option<Arc<Groups>>, Error> {
+        let Some(plan) = &self.compiled.groups.plan else { return Ok(None) };
+        let mut groups = locked(&self.groups);
+        if groups.is_none() {
+            *groups = Some(Groups::make(plan, &self.images)?);
+        }
+        Ok(groups.clone())
+    }
+
+    /// Kills what is in the cgroups of one-shots, and waits until these are removed.
+    pub(crate) async fn gone(&self) {
+        let groups = locked(&self.groups).take();
+        if let Some(groups) = groups {
+            groups.gone().await;
+        }
+    }
+
+    /// What was started ahead, which has its plan.
+    pub(crate) fn with_begun(self, begun: Inside) -> Self {
+        Self { begun: Mutex::new(Some(begun)), ..self }
+    }
+
+    /// What has changed below what was started ahead, if nobody has had it, or since the policy was compiled.
+    pub(crate) fn change(&self) -> Change {
+        match (&*locked(&self.begun), &self.compiled.ground) {
+            (Some(begun), _) => begun.change(),
+            (None, Some(ground)) => ground.change(true),
+            // Nobody has looked.
+            (None, None) => Change::Some,
+        }
+    }
+
+    /// What was started ahead, if nobody has had it.
+    pub(crate) fn take_begun(&self) -> Option<Inside> {
+        locked(&self.begun).take()
+    }
+
+    /// The plan in a memfd. Written at the first start, while the inside boots.
+    pub(crate) fn plan(&self) -> io::Result<&Bytes> {
+        if let Some(plan) = self.plan.get() {
+            return Ok(plan);
+        }
+        let Compiled { setup, worker, walls, payload, .. } = &self.compiled;
+        let [setup, worker, walls, payload] = [setup, worker, walls, payload].map(|section| &*section.bytes);
+        let mut bytes = Vec::with_capacity(setup.len() + worker.len() + walls.len() + payload.len() + 64);
+        Plan { setup, worker, walls, payload }.put(&mut bytes);
+        let plan = Bytes::new(&bytes)?;
+        // Another thread may have been faster; its plan is the same.
+        Ok(self.plan.get_or_init(|| plan))
+    }
+
+    /// The error for a step that failed inside; `narrow` are the steps of that worker alone.
+    pub(crate) fn step_failed(&self, narrow: Option<&Section>, place: (u32, u32), errno: i32) -> Error {
+        step_failed(self.step(narrow, place), place, errno)
+    }
+
+    /// Enters into `enforcement` that a step was skipped which may be.
+    pub(crate) fn step_skipped(
+        &self,
+        narrow: Option<&Section>,
+        place: (u32, u32),
+        errno: i32,
+        enforcement: &mut Enforcement,
+    ) {
+        step_skipped(self.step(narrow, place), errno, enforcement);
+    }
+
+    /// The step at `place`, section and index, and the protection that it belongs to.
+    pub(crate) fn step<'s>(
+        &'s self,
+        narrow: Option<&'s Section>,
+        (section, index): (u32, u32),
+    ) -> Option<(Protection, Step<'s>)> {
+        let compiled = &self.compiled;
+        let section = match section {
+            section::NAMESPACES => &compiled.namespaces,
+            section::SETUP => &compiled.setup,
+            section::WORKER => &compiled.worker,
+            section::NARROW => narrow?,
+            section::WALLS => &compiled.walls,
+            section::PAYLOAD => &compiled.payload,
+            _ => return None,
+        };
+        section.step(index)
+    }
+}
+
+/// The error for a step that failed inside, at that place of its plan.
+pub(crate) fn step_failed(step: Option<(Protection, Step<'_>)>, place: (u32, u32), errno: i32) -> Error {
+    let source = io::Error::from_raw_os_error(errno);
+    match step {
+        Some((protection, step)) => {
+            Error::Step { step: describe(&step), protection, source, remedy: remedy(protection, errno) }
+        }
+        None if place == (section::INIT, kennel_helper::control::init::CLONE) => Error::Step {
+            step: "start a process in the sandbox".to_owned(),
+            protection: Protection::PidNamespace,
+            remedy: of_call(&source).map(str::to_owned),
+            source,
+        },
+        None => Error::Io { what: "carry out the plan inside", source },
+    }
+}
+
+/// Enters into `enforcement` that a step was skipped which may be.
+pub(crate) fn step_skipped(step: Option<(Protection, Step<'_>)>, errno: i32, enforcement: &mut Enforcement) {
+    if let Some((protection, step)) = step {
+        // What follows a step that was skipped often fails because of that: the first reason is the reason.
+        if enforcement.get(protection).is_some_and(|entry| entry.state == State::Off) {
+            return;
+        }
+        let error = io::Error::from_raw_os_error(errno);
+        let detail = format!("{}: {}", describe(&step), failure::words(&error));
+        tracing::warn!(%protection, %detail, "a protection is off");
+        enforcement.set(protection, State::Off, detail);
+        if protection == Protection::Seccomp {
+            enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);
+        }
+    }
+}
+
+/// Bytes for the inside, in a memfd.
+#[derive(Debug)]
+pub(crate) struct Bytes {
+    memfd: File,
+    pub(crate) length: u32,
+}
+
+impl Bytes {
+    pub(crate) fn new(bytes: &[u8]) -> io::Result<Self> {
+        Self::with_scratch(bytes, 0)
+    }
+
+    /// With that much zeroed scratch behind them.
+    pub(crate) fn with_scratch(bytes: &[u8], scratch: usize) -> io::Result<Self> {
+        let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
+        let mut memfd = File::from(memfd_create(c"kennel-plan", MFdFlags::MFD_CLOEXEC)?);
+        without_sigxfsz(|| {
+            memfd.write_all(bytes)?;
+            if scratch > 0 {
+                let scratch_at = bytes.len().next_multiple_of(size_of::<usize>());
+                memfd.set_len((scratch_at + scratch) as u64)?;
+            }
+            Ok(())
+        })?;
+        Ok(Self { memfd, length })
+    }
+}
+
+impl AsFd for Bytes {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.memfd.as_fd()
+    }
+}
+
+// Steps in words, for the message when one fails: what was being done, with the user's own path.
+
+/// A step as a person would say it.
+pub(crate) fn describe(step: &Step<'_>) -> String {
+    match *step {
+        Step::Write { path, .. } => format!("write {}", text(path)),
+        Step::Unshare { flags } => format!("new {} namespace", namespace(flags)),
+        Step::Separate {} => "keep mounts from the host".to_owned(),
+        Step::Hostname { .. } => "set the host name".to_owned(),
+        Step::LoopbackUp {} => "bring the loopback device up".to_owned(),
+        Step::NewRoot { .. } => "mount a tmpfs for the root".to_owned(),
+        Step::MakeDir { path, .. } => format!("make directory {}", target(path)),
+        Step::Symlink { path, .. } => format!("make link {}", target(path)),
+        Step::MakeFile { path, .. } => format!("make file {}", target(path)),
+        Step::Bind { source, target: at, .. } => format!("bind {} at {}", text(source), target(at)),
+        Step::Mount { kind, target: at, .. } => format!("mount {} at {}", text(kind), target(at)),
+        Step::Cover { target: at, .. } => format!("cover {}", target(at)),
+        Step::BindOwn { source, target: at } => {
+            format!("bind {} of the sandbox at {}", target(source), target(at))
+        }
+        Step::SetMode { path, .. } => format!("set the mode of {}", target(path)),
+        Step::MakeMountPoint { path } => format!("make mount point {}", target(path)),
+        Step::PivotRoot {} => "make the new root the root".to_owned(),
+        Step::SetAttributes { target: at, .. } => format!("make {} read-only", target(at)),
+        Step::LandlockRuleset { .. } => "make a Landlock ruleset".to_owned(),
+        Step::LandlockRule { path, .. } => format!("allow {} in Landlock", target(path)),
+        Step::LandlockRestrict {} => "restrict by Landlock".to_owned(),
+        Step::Prctl { option, .. } => format!("set process attribute {option}"),
+        Step::DropCapabilities {} => "drop capabilities".to_owned(),
+        Step::DropBoundingSet {} => "empty the bounding set".to_owned(),
+        Step::NewKeyring {} => "make a session keyring".to_owned(),
+        Step::Limit { resource, soft, .. } => format!("limit {} to {soft}", limit(resource)),
+        Step::Seccomp { .. } | Step::SeccompAsking { .. } => "install the seccomp filter".to_owned(),
+        Step::EnterRoot {} => "enter the root".to_owned(),
+        Step::Move { from, to, .. } => format!("move {} to {}", target(from), target(to)),
+        Step::Detach { target: at } => format!("unmount {}", target(at)),
+        Step::MountAgain { target: at, .. } => {
+            format!("mount {} again, which was replaced outside", target(at))
+        }
+        Step::Room { path } => format!("look at what is free at {}", target(path)),
+        Step::Forgo { path } => format!("go without {}", target(path)),
+        Step::LoopbackAddress { .. } => "add an address to loopback".to_owned(),
+        Step::LandlockPort { port, .. } => format!("add the Landlock rule for port {port}"),
+        Step::Listen { port, .. } => format!("listen on port {port} of the sandbox"),
+        Step::HandOutUpper { .. } => "hand out the changes".to_owned(),
+        Step::Pin { target: at, .. } => format!("keep {} in its place", target(at)),
+        Step::Ordinary { .. } => "take an ordinary priority".to_owned(),
+        Step::DropCapability { capability } => format!("drop capability {capability}"),
+        Step::HandOut {} => "hand out the view".to_owned(),
+        Step::NewSession {} => "start a session".to_owned(),
+    }
+}
+
+fn text(path: &CStr) -> impl fmt::Display {
+    path.to_string_lossy()
+}
+
+/// Targets lie relative to the root in the plan; people know them as absolute.
+fn target(path: &CStr) -> String {
+    match path.to_bytes() {
+        b"." => "/".to_owned(),
+        _ => format!("/{}", path.to_string_lossy()),
+    }
+}
+
+fn namespace(flags: u32) -> &'static str {
+    match flags.cast_signed() {
+        libc::CLONE_NEWNS => "mount",
+        libc::CLONE_NEWIPC => "ipc",
+        libc::CLONE_NEWUTS => "uts",
+        libc::CLONE_NEWNET => "network",
+        libc::CLONE_NEWCGROUP => "cgroup",
+        _ => "unknown",
+    }
+}
+
+fn limit(resource: u32) -> &'static str {
+    match resource {
+        libc::RLIMIT_CORE => "core file size",
+        libc::RLIMIT_CPU => "cpu time",
+        libc::RLIMIT_DATA => "memory",
+        libc::RLIMIT_FSIZE => "file size",
+        libc::RLIMIT_NOFILE => "open files",
+        libc::RLIMIT_NPROC => "processes",
+        _ => "a resource",
+    }
+}
+
+// One command: one message to a worker that waits for it.
+
+/// Hands a worker its command and standard descriptors. A request that is too long for a message goes in a memfd.
+pub(crate) fn hand_over(worker: &Inside, request: &RequestBuf, stdio: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+    let (request, scratch) = request.encode();
+    // With its number and length; wiped, as the request is.
+    let mut message = Zeroizing::new(Vec::with_capacity(request.len() + 16));
+    Handed::Inline { request: &request }.put(&mut *message);
+    if message.len() <= LONGEST_REQUEST && scratch <= SCRATCH {
+        return worker.send(&message, stdio);
+    }
+    let bytes = Bytes::with_scratch(&request, scratch)?;
+    let scratch = u32::try_from(scratch).map_err(|_| io::ErrorKind::ArgumentListTooLong)?;
+    message.clear();
+    Handed::Memfd { request: bytes.length, scratch }.put(&mut *message);
+    let [input, output, error] = stdio;
+    worker.send(&message, [input, output, error, bytes.as_fd()])
+}
+
+/// Steps of a worker that are not in the plan.
+#[derive(Debug)]
+pub(crate) struct OwnSteps {
+    pub(crate) section: Section,
+    pub(crate) bytes: Bytes,
+}
+
+impl OwnSteps {
+    pub(crate) fn of(section: Section) -> io::Result<Self> {
+        Ok(Self { bytes: Bytes::new(&section.bytes)?, section })
+    }
+}

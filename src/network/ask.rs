@@ -1,0 +1,294 @@
+//! Asking the embedding program about what no list decides.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::policy::destination::{Destination, Host};
+use crate::sys::locked;
+
+/// More questions than that are neither asked nor remembered; whoever makes up names cannot fill the memory.
+const MOST: usize = 4096;
+
+/// A connection that a command wants and no list of the policy decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NetworkRequest {
+    /// The host's name in lower-case ASCII, or its address.
+    pub host: String,
+    /// The TCP port.
+    pub port: u16,
+}
+
+/// What the embedding program says to a [`NetworkRequest`]. If it panics instead, that is [`Deny`](Self::Deny).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// This connection may be made, and those to the same host and port that came while the question was open.
+    Allow,
+    /// This one and every other to the same host and port, as long as the session lives.
+    AllowForSession,
+    /// This connection is refused, and those to the same host and port that came while the question was open.
+    Deny,
+    /// This one and every other to the same host and port, as long as the session lives.
+    DenyForSession,
+}
+
+/// More questions than that are not open at the same time; the next one is answered with no.
+const AT_ONCE: usize = 16;
+
+type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
+
+/// Whom to ask, and what is remembered of the answers.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    callback: Arc<dyn Fn(NetworkRequest) -> Answer + Send + Sync>,
+    patience: Duration,
+    questions: Arc<Mutex<HashMap<Destination, Question>>>,
+}
+
+/// What is known of a destination.
+enum Question {
+    Answered(bool),
+    /// Somebody has asked; whoever comes meanwhile gets the same answer.
+    Open(watch::Receiver<Option<bool>>),
+}
+
+/// What somebody who wants to know has to do.
+enum Turn {
+    Take(bool),
+    Wait(watch::Receiver<Option<bool>>),
+    Ask(watch::Sender<Option<bool>>),
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ask")
+    }
+}
+
+impl Ask {
+    /// An answer that takes longer than `patience` is no.
+    pub(crate) fn new<F, A>(patience: Duration, callback: F) -> Self
+    where
+        F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
+        A: Future<Output = Decision> + Send + 'static,
+    {
+        Self {
+            callback: Arc::new(move |request| Box::pin(callback(request))),
+            patience,
+            questions: Arc::default(),
+        }
+    }
+
+    /// The same callback with nothing remembered: for another session.
+    pub(crate) fn anew(&self) -> Self {
+        Self { questions: Arc::default(), ..self.clone() }
+    }
+
+    /// Whether the connection may be made.
+    pub(crate) async fn allows(&self, destination: &Destination) -> bool {
+        loop {
+            match self.turn(destination) {
+                Turn::Take(answer) => return answer,
+                Turn::Ask(sender) => return self.ask(destination, &sender).await,
+                Turn::Wait(mut answer) => {
+                    // Without an answer whoever asked has given up: then it is our turn.
+                    if let Ok(answer) = answer.wait_for(Option::is_some).await.map(|answer| *answer) {
+                        return answer == Some(true);
+                    }
+                }
+            }
+        }
+    }
+
+    fn turn(&self, destination: &Destination) -> Turn {
+        let mut questions = self.lock();
+        match questions.get(destination) {
+            Some(Question::Answered(answer)) => return Turn::Take(*answer),
+            Some(Question::Open(answer)) if answer.has_changed().is_ok() => {
+                return Turn::Wait(answer.clone());
+            }
+            _ => {}
+        }
+        let open = questions.values().filter(|question| matches!(question, Question::Open(_))).count();
+        // Nobody is asked on behalf of a crowd.
+        if questions.len() >= MOST || open >= AT_ONCE {
+            return Turn::Take(false);
+        }
+        let (sender, receiver) = watch::channel(None);
+        questions.insert(destination.clone(), Question::Open(receiver));
+        Turn::Ask(sender)
+    }
+
+    async fn ask(&self, destination: &Destination, sender: &watch::Sender<Option<bool>>) -> bool {
+        let host = match &destination.host {
+            Host::Name(name) => name.as_str().to_owned(),
+            Host::Address(address) => address.to_string(),
+        };
+        let request = NetworkRequest { host, port: destination.port };
+        let decision = timeout(self.patience, self.said(request)).await;
+        let (allowed, keep) = match decision {
+            Ok(Some(Decision::Allow)) => (true, false),
+            Ok(Some(Decision::AllowForSession)) => (true, true),
+            Ok(Some(Decision::Deny) | None) | Err(_) => (false, false),
+            Ok(Some(Decision::DenyForSession)) => (false, true),
+        };
+        let mut questions = self.lock();
+        if keep {
+            questions.insert(destination.clone(), Question::Answered(allowed));
+        } else {
+            questions.remove(destination);
+        }
+        sender.send_replace(Some(allowed));
+        allowed
+    }
+
+    /// What the callback says; nothing where it panics, of which the program's panic hook has told.
+    async fn said(&self, request: NetworkRequest) -> Option<Decision> {
+        let mut answer = catch_unwind(AssertUnwindSafe(|| (self.callback)(request))).ok()?;
+        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
+            Ok(polled) => polled.map(Some),
+            Err(_) => Poll::Ready(None),
+        })
+        .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Destination, Question>> {
+        locked(&self.questions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+
+    fn destination(text: &str) -> Destination {
+        Destination::parse(text).expect(text)
+    }
+
+    /// Someone who always says the same, and how often he was asked.
+    fn always(decision: Decision) -> (Ask, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let ask = Ask::new(Duration::from_secs(5), move |_| {
+            count.fetch_add(1, Relaxed);
+            async move { decision }
+        });
+        (ask, asked)
+    }
+
+    #[tokio::test]
+    async fn decisions_for_the_session_are_asked_for_once() {
+        for (decision, allowed, times) in [
+            (Decision::Allow, true, 2),
+            (Decision::AllowForSession, true, 1),
+            (Decision::Deny, false, 2),
+            (Decision::DenyForSession, false, 1),
+        ] {
+            let (ask, asked) = always(decision);
+            for _ in 0..2 {
+                assert_eq!(ask.allows(&destination("a.example:1")).await, allowed, "{decision:?}");
+            }
+            assert_eq!(asked.load(Relaxed), times, "{decision:?}");
+            ask.allows(&destination("a.example:2")).await;
+            assert_eq!(asked.load(Relaxed), times + 1, "another port is another question");
+            ask.anew().allows(&destination("a.example:1")).await;
+            assert_eq!(asked.load(Relaxed), times + 2, "another session knows nothing");
+        }
+    }
+
+    #[tokio::test]
+    async fn many_at_once_are_one_question() {
+        let (ask, asked) = always(Decision::AllowForSession);
+        let waiting = (0..20).map(|_| {
+            let ask = ask.clone();
+            tokio::spawn(async move { ask.allows(&destination("a.example:1")).await })
+        });
+        for answer in waiting.collect::<Vec<_>>() {
+            assert!(answer.await.expect("an answer"));
+        }
+        assert_eq!(asked.load(Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_gives_up_leaves_the_question_to_the_next() {
+        let count = Arc::new(AtomicUsize::new(0));
+        let asked = Arc::clone(&count);
+        let ask = Ask::new(Duration::from_secs(60), move |_| {
+            let first = asked.fetch_add(1, Relaxed) == 0;
+            async move {
+                if first {
+                    std::future::pending::<()>().await;
+                }
+                Decision::Allow
+            }
+        });
+        let at = destination("a.example:1");
+        let first = tokio::spawn({
+            let (ask, at) = (ask.clone(), at.clone());
+            async move { ask.allows(&at).await }
+        });
+        tokio::task::yield_now().await;
+        let second = tokio::spawn({
+            let (ask, at) = (ask.clone(), at.clone());
+            async move { ask.allows(&at).await }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(count.load(Relaxed), 1, "the second waits");
+        assert!(ask.allows(&destination("b.example:1")).await, "another question is not held up");
+        first.abort();
+        assert!(second.await.expect("an answer"));
+        assert_eq!(count.load(Relaxed), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_answer_is_no() {
+        let ask = Ask::new(Duration::from_secs(5), |_| std::future::pending());
+        assert!(!ask.allows(&destination("a.example:1")).await);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_no_and_the_next_is_asked_again() {
+        for at_once in [true, false] {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&asked);
+            let ask = Ask::new(Duration::from_secs(5), move |_| {
+                let first = count.fetch_add(1, Relaxed) == 0;
+                assert!(!(first && at_once), "meant");
+                async move {
+                    assert!(!first, "meant");
+                    Decision::Allow
+                }
+            });
+            assert!(!ask.allows(&destination("a.example:1")).await);
+            assert!(ask.allows(&destination("a.example:1")).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_question_names_host_and_port() {
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let ask = Ask::new(Duration::from_secs(5), move |request: NetworkRequest| {
+            log.lock().expect("a log").push((request.host, request.port));
+            async { Decision::Deny }
+        });
+        for text in ["EXAMPLE.com.:443", "[::1]:80", "192.0.2.1:1"] {
+            ask.allows(&destination(text)).await;
+        }
+        let expected = [("example.com", 443), ("::1", 80), ("192.0.2.1", 1)];
+        let expected: Vec<_> = expected.map(|(host, port)| (host.to_owned(), port)).into();
+        assert_eq!(*seen.lock().expect("a log"), expected);
+    }
+}

@@ -1,0 +1,250 @@
+//! From a permit to a connection: directly, the fastest address wins (RFC 8305), or through another proxy.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::client::conn::http1;
+use hyper::{Request, Version, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::network::gate::{Permit, Route};
+use crate::network::http::noted;
+use crate::network::metered::Passage;
+use crate::network::proxy::Proxy;
+use crate::network::refusal::{Reason, Refusal};
+use crate::network::stream::{Allowance, Bounded, Stream};
+use crate::policy::destination::{Destination, Host};
+use crate::policy::upstream::Upstream;
+use crate::report::failure;
+use crate::sys::dirfd::own_path;
+
+/// From the first attempt to a connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long one address has for itself before the next is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// What another proxy may say before we know whether it connects.
+const LONGEST_ANSWER: usize = 256 << 10;
+
+/// A connection to a destination.
+pub(crate) struct Dialled {
+    pub(crate) stream: Stream,
+    /// What came already, behind the answer of another proxy.
+    pub(crate) early: Bytes,
+    pub(crate) passage: Passage,
+}
+
+/// Asks for a permit, and connects.
+///
+/// # Errors
+/// Why not; it is remembered and in the audit log already.
+pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, Refusal> {
+    let permit = permit(proxy, destination).await?;
+    let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
+        Ok(reached) => reached,
+        Err(_) => Err(Refusal::of(&permit.destination, Reason::Timeout("connecting"))),
+    };
+    if let Err(refusal) = &reached {
+        proxy.refused(refusal).await;
+    }
+    reached
+}
+
+/// Leave for one destination.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, Refusal> {
+    let destination = proxy.named(destination);
+    let permit = if proxy.meter.is_exhausted() {
+        Err(Refusal::of(&destination, Reason::Limit))
+    } else {
+        proxy.gate.permit(destination).await.and_then(|permit| {
+            proxy.record_begin(&permit.destination, permit.by.word())?;
+            Ok(permit)
+        })
+    };
+    if let Err(refusal) = &permit {
+        proxy.refused(refusal).await;
+    }
+    permit
+}
+
+async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal> {
+    let Permit { destination, route, by } = permit;
+    let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(failure::words(&error)));
+    let (stream, early, address) = match route {
+        Route::Direct(addresses) => {
+            let stream = connect(&proxy.spare, addresses).await.map_err(failed)?;
+            let address = stream.peer_addr().ok().map(|at| at.ip());
+            (Stream::Tcp(stream), Bytes::new(), address)
+        }
+        Route::Upstream(upstream) => {
+            let stream = to_upstream(proxy, upstream).await.map_err(failed)?;
+            let authorization = upstream.authorization.as_deref();
+            let (stream, early) = ask_for(stream, destination, authorization).await.map_err(failed)?;
+            (Stream::Tcp(stream), early, None)
+        }
+        Route::Foreign(socket) => {
+            let stream = UnixStream::connect(own_path(socket)).await.map_err(failed)?;
+            let (stream, early) = ask_for(stream, destination, None).await.map_err(failed)?;
+            (Stream::Unix(stream), early, None)
+        }
+    };
+    Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, by.word()) })
+}
+
+/// A plain connection for HTTP requests, to the destination or to the proxy before it; the address that answered.
+///
+/// # Errors
+/// As [`reach`].
+pub(crate) async fn first_hop(
+    proxy: &Arc<Proxy>,
+    permit: &Permit,
+) -> Result<(TcpStream, Option<IpAddr>), Refusal> {
+    let connect = async {
+        match &permit.route {
+            Route::Direct(addresses) => connect(&proxy.spare, addresses).await,
+            Route::Upstream(upstream) => to_upstream(proxy, upstream).await,
+            // Its own port leads there, and not to us.
+            Route::Foreign(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    };
+    let connected = match timeout(PATIENCE, connect).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err(error)) => Err(Reason::Unreachable(failure::words(&error))),
+        Err(_) => Err(Reason::Timeout("connecting")),
+    };
+    let stream = match connected {
+        Ok(stream) => stream,
+        Err(reason) => return Err(noted(proxy, Refusal::of(&permit.destination, reason)).await),
+    };
+    let is_direct = matches!(permit.route, Route::Direct(_));
+    let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);
+    Ok((stream, address))
+}
+
+/// Where the policy's own proxy is, nobody but the policy decides: its address is not judged.
+async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream> {
+    let addresses = match &upstream.at.host {
+        Host::Address(address) => vec![*address],
+        Host::Name(name) => proxy.gate.resolve(name).await?,
+    };
+    let at: Vec<_> = addresses.into_iter().map(|ip| SocketAddr::new(ip, upstream.at.port)).collect();
+    let says = |error: io::Error| {
+        io::Error::new(error.kind(), format!("the upstream proxy {}: {error}", upstream.at))
+    };
+    connect(&proxy.spare, &at).await.map_err(says)
+}
+
+/// Tries the addresses, IPv6 and IPv4 in turn, each with a head start; the first connection wins.
+/// More than one at a time only where there is room for more descriptors.
+async fn connect(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut waiting = in_turn(addresses).into_iter();
+    let mut attempts = JoinSet::new();
+    let mut reason = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    loop {
+        let room = Arc::clone(spare).try_acquire_owned().ok();
+        if attempts.is_empty() || room.is_some() {
+            match waiting.next() {
+                Some(address) => drop(attempts.spawn(async move {
+                    let _room = room;
+                    TcpStream::connect(address).await
+                })),
+                None if attempts.is_empty() => return Err(reason),
+                None => {}
+            }
+        }
+        let more = waiting.len() > 0;
+        tokio::select! {
+            Some(attempt) = attempts.join_next() => match attempt {
+                Ok(Ok(stream)) => {
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
+                }
+                Ok(Err(error)) => reason = error,
+                Err(error) => reason = io::Error::other(error),
+            },
+            () = sleep(HEAD_START), if more => {}
+        }
+    }
+}
+
+fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    let (six, four): (Vec<_>, Vec<_>) = addresses.iter().copied().partition(SocketAddr::is_ipv6);
+    let mut turns = Vec::with_capacity(addresses.len());
+    let (mut six, mut four) = (six.into_iter(), four.into_iter());
+    while turns.len() < addresses.len() {
+        turns.extend(six.next());
+        turns.extend(four.next());
+    }
+    turns
+}
+
+/// Has another proxy connect by CONNECT; answers the stream and what came behind its answer.
+async fn ask_for<T>(
+    stream: T,
+    destination: &Destination,
+    authorization: Option<&str>,
+) -> io::Result<(T, Bytes)>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let authority = destination.to_string();
+    let mut request = Request::connect(&authority).version(Version::HTTP_11).header(header::HOST, &authority);
+    if let Some(authorization) = authorization {
+        request = request.header(header::PROXY_AUTHORIZATION, authorization);
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
+    let allowance = Allowance::default();
+    allowance.grant(LONGEST_ANSWER);
+    let stream = TokioIo::new(Bounded::new(stream, allowance.clone()));
+    let (mut sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
+    let mut driver = JoinSet::new();
+    driver.spawn(connection.with_upgrades());
+    let answer = sender.send_request(request).await.map_err(io::Error::other)?;
+    if !answer.status().is_success() {
+        return Err(io::Error::other(format!("the proxy before it answered {}", answer.status())));
+    }
+    let upgraded = hyper::upgrade::on(answer).await.map_err(io::Error::other)?;
+    let parts =
+        upgraded.downcast::<TokioIo<Bounded<T>>>().map_err(|_| io::Error::other("not the stream it was"))?;
+    Ok((parts.io.into_inner().into_inner(), parts.read_buf))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_take_turns() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("address");
+        let (a, b, c) = (at("192.0.2.1:1"), at("192.0.2.2:1"), at("[2001:db8::1]:1"));
+        assert_eq!(in_turn(&[a, b, c]), [c, a, b]);
+        assert_eq!(in_turn(&[a]), [a]);
+        assert!(in_turn(&[]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_does_not_hold_up_the_next() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let good = listener.local_addr().expect("address");
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
+        for room in [0, 8] {
+            let spare = Arc::new(Semaphore::new(room));
+            connect(&spare, &[closed, good]).await.expect("the second");
+            connect(&spare, &[closed]).await.expect_err("nobody");
+            connect(&spare, &[]).await.expect_err("no address");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The decision: what may be reached, and at which addresses. Everything that is dialled passed here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+
+use crate::network::ask::Ask;
+use crate::network::refusal::{Reason, Refusal};
+use crate::network::resolve::{Interfaces, Resolver};
+use crate::plan::network::{Settings, Way};
+use crate::policy::address;
+use crate::policy::destination::{Destination, Host, Name};
+use crate::policy::upstream::Upstream;
+use crate::report::error::Error;
+use crate::sys::inode::Identity;
+
+/// Who decides for the sandboxes of one policy.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    settings: Settings,
+    ask: OnceLock<Ask>,
+    resolver: Resolver,
+    interfaces: Interfaces,
+    /// The socket of a proxy that is not ours, as it was when the policy was compiled.
+    foreign: Option<Arc<OwnedFd>>,
+}
+
+/// Leave to connect: checked, and to nothing else.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    pub(crate) destination: Destination,
+    pub(crate) route: Route,
+    /// What let it pass.
+    pub(crate) by: By,
+}
+
+/// What lets a connection pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The list of what is allowed.
+    List,
+    /// Whoever was asked.
+    Answer,
+    /// A proxy that is not ours, which has yet to decide.
+    Foreign,
+}
+
+impl By {
+    /// Its word in the audit log.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::List => "allowed",
+            Self::Answer => "asked",
+            Self::Foreign => "foreign",
+        }
+    }
+}
+
+/// How it is reached.
+#[derive(Debug)]
+pub(crate) enum Route {
+    Direct(Vec<SocketAddr>),
+    Upstream(Upstream),
+    Foreign(Arc<OwnedFd>),
+}
+
+impl Gate {
+    /// # Errors
+    /// A proxy socket that is gone.
+    pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
+        let foreign = match &settings.way {
+            Way::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
+            _ => None,
+        };
+        Ok(Self {
+            foreign,
+            interfaces: Interfaces::default(),
+            resolver: Resolver::new(settings.name_servers.clone()),
+            settings,
+            ask: OnceLock::new(),
+        })
+    }
+
+    /// Whom to ask about what the lists do not decide. The first one stays.
+    pub(crate) fn ask(&self, ask: Ask) {
+        let _ = self.ask.set(ask);
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Every address of a name, unchecked: for what the policy itself names.
+    pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+        self.resolver.resolve(name).await
+    }
+
+    /// Whether a program that knows no proxy may learn that the name exists. What it may connect to is decided when it
+    /// does. A name that is allowed only where nothing serves it has no address: another command could serve it there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn may_name(&self, name: &Name) -> Result<(), Refusal> {
+        let host = Host::Name(name.clone());
+        let Settings { allow, ports, .. } = &self.settings;
+        if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
+            return Ok(());
+        }
+        let reason = if allow.may_match(&host) { Reason::NotServed } else { Reason::NotAllowed };
+        Err(Refusal { subject: name.to_string(), destination: None, reason })
+    }
+
+    /// Decides. Names are resolved once, here; only what was checked is dialled.
+    pub(crate) async fn permit(&self, destination: Destination) -> Result<Permit, Refusal> {
+        if let Some(foreign) = &self.foreign {
+            let route = Route::Foreign(Arc::clone(foreign));
+            return Ok(Permit { destination, route, by: By::Foreign });
+        }
+        let by = self.listed(&destination).await?;
+        let route = match &self.settings.way {
+            Way::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+                if let Host::Address(address) = destination.host {
+                    self.check(address, &destination, by)?;
+                }
+                Route::Upstream(upstream.clone())
+            }
+            _ => Route::Direct(self.addresses(&destination, by).await?),
+        };
+        Ok(Permit { destination, route, by })
+    }
+
+    /// What the lists say, or whoever is asked.
+    async fn listed(&self, destination: &Destination) -> Result<By, Refusal> {
+        if let Some(rule) = self.settings.deny.find(destination) {
+            return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+        }
+        if self.settings.allow.find(destination).is_some() {
+            return Ok(By::List);
+        }
+        match self.ask.get() {
+            Some(ask) if ask.allows(destination).await => Ok(By::Answer),
+            _ => Err(Refusal::of(destination, Reason::NotAllowed)),
+        }
+    }
+
+    /// The addresses of a destination that may be dialled.
+    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, Refusal> {
+        let found = match &destination.host {
+            Host::Address(address) => vec![*address],
+            Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => Refusal::of(destination, Reason::Timeout("looking its name up")),
+                _ => Refusal::of(destination, Reason::Unreachable(error.to_string())),
+            })?,
+        };
+        let mut refused = None;
+        let mut checked = Vec::with_capacity(found.len());
+        for address in found {
+            match self.check(address, destination, by) {
+                Ok(address) => checked.push(SocketAddr::new(address, destination.port)),
+                Err(refusal) => refused = Some(refusal),
+            }
+        }
+        match (checked.is_empty(), refused) {
+            (true, Some(refusal)) => Err(refusal),
+            (true, None) => {
+                Err(Refusal::of(destination, Reason::Unreachable("its name has no address".to_owned())))
+            }
+            (false, _) => Ok(checked),
+        }
+    }
+
+    /// One address, as it will be dialled.
+    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, Refusal> {
+        // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
+        let address = address.to_canonical();
+        for here in [address, reached(address)] {
+            if let Some(rule) = self.settings.deny.find_address(here, destination.port) {
+                return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+            }
+        }
+        // Whoever was asked about this very address has seen it.
+        let was_named = by == By::Answer && matches!(destination.host, Host::Address(_));
+        let is_open = was_named
+            || self.settings.addresses.iter().any(|network| network.contains(&address))
+            || self.settings.allow.lists(address, destination.port);
+        if is_open {
+            return Ok(address);
+        }
+        let own = || self.interfaces.have(address).then_some("an address of this host");
+        match address::special(address).or_else(own) {
+            Some(range) => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
+            None => Ok(address),
+        }
+    }
+}
+
+/// Where connect(2) to an address leads: to the unspecified one, to this host itself.
+fn reached(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    }
+}
+
+/// A hold on a socket that is not its path: whoever may write to the directory could put another there.
+fn pin(path: &Path, identity: Identity) -> Result<OwnedFd, Error> {
+    let open = || {
+        let socket = nix::fcntl::open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        if Identity::of_held(&socket)? == identity { Ok(socket) } else { Err(Errno::ESTALE) }
+    };
+    open().map_err(|errno| Error::Grant {
+        what: "proxy socket",
+        path: path.to_owned(),
+        source: errno.into(),
+        remedy: Some("start the proxy first, and name the Unix socket that it listens on".to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::network::ask::Decision;
+    use crate::policy::address;
+    use crate::policy::rule::Rules;
+
+    fn gate(allow: &[&str], deny: &[&str], addresses: &[&str]) -> Gate {
+        let rules = |texts: &[&str]| Rules::parse(texts.iter().copied()).expect("rules");
+        let settings = Settings {
+            allow: rules(allow),
+            deny: rules(deny),
+            addresses: address::networks(addresses.iter().copied()).expect("networks"),
+            ..Settings::default()
+        };
+        Gate::new(settings).expect("no socket")
+    }
+
+    async fn word(gate: &Gate, destination: &str) -> &'static str {
+        match gate.permit(Destination::parse(destination).expect("valid")).await {
+            Ok(permit) => permit.by.word(),
+            Err(refusal) => refusal.word(),
+        }
+    }
+
+    #[tokio::test]
+    async fn lists_decide_and_deny_wins() {
+        let gate = gate(&["192.0.2.0/24:*", "8.8.8.8:53", "*:443"], &["192.0.2.7:*", "9.9.9.9:443"], &[]);
+        for (destination, expected) in [
+            ("192.0.2.1:80", "allowed"),
+            ("192.0.2.7:80", "denied"),
+            ("8.8.8.8:53", "allowed"),
+            ("8.8.8.8:54", "not-allowed"),
+            ("1.1.1.1:443", "allowed"),
+            ("9.9.9.9:443", "denied"),
+            ("1.1.1.1:80", "not-allowed"),
+            ("a.example:80", "not-allowed"),
+            // Who writes `*` means the internet, and not his own network.
+            ("10.0.0.1:443", "address-blocked"),
+            ("127.0.0.1:443", "address-blocked"),
+            ("169.254.169.254:443", "address-blocked"),
+            ("[::1]:443", "address-blocked"),
+            ("[::ffff:127.0.0.1]:443", "address-blocked"),
+            ("[64:ff9b::7f00:1]:443", "address-blocked"),
+        ] {
+            assert_eq!(word(&gate, destination).await, expected, "{destination}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ranges_are_opened_by_name_only() {
+        let open = gate(&["*:443"], &[], &["10.0.0.0/8"]);
+        assert_eq!(word(&open, "10.1.2.3:443").await, "allowed");
+        assert_eq!(word(&open, "10.1.2.3:80").await, "not-allowed");
+        assert_eq!(word(&open, "192.168.0.1:443").await, "address-blocked");
+        let listed = gate(&["127.0.0.1:8080"], &[], &[]);
+        assert_eq!(word(&listed, "127.0.0.1:8080").await, "allowed");
+        assert_eq!(word(&listed, "127.0.0.1:8081").await, "not-allowed");
+        assert_eq!(word(&gate(&[], &[], &[]), "1.1.1.1:443").await, "not-allowed");
+    }
+
+    #[tokio::test]
+    async fn the_unspecified_address_is_denied_as_loopback() {
+        let wide = ["0.0.0.0/0:*", "[::/0]:*"];
+        let denied = gate(&wide, &["127.0.0.0/8:*", "[::1]:*"], &[]);
+        for destination in ["0.0.0.0:80", "[::]:80", "[::ffff:0.0.0.0]:80", "127.0.0.1:80", "[::1]:80"] {
+            assert_eq!(word(&denied, destination).await, "denied", "{destination}");
+        }
+        assert_eq!(word(&gate(&wide, &[], &[]), "0.0.0.0:80").await, "allowed");
+        assert_eq!(word(&gate(&wide, &["0.0.0.0:*"], &[]), "127.0.0.1:80").await, "allowed");
+    }
+
+    #[tokio::test]
+    async fn who_denies_localhost_denies_its_addresses() {
+        let gate = gate(&["0.0.0.0/0:*", "[::/0]:*"], &["localhost:80"], &[]);
+        for destination in ["127.0.0.1:80", "127.3.2.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80", "0.0.0.0:80"]
+        {
+            assert_eq!(word(&gate, destination).await, "denied", "{destination}");
+        }
+        for destination in ["127.0.0.1:81", "10.0.0.1:80"] {
+            assert_eq!(word(&gate, destination).await, "allowed", "{destination}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_asked_decides_what_no_list_does() {
+        let gate = gate(&["8.8.8.8:53"], &["9.9.9.9:*"], &[]);
+        gate.ask(Ask::new(Duration::from_secs(5), |request| async move {
+            if request.port == 443 { Decision::Allow } else { Decision::Deny }
+        }));
+        for (destination, expected) in [
+            ("8.8.8.8:53", "allowed"),
+            ("1.1.1.1:443", "asked"),
+            ("1.1.1.1:80", "not-allowed"),
+            ("9.9.9.9:443", "denied"),
+            // The address itself was in the question.
+            ("10.0.0.1:443", "asked"),
+        ] {
+            assert_eq!(word(&gate, destination).await, expected, "{destination}");
+        }
+    }
+}

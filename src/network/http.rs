@@ -1,0 +1,168 @@
+//! HTTP/1.1 of the proxy's port: CONNECT, and requests in absolute form. Decides nothing; what is refused is answered in
+//! words.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper::ext::ReasonPhrase;
+use hyper::header::HeaderValue;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Uri, header};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+
+use crate::network::dial::Dialled;
+use crate::network::forward::Kept;
+use crate::network::metered::{Watch, Watched};
+use crate::network::proxy::Proxy;
+use crate::network::refusal::{Reason, Refusal};
+use crate::network::stream::Stream;
+use crate::network::{dial, relay};
+use crate::policy::destination::Destination;
+use crate::sys::locked;
+
+/// What is answered: a text of ours, or what an origin sends.
+pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// A CONNECT that was answered with yes: what to relay once the answer is out.
+type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
+
+/// Serves one connection to its end.
+pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
+    let limits = &proxy.gate.settings().limits;
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_time)
+        .max_buf_size(limits.header_size)
+        .half_close(true);
+    let tunnel = Arc::new(Tunnel::default());
+    let kept = Arc::new(tokio::sync::Mutex::new(Kept::default()));
+    let service = service_fn(|request| {
+        let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
+        async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
+    });
+    let watch = Arc::new(Watch::new());
+    let stream = Watched::new(stream, Arc::clone(&watch));
+    let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
+    // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
+    let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
+    let served = tokio::select! {
+        served = served => served,
+        () = over => return,
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection to the proxy");
+    }
+    drop(kept);
+    let taken = locked(&tunnel).take();
+    if let Some((upgrade, dialled)) = taken {
+        begin(&proxy, upgrade, dialled).await;
+    }
+}
+
+/// Relays what follows a CONNECT.
+async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
+    let Ok(upgraded) = upgrade.await else { return };
+    let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
+    relay::relay(proxy, Stream::Tcp(parts.io.into_inner().into_inner()), parts.read_buf, dialled).await;
+}
+
+async fn answer(
+    proxy: &Arc<Proxy>,
+    mut request: Request<Incoming>,
+    tunnel: &Tunnel,
+    kept: &tokio::sync::Mutex<Kept>,
+) -> Response<Body> {
+    if request.method() != Method::CONNECT {
+        return kept
+            .lock()
+            .await
+            .forward(proxy, request)
+            .await
+            .unwrap_or_else(|refusal| explain(proxy, &refusal));
+    }
+    match connect(proxy, &request).await {
+        Ok(dialled) => {
+            let upgrade = hyper::upgrade::on(&mut request);
+            *locked(tunnel) = Some((upgrade, dialled));
+            let mut response = Response::new(text(String::new()));
+            response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection established"));
+            response
+        }
+        Err(refusal) => explain(proxy, &refusal),
+    }
+}
+
+async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, Refusal> {
+    let destination = match request.body().is_end_stream() {
+        true => destination(request.uri()),
+        // As much of the tunnel would be taken for it (RFC 9110, 9.3.6).
+        false => Err(malformed(request.uri(), "a CONNECT has no content")),
+    };
+    match destination {
+        Ok(destination) => dial::reach(proxy, destination).await,
+        Err(refusal) => Err(noted(proxy, refusal).await),
+    }
+}
+
+/// The target of a CONNECT, which is a host and a port and nothing else (RFC 9112, 3.2.3).
+fn destination(uri: &Uri) -> Result<Destination, Refusal> {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    if uri.scheme().is_some() || uri.path_and_query().is_some() {
+        return Err(malformed(uri, "the target of CONNECT is a host and a port, not a URL"));
+    }
+    Destination::parse(authority).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+}
+
+fn malformed(target: &Uri, what: &'static str) -> Refusal {
+    Refusal::request(shown(target), Reason::Malformed(what))
+}
+
+/// What may be repeated of a target: whom it names, without credentials, path and query.
+pub(crate) fn shown(uri: &Uri) -> &str {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
+}
+
+/// A refusal that nobody has noted yet.
+pub(crate) async fn noted(proxy: &Proxy, refusal: Refusal) -> Refusal {
+    proxy.refused(&refusal).await;
+    refusal
+}
+
+/// A refusal as an answer: what was asked, why not, and what would allow it.
+pub(crate) fn explain(proxy: &Proxy, refusal: &Refusal) -> Response<Body> {
+    let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
+    if matches!(refusal.reason, Reason::NotAllowed) {
+        let allow = &proxy.gate.settings().allow;
+        let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
+        words.push_str(&format!("kennel: allowed is: {listed}\n"));
+    }
+    if let Some(flag) = refusal.flag() {
+        words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));
+    }
+    let mut response = Response::new(text(words));
+    *response.status_mut() = refusal.status();
+    let headers = response.headers_mut();
+    let name = if refusal.is_denial() { "x-kennel-deny" } else { "x-kennel-error" };
+    headers.insert(name, HeaderValue::from_static(refusal.word()));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if refusal.status() == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(
+            header::ALLOW,
+            HeaderValue::from_static("CONNECT, GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
+        );
+    }
+    response
+}
+
+fn text(words: String) -> Body {
+    Full::new(Bytes::from(words)).map_err(|never| match never {}).boxed_unsync()
+}

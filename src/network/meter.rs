@@ -1,0 +1,166 @@
+//! How much passes: counted for each connection, bounded for the sandbox.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::sys::locked;
+
+/// What all connections of a sandbox may pass together.
+pub(crate) struct Meter {
+    bytes: Option<u64>,
+    passed: AtomicU64,
+    rate: Option<Rate>,
+}
+
+/// Bytes per second: when the next byte is due.
+struct Rate {
+    per_second: u64,
+    due: Mutex<Instant>,
+}
+
+/// How far ahead of its time a stream may be, so that it need not sleep after each packet.
+const SLACK: Duration = Duration::from_millis(50);
+
+impl Meter {
+    pub(crate) fn new(bytes: Option<u64>, rate: Option<u64>) -> Self {
+        let rate = rate.map(|per_second| Rate { per_second, due: Mutex::new(Instant::now()) });
+        Self { bytes, passed: AtomicU64::new(0), rate }
+    }
+
+    /// Counts bytes that pass; answers until when to wait before the next may. `None`: there will be no next.
+    pub(crate) fn count(&self, bytes: usize) -> Option<Option<Instant>> {
+        let bytes = bytes as u64;
+        let passed = self.passed.fetch_add(bytes, Relaxed) + bytes;
+        if self.bytes.is_some_and(|most| passed > most) {
+            return None;
+        }
+        Some(self.rate.as_ref().and_then(|rate| rate.delay(bytes)))
+    }
+
+    /// How many bytes may pass yet.
+    pub(crate) fn room(&self) -> usize {
+        let left = |most: u64| most.saturating_sub(self.passed.load(Relaxed));
+        self.bytes.map_or(usize::MAX, |most| usize::try_from(left(most)).unwrap_or(usize::MAX))
+    }
+
+    /// Whether anything may pass at all.
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
+    }
+}
+
+impl Rate {
+    fn delay(&self, bytes: u64) -> Option<Instant> {
+        let now = Instant::now();
+        let mut due = locked(&self.due);
+        let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.per_second);
+        *due = (*due).max(now) + takes;
+        (*due > now + SLACK).then_some(*due)
+    }
+}
+
+/// What one connection passed, and when it did last.
+pub(crate) struct Tally {
+    pub(crate) up: AtomicU64,
+    pub(crate) down: AtomicU64,
+    begun: Instant,
+    /// Milliseconds from `begun`.
+    last: AtomicU64,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Heading {
+    Up,
+    Down,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Self {
+        Self {
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+            begun: Instant::now(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn add(&self, heading: Heading, bytes: usize) {
+        let counter = if heading == Heading::Up { &self.up } else { &self.down };
+        counter.fetch_add(bytes as u64, Relaxed);
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Relaxed);
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// Returns once nothing has passed for so long.
+    pub(crate) async fn idle(&self, time: Duration) {
+        loop {
+            let last = self.begun + Duration::from_millis(self.last.load(Relaxed));
+            let end = last + time;
+            if Instant::now() >= end {
+                return;
+            }
+            tokio::time::sleep_until(end).await;
+        }
+    }
+
+    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
+    pub(crate) async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
+        loop {
+            self.idle(time).await;
+            if nothing_will() {
+                return;
+            }
+            tokio::time::sleep(time).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_counted_to_the_last() {
+        let meter = Meter::new(Some(100), None);
+        assert_eq!((meter.room(), meter.count(60), meter.is_exhausted()), (100, Some(None), false));
+        assert_eq!(meter.room(), 40);
+        assert_eq!((meter.count(40), meter.is_exhausted()), (Some(None), true));
+        assert_eq!((meter.count(1), meter.room()), (None, 0));
+        let unbounded = Meter::new(None, None);
+        assert_eq!((unbounded.count(usize::MAX >> 1), unbounded.is_exhausted()), (Some(None), false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rate_holds_over_time() {
+        let meter = Meter::new(None, Some(1000));
+        let begun = Instant::now();
+        for _ in 0..50 {
+            if let Some(until) = meter.count(100).expect("no bound") {
+                tokio::time::sleep_until(until).await;
+            }
+        }
+        let took = begun.elapsed();
+        assert!((Duration::from_millis(4900)..Duration::from_millis(5200)).contains(&took), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_is_from_the_last_byte_on() {
+        let tally = Tally::new();
+        let begun = Instant::now();
+        tokio::join!(tally.idle(Duration::from_secs(10)), async {
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            tally.add(Heading::Up, 1);
+        });
+        let took = begun.elapsed();
+        assert!((Duration::from_secs(17)..Duration::from_secs(18)).contains(&took), "{took:?}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The proxy: the only way out of a sandbox with the network mode `proxy`.
+
+pub(crate) mod accept;
+pub(crate) mod ask;
+pub(crate) mod dial;
+pub(crate) mod dns;
+pub(crate) mod forward;
+pub(crate) mod gate;
+pub(crate) mod http;
+pub(crate) mod loopback_names;
+pub(crate) mod meter;
+pub(crate) mod metered;
+pub(crate) mod proxy;
+pub(crate) mod refusal;
+pub(crate) mod relay;
+pub(crate) mod resolve;
+pub(crate) mod stream;

@@ -1,0 +1,204 @@
+//! Names to addresses: the hosts file, then the system's name servers, or those that the policy names. Judges nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{fmt, fs, io};
+
+use hickory_proto::ProtoError;
+use hickory_proto::rr::Name as Asked;
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use nix::ifaddrs::getifaddrs;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::timeout;
+
+use crate::policy::destination::Name;
+use crate::report::failure;
+use crate::report::shortage::is_shortage;
+use crate::sys::locked;
+
+/// All questions about one name together.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Names that are looked up at the same time; more wait.
+const AT_ONCE: usize = 64;
+
+/// resolv.conf(5): where none is named, the name server is that of the machine itself. It need not have one; the hosts file
+/// is read all the same.
+const OWN_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
+
+/// Looks names up. It reads the system's configuration with the first name.
+pub(crate) struct Resolver {
+    name_servers: Vec<SocketAddr>,
+    resolver: OnceCell<TokioResolver>,
+    slots: Semaphore,
+}
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").field("name_servers", &self.name_servers).finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    pub(crate) fn new(name_servers: Vec<SocketAddr>) -> Self {
+        Self { name_servers, resolver: OnceCell::new(), slots: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Every address of a name.
+    ///
+    /// # Errors
+    /// `TimedOut`, or why there is none.
+    pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
+        let look_up = async {
+            let _slot = self.slots.acquire().await;
+            let resolver = self.resolver.get_or_try_init(|| async { self.build() }).await?;
+            let asked = asked(name).map_err(io::Error::other)?;
+            let found = resolver.lookup_ip(asked).await.map_err(|error| explained(&error))?;
+            Ok(found.iter().collect())
+        };
+        timeout(PATIENCE, look_up).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn build(&self) -> io::Result<TokioResolver> {
+        let named = match &*self.name_servers {
+            [] if names_no_server(Path::new("/etc/resolv.conf")) => &[OWN_SERVER],
+            named => named,
+        };
+        let builder = if named.is_empty() {
+            TokioResolver::builder_tokio().map_err(io::Error::other)?
+        } else {
+            let servers = named.iter().map(name_server).collect();
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        };
+        builder.build().map_err(io::Error::other)
+    }
+}
+
+/// A name as the library has it, label by label: out of a text it takes none with an underscore or a hyphen at its begin.
+fn asked(name: &Name) -> Result<Asked, ProtoError> {
+    let text = name.as_str();
+    let mut asked = Asked::from_labels(text.split('.').map(str::as_bytes))?;
+    // To a name of several labels no search domain is appended.
+    asked.set_fqdn(text.contains('.'));
+    Ok(asked)
+}
+
+/// Whether a file as resolv.conf(5) names no server, or is not there.
+fn names_no_server(path: &Path) -> bool {
+    match fs::read(path) {
+        Ok(text) => {
+            !text.split(|byte| *byte == b'\n').any(|line| line.trim_ascii().starts_with(b"nameserver"))
+        }
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn name_server(at: &SocketAddr) -> NameServerConfig {
+    let mut connections = vec![ConnectionConfig::udp(), ConnectionConfig::tcp()];
+    connections.iter_mut().for_each(|connection| connection.port = at.port());
+    NameServerConfig::new(at.ip(), true, connections)
+}
+
+fn explained(error: &NetError) -> io::Error {
+    if matches!(error, NetError::Timeout) {
+        return io::ErrorKind::TimedOut.into();
+    }
+    if error.is_nx_domain() || error.is_no_records_found() {
+        return io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    }
+    io::Error::other(format!("looking its name up: {}", failure::words(error)))
+}
+
+// The addresses of this host: what listens there trusts who comes from here.
+
+/// How long they are taken for what they were.
+const FRESH: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub(crate) struct Interfaces(Mutex<Option<(Instant, Vec<IpAddr>)>>);
+
+impl Interfaces {
+    /// Whether the address is this host's: an interface has it, or a route keeps it here. Where nobody can tell, it is.
+    pub(crate) fn have(&self, address: IpAddr) -> bool {
+        self.list(address) || stays_here(address)
+    }
+
+    fn list(&self, address: IpAddr) -> bool {
+        let mut seen = locked(&self.0);
+        let is_fresh = seen.as_ref().is_some_and(|(at, _)| at.elapsed() < FRESH);
+        if !is_fresh {
+            let Ok(interfaces) = getifaddrs() else { return true };
+            let addresses = interfaces.filter_map(|interface| {
+                let address = interface.address?;
+                let four = address.as_sockaddr_in().map(|at| IpAddr::V4(at.ip()));
+                four.or_else(|| address.as_sockaddr_in6().map(|at| IpAddr::V6(at.ip())))
+            });
+            *seen = Some((Instant::now(), addresses.collect()));
+        }
+        seen.as_ref().is_some_and(|(_, addresses)| addresses.contains(&address))
+    }
+}
+
+/// Whether who sends to that address sends from it, or from loopback: routes of the type `local` keep more here than interfaces
+/// list. Nothing is sent.
+fn stays_here(address: IpAddr) -> bool {
+    let any = match address {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let sent_from = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?;
+        socket.local_addr()
+    });
+    match sent_from {
+        Ok(from) => from.ip() == address || from.ip().is_loopback(),
+        // Nor can a connection be made, but where there may be room again in a moment.
+        Err(error) => error.raw_os_error().is_some_and(is_shortage),
+    }
+}
+
+#[cfg(test)]
+mod interfaces_tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_ours_and_the_rest_of_the_world_is_not() {
+        let interfaces = Interfaces::default();
+        assert!(interfaces.have(Ipv4Addr::LOCALHOST.into()));
+        assert!(interfaces.have([127, 3, 2, 1].into()), "a route has it, and no interface");
+        assert!(!interfaces.have([192, 0, 2, 1].into()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_a_name_server_is_known() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("resolv.conf");
+        assert!(names_no_server(&path), "it is not there");
+        for (text, expected) in [
+            ("", true),
+            ("# nameserver 192.0.2.1\nsearch example.org\n", true),
+            ("search example.org\n  nameserver 192.0.2.1", false),
+        ] {
+            fs::write(&path, text).expect("a file");
+            assert_eq!(names_no_server(&path), expected, "{text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_hosts_file_is_read_where_no_server_answers() {
+        let resolver = Resolver::new(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9)]);
+        let name = Name::parse("localhost").expect("a name");
+        assert!(resolver.resolve(&name).await.expect("known").iter().all(IpAddr::is_loopback));
+    }
+}

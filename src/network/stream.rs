@@ -1,0 +1,181 @@
+//! A byte stream to or from the proxy, TCP or Unix, as relays use it: by shared reference, in both directions at once.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+use nix::sys::socket::sockopt::Linger;
+use nix::sys::socket::{Shutdown, setsockopt, shutdown};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// One end of what is relayed.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+macro_rules! either {
+    ($self:ident, $stream:ident => $call:expr) => {
+        match $self {
+            Self::Tcp($stream) => $call,
+            Self::Unix($stream) => $call,
+        }
+    };
+}
+
+impl Stream {
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        either!(self, stream => stream.readable().await)
+    }
+
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        either!(self, stream => stream.writable().await)
+    }
+
+    pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        either!(self, stream => stream.try_read(buffer))
+    }
+
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        either!(self, stream => stream.try_write(bytes))
+    }
+
+    /// Runs a system call that may say that the stream is not ready.
+    pub(crate) fn try_io<T>(
+        &self,
+        interest: tokio::io::Interest,
+        call: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        either!(self, stream => stream.try_io(interest, call))
+    }
+
+    /// shutdown(2) of the direction that is written to. A stream that is gone has no end to tell.
+    pub(crate) fn end(&self) {
+        let _ = shutdown(self.as_fd().as_raw_fd(), Shutdown::Write);
+    }
+
+    /// Whether the other side sees a reset when this is closed, where there is such a thing: SO_LINGER of socket(7).
+    pub(crate) fn resets(&self, resets: bool) {
+        if let Self::Tcp(stream) = self {
+            let _ = setsockopt(stream, Linger, &libc::linger { l_onoff: resets.into(), l_linger: 0 });
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        either!(self, stream => stream.as_fd())
+    }
+}
+
+// A stream whose bytes somebody counts.
+
+/// Who counts.
+pub(crate) trait Count {
+    /// # Errors
+    /// They were too many: reading ends.
+    fn read(&self, bytes: usize) -> io::Result<()>;
+
+    fn written(&self, _bytes: usize) {}
+
+    /// What was to be written found no room.
+    fn full(&self) {}
+}
+
+pub(crate) struct Counted<T, C> {
+    inner: T,
+    count: C,
+}
+
+impl<T, C> Counted<T, C> {
+    pub(crate) fn new(inner: T, count: C) -> Self {
+        Self { inner, count }
+    }
+
+    pub(crate) fn into_inner(self) -> T {
+        self.inner
+    }
+}
+
+impl<T: AsRawFd, C> AsRawFd for Counted<T, C> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+}
+
+impl<T: AsyncRead + Unpin, C: Count + Unpin> AsyncRead for Counted<T, C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(context, buffer))?;
+        Poll::Ready(self.count.read(buffer.filled().len() - before))
+    }
+}
+
+impl<T: AsyncWrite + Unpin, C: Count + Unpin> AsyncWrite for Counted<T, C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.inner).poll_write(context, bytes);
+        match &polled {
+            Poll::Ready(Ok(written)) => self.count.written(*written),
+            Poll::Ready(Err(_)) => {}
+            Poll::Pending => self.count.full(),
+        }
+        polled
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(context)
+    }
+}
+
+// A stream of which only so much may be read, for as long as somebody waits for the head of an answer: an endless one
+// would keep us busy without end.
+
+/// What is left to read.
+#[derive(Clone, Default)]
+pub(crate) struct Allowance(Arc<AtomicUsize>);
+
+impl Allowance {
+    /// So many bytes from now on.
+    pub(crate) fn grant(&self, bytes: usize) {
+        self.0.store(bytes, Relaxed);
+    }
+
+    /// As many as there are from now on.
+    pub(crate) fn lift(&self) {
+        self.grant(usize::MAX);
+    }
+}
+
+impl Count for Allowance {
+    fn read(&self, bytes: usize) -> io::Result<()> {
+        let left = self.0.load(Relaxed);
+        if left == usize::MAX {
+            return Ok(());
+        }
+        let rest = left.checked_sub(bytes);
+        let rest = rest
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the head of its answer has no end"));
+        self.grant(rest?);
+        Ok(())
+    }
+}
+
+/// A stream of which no more may be read than is left.
+pub(crate) type Bounded<T> = Counted<T, Allowance>;

@@ -1,0 +1,197 @@
+//! Contents, attributes, modes and times of one file.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use io::SeekFrom::Start;
+use io::{Read as _, Seek as _};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, readlinkat};
+use nix::sys::stat::{FileStat, Mode, UtimensatFlags, fchmod, fstat, futimens, utimensat};
+use nix::sys::time::TimeSpec;
+use xattr::FileExt;
+
+use crate::overlay::apply::Commit;
+use crate::overlay::clock::modified;
+use crate::overlay::compare::{OPAQUE, ordinary};
+use crate::overlay::ledger::State;
+use crate::overlay::place::Temporary;
+use crate::overlay::record::Opened;
+use crate::overlay::scan::Found;
+use crate::overlay::tree::Tree;
+use crate::overlay::{compare, tree};
+use crate::report::change::Refusal;
+use crate::sys::dirfd::{change_mode, own_path};
+use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::without_sigxfsz;
+
+/// Gives a directory those user attributes and no others.
+pub(crate) fn set_attributes(wanted: &[(OsString, Vec<u8>)], of: &OwnedFd) -> io::Result<()> {
+    let file = File::from(of.try_clone()?);
+    for (name, _) in compare::attributes(of)? {
+        if !wanted.iter().any(|(other, _)| *other == name) {
+            file.remove_xattr(name)?;
+        }
+    }
+    wanted.iter().try_for_each(|(name, value)| file.set_xattr(name, value))
+}
+
+/// `None` where there is no such attribute, or where there are none at all.
+pub(crate) fn without_attribute<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+pub(crate) fn mode(of: &FileStat) -> Mode {
+    Mode::from_bits_truncate(of.st_mode & ordinary(of))
+}
+
+pub(crate) fn times(of: &FileStat) -> [TimeSpec; 2] {
+    let (seconds, nanos) = modified(of);
+    [TimeSpec::new(of.st_atime, of.st_atime_nsec), TimeSpec::new(seconds, nanos)]
+}
+
+impl Temporary {
+    /// The times of a link.
+    pub(crate) fn set_times(&self, accessed: &TimeSpec, modified: &TimeSpec) -> nix::Result<()> {
+        let (parent, name) = self.place();
+        utimensat(parent, name, accessed, modified, UtimensatFlags::NoFollowSymlink)
+    }
+}
+
+/// Copies what is data; holes stay holes.
+pub(crate) fn copy(from: &File, to: &File) -> io::Result<()> {
+    let size = from.metadata()?.len();
+    let mut at = 0;
+    while let Some(start) = compare::data(from, at)?.filter(|&start| start < size) {
+        let end = compare::hole(from, start)?.unwrap_or(size).min(size);
+        without_sigxfsz(|| copy_range(from, to, start, end))?;
+        at = end;
+    }
+    without_sigxfsz(|| to.set_len(size))
+}
+
+/// Within the kernel, where it can.
+fn copy_range(mut from: &File, mut to: &File, start: u64, end: u64) -> io::Result<()> {
+    from.seek(Start(start))?;
+    to.seek(Start(start))?;
+    io::copy(&mut from.take(end - start), &mut to).map(drop)
+}
+
+// Making what a command has made: a file or link under a name of ours, which then takes its place; a directory.
+
+/// The access list of a file, as the kernel keeps it.
+const ACCESS_LIST: &str = "system.posix_acl_access";
+
+impl Commit<'_> {
+    /// A copy of what a command wrote, under a name of ours.
+    pub(crate) fn file(
+        &self,
+        path: &Path,
+        upper: &FileStat,
+        lower: Option<&FileStat>,
+        parent: OwnedFd,
+    ) -> Result<Temporary, Refusal> {
+        let ours = File::from(self.changed.read(path)?);
+        let (temporary, file) = Temporary::file(parent)?;
+        copy(&ours, &file)?;
+        for (name, value) in compare::attributes(&ours.into())? {
+            file.set_xattr(name, &value)?;
+        }
+        if let Some(lower) = lower.filter(|lower| kind(lower) == FileKind::File) {
+            match self.access_list(path, lower)? {
+                Some(list) => file.set_xattr(ACCESS_LIST, &list)?,
+                // That of its directory, which the one that is there has not got.
+                None => drop(without_attribute(file.remove_xattr(ACCESS_LIST))?),
+            }
+        }
+        fchmod(&file, mode(upper))?;
+        let [accessed, modified] = times(upper);
+        futimens(&file, &accessed, &modified)?;
+        Ok(temporary)
+    }
+
+    /// The access list of a file of the workspace, which it keeps.
+    fn access_list(&self, path: &Path, lower: &FileStat) -> Result<Option<Vec<u8>>, Refusal> {
+        let held = self.workspace.open(path, OFlag::O_PATH)?;
+        if Identity::of_held(&held)? != Identity::of(lower) {
+            return Err(Refusal::Conflict);
+        }
+        let list = xattr::get_deref(own_path(&held), ACCESS_LIST);
+        Ok(without_attribute(list)?.flatten())
+    }
+
+    pub(crate) fn link(&self, path: &Path, upper: &FileStat, parent: OwnedFd) -> Result<Temporary, Refusal> {
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
+        let to = readlinkat(self.changed.tree.parent(path)?, name)?;
+        let temporary = Temporary::link(parent, &to)?;
+        let [accessed, modified] = times(upper);
+        temporary.set_times(&accessed, &modified)?;
+        Ok(temporary)
+    }
+
+    /// Makes a directory. It stays open to us until all that lies in it is done.
+    pub(crate) fn new_directory(
+        &mut self,
+        found: &Found,
+        upper: &FileStat,
+        parent: OwnedFd,
+        state: &mut State,
+    ) -> Result<(), Refusal> {
+        let path = &*found.path;
+        let name = path.file_name().ok_or(Errno::EINVAL)?;
+        let (temporary, held) = Temporary::directory(parent)?;
+        let ours = self.changed.list(path)?;
+        set_attributes(&compare::attributes(&ours)?, &held)?;
+        temporary.put(name, path, found.lower.as_ref(), state)?;
+        // What is taken out of it from now on must not shine through from the workspace. Without the mark, it would
+        // until it is looked up again.
+        let _ = File::from(ours).set_xattr(OPAQUE, b"y");
+        self.made.insert(path.to_owned(), Identity::of_held(&held)?);
+        self.modes.push(Opened::of(path, held, mode(upper))?);
+        Ok(())
+    }
+
+    /// Attributes and mode of a directory that is there.
+    pub(crate) fn directory(
+        &mut self,
+        path: &Path,
+        (upper, lower): (&FileStat, &FileStat),
+        parent: &OwnedFd,
+    ) -> Result<(), Refusal> {
+        let name = Path::new(path.file_name().ok_or(Errno::EINVAL)?);
+        let held = Tree { root: parent.as_fd() }.open(name, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let stat = fstat(&held)?;
+        if (Identity::of(&stat), stat.st_mode) != (Identity::of(lower), lower.st_mode) {
+            return Err(Refusal::Conflict);
+        }
+        let kept = lower.st_mode & 0o7777;
+        let last = Mode::from_bits_truncate(kept & !ordinary(upper)) | mode(upper);
+        let kept = Mode::from_bits_truncate(kept);
+        change_mode(&held, kept | Mode::S_IRWXU)?;
+        if let Err(refusal) = self.attributes(path, &held) {
+            change_mode(&held, kept)?;
+            return Err(refusal);
+        }
+        // Not yet: what lies in it comes first.
+        self.modes.push(Opened::of(path, held, last)?);
+        Ok(())
+    }
+
+    /// All of them, or none.
+    fn attributes(&self, path: &Path, held: &OwnedFd) -> Result<(), Refusal> {
+        let theirs = tree::open_for_listing(held)?;
+        let wanted = compare::attributes(&self.changed.list(path)?)?;
+        let before = compare::attributes(&theirs)?;
+        if let Err(error) = set_attributes(&wanted, &theirs) {
+            let _ = set_attributes(&before, &theirs);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+}

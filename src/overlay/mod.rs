@@ -1,0 +1,11 @@
+//! Changes that an overlay keeps apart from the workspace: found, listed and committed.
+
+pub(crate) mod apply;
+pub(crate) mod clock;
+pub(crate) mod compare;
+pub(crate) mod ledger;
+pub(crate) mod make;
+pub(crate) mod place;
+pub(crate) mod record;
+pub(crate) mod scan;
+pub(crate) mod tree;

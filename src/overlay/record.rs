@@ -1,0 +1,115 @@
+//! What a commit changes beside what it applies, so that none of it is taken for somebody else's change the next time.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, Mode, fstat};
+
+use crate::overlay::ledger::State;
+use crate::overlay::scan::Found;
+use crate::overlay::tree::Tree;
+use crate::report::change::Refusal;
+use crate::sys::dirfd::{change_mode, mode_of};
+use crate::sys::inode::{FileKind, Identity, kind};
+
+/// A directory that is open to us, and the mode it gets when everything in it is done.
+pub(crate) struct Opened {
+    pub(crate) path: PathBuf,
+    held: OwnedFd,
+    last: Mode,
+    /// The mode by which it is open.
+    open: Mode,
+}
+
+impl Opened {
+    /// It has been opened up already.
+    pub(crate) fn of(path: &Path, held: OwnedFd, last: Mode) -> nix::Result<Self> {
+        let open = mode_of(&fstat(&held)?);
+        Ok(Self { path: path.to_owned(), held, last, open })
+    }
+
+    /// Where somebody else has given it another mode meanwhile, it keeps that.
+    pub(crate) fn close(self, state: &mut State) {
+        if fstat(&self.held).is_ok_and(|stat| mode_of(&stat) != self.open) {
+            return;
+        }
+        let _ = change_mode(&self.held, self.last);
+        if let Ok(stat) = fstat(&self.held) {
+            state.record(&self.path, Some(stat), (None, false));
+        }
+    }
+}
+
+/// A directory that gets its mode last of all. Not held: there may be any number.
+pub(crate) struct Parting {
+    path: PathBuf,
+    identity: Identity,
+    last: Mode,
+    open: Mode,
+}
+
+impl Parting {
+    pub(crate) fn of(opened: &Opened) -> nix::Result<Self> {
+        let identity = Identity::of_held(&opened.held)?;
+        Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
+    }
+
+    /// Whether its owner finds nothing in it any more.
+    pub(crate) fn closes(&self) -> bool {
+        !self.last.contains(Mode::S_IXUSR)
+    }
+
+    /// Another that took its place stays as it is.
+    pub(crate) fn close(self, workspace: Tree<'_>, state: &mut State) {
+        let Self { path, identity, last, open } = self;
+        if let Some(held) = workspace.same(&path, identity) {
+            Opened { path, held, last, open }.close(state);
+        }
+    }
+}
+
+/// The directory that something is put into or taken out of, which changes its times.
+pub(crate) struct Above {
+    path: PathBuf,
+    pub(crate) held: OwnedFd,
+    /// Whether nobody else has changed it since the session began.
+    is_known: bool,
+}
+
+impl Above {
+    pub(crate) fn of(path: &Path, parent: &OwnedFd, state: &State) -> Result<Self, Refusal> {
+        let path = path.parent().unwrap_or(Path::new("")).to_owned();
+        let is_known = !state.is_newer(&path, &fstat(parent)?);
+        Ok(Self { path, held: parent.try_clone()?, is_known })
+    }
+
+    pub(crate) fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if self.is_known {
+            state.record(&self.path, Some(fstat(&self.held)?), (None, false));
+        }
+        Ok(())
+    }
+}
+
+/// A file whose other names may be in the workspace, and what it was.
+pub(crate) struct Others(Option<(OwnedFd, FileStat)>);
+
+impl Others {
+    pub(crate) fn of(found: &Found, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+        let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
+        let lower = found.lower.as_ref().filter(has);
+        let parent = Tree { root: parent.as_fd() };
+        let hold = |lower: &FileStat| Ok::<_, Errno>((parent.open(Path::new(name), OFlag::O_PATH)?, *lower));
+        Ok(Self(lower.map(hold).transpose()?))
+    }
+
+    pub(crate) fn record(self, state: &mut State) -> Result<(), Refusal> {
+        if let Some((held, before)) = self.0 {
+            state.unlinked(&before, &fstat(&held)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! The plan of a bridge: a process that sees one socket of the host's and nothing else, and can do nothing but pass
+//! bytes. Reads the host to look at the socket; starts nothing and connects to nothing.
+
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::{fs, io};
+
+use Protection::*;
+use kennel_helper::control::{MOST_CONNECTIONS, PROXY};
+use kennel_helper::plan::{Step, Within};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{AccessFlags, faccessat, getgroups};
+
+use crate::host::Host;
+use crate::host::caller::Caller;
+use crate::plan::emit::absolute;
+use crate::plan::{Section, landlock, limits, namespaces, seccomp, sections};
+use crate::policy::Policy;
+use crate::report::enforcement::{Enforcement, Protection};
+use crate::report::error::Error;
+use crate::sys::inode::Identity;
+use crate::view::inputs;
+use crate::view::inputs::{Parts, Shape, Subject};
+use crate::view::source::Source;
+use crate::view::tmpfs_size::Room;
+
+/// The root has one file of no bytes in it.
+const ROOT_SIZE: u64 = 64 << 10;
+
+/// Nothing in it is to be written, executed or opened as a device.
+const ATTRIBUTES: u64 =
+    libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV | libc::MOUNT_ATTR_NOEXEC;
+
+/// Descriptors of one connection: two sockets, and for each direction a pipe while it holds bytes.
+const FILES_OF_ONE: u64 = 6;
+
+/// Descriptors besides: control socket, listener, epoll, a client that waits, pipes that are kept.
+const FILES_BESIDES: u64 = 64;
+
+/// What a bridge is started with, any number of times.
+#[derive(Clone, Debug)]
+pub(crate) struct BridgePlan {
+    pub(crate) namespaces: Section,
+    pub(crate) setup: Section,
+    pub(crate) walls: Section,
+    /// Connections at a time, for which its descriptors suffice.
+    pub(crate) connections: u32,
+}
+
+/// Compiles the plan of a bridge to the Unix socket at `path`, which is as the policy names it.
+///
+/// # Errors
+/// A path where no socket is, or one that the caller may not write to, which connecting needs.
+pub(crate) fn compile(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    path: &Path,
+) -> Result<BridgePlan, Error> {
+    let (names, shape, subject) = (&inputs::Names::default(), Shape::Once, Subject::Workspace);
+    let parts = Parts { policy, host, caller, names, shape, subject, controllers: None };
+    let socket = socket(caller, path).map_err(|(source, remedy)| {
+        let remedy = Some(remedy.to_owned());
+        Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }
+    })?;
+    let (files, connections) = capacity();
+    Ok(BridgePlan {
+        namespaces: namespaces(&parts),
+        setup: setup(&socket),
+        walls: walls(&parts, files),
+        connections,
+    })
+}
+
+/// Looks at the socket.
+fn socket(caller: &Caller, path: &Path) -> Result<Source, (io::Error, &'static str)> {
+    let there = fs::canonicalize(caller.absolute(path)).and_then(|path| Ok((fs::metadata(&path)?, path)));
+    let (metadata, path) = there
+        .map_err(|error| (error, "start the proxy first, and name the Unix socket that it listens on"))?;
+    if !metadata.file_type().is_socket() {
+        let error = io::Error::from_raw_os_error(libc::ENOTSOCK);
+        return Err((error, "name the Unix socket that the proxy listens on"));
+    }
+    if !may_connect(caller, &path, &metadata) {
+        let error = io::ErrorKind::PermissionDenied.into();
+        return Err((
+            error,
+            "let the user who runs kennel write to the socket; capabilities of root do not count",
+        ));
+    }
+    Ok(Source::of(path, &metadata))
+}
+
+/// Whether connect(2) will be allowed. The bridge has no capability: for root its own bits count, as they do for others.
+fn may_connect(caller: &Caller, path: &Path, metadata: &Metadata) -> bool {
+    if !caller.is_root() {
+        return faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS).is_ok();
+    }
+    let in_group = || {
+        let others = getgroups().unwrap_or_default();
+        metadata.gid() == caller.gid || others.iter().any(|group| group.as_raw() == metadata.gid())
+    };
+    let bit = if metadata.uid() == caller.uid {
+        0o200
+    } else if in_group() {
+        0o020
+    } else {
+        0o002
+    };
+    metadata.mode() & bit != 0
+}
+
+/// How many descriptors it may have, and how many connections those suffice for.
+fn capacity() -> (u64, u32) {
+    let wanted = u64::from(MOST_CONNECTIONS) * FILES_OF_ONE + FILES_BESIDES;
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(wanted, |(_, hard)| hard.min(wanted));
+    (files, connections(files))
+}
+
+fn connections(files: u64) -> u32 {
+    let fit = files.saturating_sub(FILES_BESIDES) / FILES_OF_ONE;
+    u32::try_from(fit).unwrap_or(MOST_CONNECTIONS).clamp(1, MOST_CONNECTIONS)
+}
+
+/// Its own of everything; of the network not even a loopback device. Its listener brings the sandbox's with it.
+fn namespaces(parts: &Parts<'_>) -> Section {
+    let mut namespaces = Section::default();
+    namespaces::id_maps(parts, &mut namespaces);
+    for (protection, flag) in [
+        (MountNamespace, libc::CLONE_NEWNS),
+        (IpcNamespace, libc::CLONE_NEWIPC),
+        (UtsNamespace, libc::CLONE_NEWUTS),
+        (CgroupNamespace, libc::CLONE_NEWCGROUP),
+        (NetworkNamespace, libc::CLONE_NEWNET),
+    ] {
+        namespaces::unshare(parts, &mut namespaces, protection, flag);
+    }
+    namespaces
+}
+
+/// A root that shows the socket.
+fn setup(socket: &Source) -> Section {
+    let mut setup = Section::default();
+    let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
+    let Identity { device, inode } = socket.identity;
+    push(&Step::NewRoot { options: &Room::of_size(ROOT_SIZE).options(0o755) });
+    push(&Step::MakeMountPoint { path: PROXY });
+    push(&Step::Bind {
+        source: &absolute(&socket.path),
+        device,
+        inode,
+        target: PROXY,
+        within: Within::Root,
+        attributes: ATTRIBUTES,
+    });
+    push(&Step::PivotRoot {});
+    push(&Step::SetAttributes { target: c".", attributes: ATTRIBUTES, recursive: 0 });
+    setup
+}
+
+/// As a payload's, and narrower where it knows what it needs.
+fn walls(parts: &Parts<'_>, files: u64) -> Section {
+    let mut walls = Section::default();
+    // What is in force is told of the sandbox; of the bridge, what could not be put up.
+    let mut told = Enforcement::default();
+    namespaces::keyring(parts, &mut walls, &mut told);
+    namespaces::privileges(parts, &mut walls, &mut told);
+    landlock::socket_alone(parts, PROXY, &mut walls);
+    walls.push(Protection::CoreDumps, &limits::rlimit(libc::RLIMIT_CORE, limits::NO_CORE));
+    walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
+    if parts.host.seccomp {
+        let program = &seccomp::bytes(&seccomp::of_bridge());
+        sections::push_filter(parts, &mut walls, &Step::Seccomp { program });
+    }
+    walls
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use kennel_helper::plan::entries;
+
+    use super::*;
+    use crate::policy::profile::Profile;
+
+    fn plan(path: &Path) -> Result<BridgePlan, Error> {
+        let policy = Policy::profile(Profile::RepoWrite, "/tmp");
+        compile(&policy, &Host::detect(), &Caller::current(), path)
+    }
+
+    pub(crate) fn refused(path: &Path, errno: i32) {
+        match plan(path) {
+            Err(Error::Grant { path: named, source, remedy: Some(_), .. }) => {
+                assert_eq!((&*named, source.kind()), (path, io::Error::from_raw_os_error(errno).kind()));
+            }
+            other => panic!("{}: {other:?}", path.display()),
+        }
+    }
+
+    #[test]
+    fn a_path_without_a_socket_is_refused_before_anything_starts() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("a file");
+        refused(&file, libc::ENOTSOCK);
+        refused(dir.path(), libc::ENOTSOCK);
+        refused(&dir.path().join("missing"), libc::ENOENT);
+        refused(&file.join("below"), libc::ENOTDIR);
+    }
+
+    #[test]
+    fn a_socket_that_may_not_be_written_to_is_refused_to_root_too() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("a socket");
+        plan(&path).expect("writable");
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).expect("read-only");
+        refused(&path, libc::EACCES);
+    }
+
+    #[test]
+    fn a_link_is_followed_now_and_what_it_leads_to_is_pinned() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (path, link) = (dir.path().join("socket"), dir.path().join("link"));
+        let _listener = UnixListener::bind(&path).expect("a socket");
+        symlink(&path, &link).expect("a link");
+        let plan = plan(&link).expect("a socket");
+        let looked_at = fs::metadata(&path).expect("there");
+        let bound = entries(&plan.setup.bytes).flatten().find_map(|entry| match entry.step {
+            Step::Bind { source, device, inode, .. } => Some((source.to_owned(), device, inode)),
+            _ => None,
+        });
+        let canonical = fs::canonicalize(&path).expect("there");
+        assert_eq!(bound, Some((absolute(&canonical), looked_at.dev(), looked_at.ino())));
+    }
+
+    #[test]
+    fn landlock_allows_the_socket_alone_and_the_filter_comes_last() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("socket");
+        let _listener = UnixListener::bind(&path).expect("a socket");
+        let plan = |landlock_abi, seccomp| {
+            let policy = Policy::profile(Profile::RepoWrite, "/tmp");
+            let host = Host { landlock_abi, seccomp, ..Host::detect() };
+            compile(&policy, &host, &Caller::current(), &path).expect("compiles").walls
+        };
+        let has = |walls: &Section, wanted: fn(&Step<'_>) -> bool| {
+            entries(&walls.bytes).flatten().any(|entry| wanted(&entry.step))
+        };
+        let walls = plan(6, true);
+        assert!(has(
+            &walls,
+            |step| matches!(step, Step::LandlockRuleset { fs, net: 3, scoped: 3 } if *fs != 0)
+        ));
+        assert!(has(&walls, |step| matches!(step, Step::LandlockRestrict {})));
+        assert!(!has(&walls, |step| matches!(step, Step::LandlockRule { .. })));
+        // From ABI 9 on (Linux 7.1) connecting to a socket by its path is a right.
+        const RESOLVE_UNIX: u64 = 1 << 16;
+        let newest = plan(11, true);
+        assert!(has(
+            &newest,
+            |step| matches!(step, Step::LandlockRuleset { fs, .. } if fs & RESOLVE_UNIX != 0)
+        ));
+        assert!(has(
+            &newest,
+            |step| matches!(step, Step::LandlockRule { path, access: RESOLVE_UNIX } if *path == PROXY)
+        ));
+        let last = entries(&walls.bytes).last().flatten().expect("a step");
+        assert!(matches!(last.step, Step::Seccomp { .. }) && !last.optional);
+        // What such a host lacks is told of the sandbox, where it is an error or reported.
+        let walls = plan(0, false);
+        assert!(!has(&walls, |step| matches!(step, Step::Seccomp { .. } | Step::LandlockRestrict {})));
+    }
+
+    #[test]
+    fn connections_are_as_many_as_descriptors_suffice_for() {
+        let all = u64::from(MOST_CONNECTIONS);
+        for (files, expected) in [
+            (0, 1),
+            (FILES_BESIDES + FILES_OF_ONE, 1),
+            (FILES_BESIDES + 2 * FILES_OF_ONE, 2),
+            (1024, 160),
+            (FILES_BESIDES + all * FILES_OF_ONE, MOST_CONNECTIONS),
+            (u64::MAX, MOST_CONNECTIONS),
+        ] {
+            assert_eq!(connections(files), expected, "{files}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Where groups can be made: in what is delegated to the caller, or what it names. Pure: facts in, a place or a reason out.
+
+use std::path::PathBuf;
+
+use crate::host::cgroups::{Cgroups, Controller, HOST, Spot};
+use crate::host::remedy;
+use crate::host::remedy::DELEGATE;
+
+/// Why something cannot be held by a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lack {
+    pub(crate) reason: String,
+    pub(crate) remedy: String,
+}
+
+impl Lack {
+    pub(crate) fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+/// Where groups can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    /// Controllers that it does not give to groups in it yet.
+    pub(crate) enable: Vec<Controller>,
+    /// Controllers that groups in it have then.
+    pub(crate) controllers: Vec<Controller>,
+    /// Whether this program is in it and has to leave it first.
+    pub(crate) leave: bool,
+}
+
+impl Place {
+    /// In `spot`, whose groups get all of `controllers`.
+    fn of(spot: &Spot, controllers: &[Controller], leave: bool) -> Self {
+        Self {
+            path: spot.path.clone(),
+            enable: controllers
+                .iter()
+                .copied()
+                .filter(|controller| !spot.gives.contains(controller))
+                .collect(),
+            controllers: controllers.to_vec(),
+            leave,
+        }
+    }
+}
+
+/// The group that the policy names: whoever names it vouches for it.
+pub(crate) fn named(spot: &Spot, is_root: bool) -> Result<Place, Lack> {
+    let at = spot.path.display();
+    if !spot.writable {
+        return Err(Lack::new(format!("{at} is not writable"), DELEGATE));
+    }
+    if !spot.reachable && !is_root {
+        let reason = format!("processes cannot be moved to {at} from the caller's cgroup");
+        return Err(Lack::new(reason, DELEGATE));
+    }
+    usable(spot)
+}
+
+/// One that is delegated to the caller: its own, the one above, or for real root that of the whole hierarchy.
+pub(crate) fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) -> Result<Place, Lack> {
+    let (Some(own), Some(top)) = (&facts.own, &facts.top) else {
+        return Err(Lack::new("no cgroup v2 hierarchy is mounted here", remedy::UNIFIED));
+    };
+    let is_own = |spot: &Spot| {
+        spot.writable && spot.reachable && !spot.is_root && (spot.marked || !is_root || spot.path == top.path)
+    };
+    let is_above = |spot: &Spot| {
+        let ours = own.path.ends_with(HOST);
+        spot.writable && spot.reachable && !spot.is_root && (spot.marked || ours || !is_root && spot.is_edge)
+    };
+    let mut lack = None;
+    if is_own(own) {
+        match usable(own).and_then(|place| offering(facts, own, place, asked)) {
+            Ok(place) => return Ok(place),
+            Err(reason) => lack = Some(reason),
+        }
+    }
+    if let Some(parent) = facts.parent.as_ref().filter(|parent| is_above(parent)) {
+        match usable(parent).and_then(|place| offering(facts, parent, place, asked)) {
+            Ok(place) => return Ok(place),
+            Err(reason) => lack = lack.or(Some(reason)),
+        }
+    }
+    // As container engines do that have no service manager to ask. What it gives to groups is left as it is.
+    if is_root && top.is_root && top.writable && lack.is_none() {
+        return offering(facts, top, Place::of(top, &wanted(&top.gives), false), asked);
+    }
+    // To delegate this one would give nothing of what is asked for.
+    let is_elsewhere = |asked: &Controller| {
+        facts.of_v1.contains(asked) && !own.offers.contains(asked) && !top.offers.contains(asked)
+    };
+    if !asked.is_empty() && asked.iter().all(is_elsewhere) {
+        return Err(empty(facts, own));
+    }
+    Err(lack.unwrap_or_else(|| {
+        Lack::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
+    }))
+}
+
+/// What groups in a cgroup get of what it offers.
+fn wanted(offers: &[Controller]) -> Vec<Controller> {
+    Controller::ALL.into_iter().filter(|controller| offers.contains(controller)).collect()
+}
+
+/// A group that may hold no process but this one, which can leave.
+fn usable(spot: &Spot) -> Result<Place, Lack> {
+    if spot.others > 0 && !spot.is_root {
+        let reason = format!(
+            "{} holds {} other processes, so it can give no limits to groups in it",
+            spot.path.display(),
+            spot.others
+        );
+        return Err(Lack::new(reason, DELEGATE));
+    }
+    Ok(Place::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
+}
+
+/// A place that offers something of what is asked for.
+fn offering(facts: &Cgroups, spot: &Spot, place: Place, asked: &[Controller]) -> Result<Place, Lack> {
+    match asked.iter().find(|asked| !place.controllers.contains(asked)) {
+        Some(first) if !asked.iter().any(|asked| place.controllers.contains(asked)) => {
+            if facts.of_v1.contains(first) {
+                Err(empty(facts, spot))
+            } else {
+                Err(missing(&spot.path.display().to_string(), *first))
+            }
+        }
+        _ => Ok(place),
+    }
+}
+
+/// For a hierarchy whose controllers cgroup v1 has.
+fn empty(facts: &Cgroups, spot: &Spot) -> Lack {
+    let names: Vec<&str> = facts.of_v1.iter().map(|controller| controller.name()).collect();
+    let names = names.join(", ");
+    Lack::new(
+        format!("cgroup v1 has {names} here, and cgroup v2 at {} does not", spot.path.display()),
+        remedy::UNIFIED,
+    )
+}
+
+pub(crate) fn missing(at: &str, controller: Controller) -> Lack {
+    Lack::new(
+        format!("the cgroup {at} has no {controller} controller"),
+        format!(
+            "have the service manager delegate it: Delegate={controller} … for the unit, user@.service for users"
+        ),
+    )
+}

@@ -1,0 +1,511 @@
+//! Policies compiled for hosts we do not have: what is required and missing is refused, what is optional and
+//! missing is reported, and whatever compiles is a plan that the inside can read.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use kennel_helper::control::LONGEST_ROLE;
+use kennel_helper::plan::{Step, entries};
+use proptest::prelude::*;
+
+use crate::host::caller::Caller;
+use crate::host::{Host, Version};
+use crate::plan::compile::{Compiled, begin, compile};
+use crate::policy::Policy;
+use crate::policy::mount::Mount;
+use crate::policy::network::NetworkMode;
+use crate::policy::overlay::Overlay;
+use crate::policy::profile::{OnUnavailable, Profile, TmpLife};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::{Level, Protection, State};
+use crate::report::error::Error;
+use crate::sys::birth::Users;
+use crate::view::inputs::Shape;
+
+/// A machine that has everything but groups.
+pub(crate) fn host() -> Host {
+    Host {
+        kernel: Version(6, 18),
+        landlock_abi: 7,
+        seccomp: true,
+        user_namespaces: true,
+        possible_cpus: 4,
+        core_socket: false,
+    }
+}
+
+fn caller(home: &Path) -> Caller {
+    Caller {
+        uid: 1000,
+        gid: 1000,
+        user: "me".into(),
+        home: home.to_owned(),
+        homes: vec![home.to_owned()],
+        directory: home.to_owned(),
+        environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
+        descriptors: [1024, 4096],
+        ahead: crate::host::caller::Ahead::default(),
+    }
+}
+
+/// A home with a workspace `repo` in it.
+fn home() -> tempfile::TempDir {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir(home.path().join("repo")).expect("a directory");
+    home
+}
+
+fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error> {
+    compile(policy, host, &caller(home), Shape::OneShot)
+}
+
+fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
+    let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls]
+        .map(|section| &section.bytes);
+    sections
+        .into_iter()
+        .flat_map(|bytes| entries(bytes))
+        .map(|entry| entry.expect("a whole entry").step)
+        .collect()
+}
+
+#[test]
+fn walls_go_up_in_the_order_the_kernel_needs() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = compiled(&policy, &host(), home.path()).expect("compiles");
+    let steps = steps(&compiled);
+    let at = |wanted: fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("the step is there");
+    let order = [
+        at(|step| matches!(step, Step::Write { .. })),
+        at(|step| matches!(step, Step::Unshare { .. })),
+        at(|step| matches!(step, Step::NewRoot { .. })),
+        at(|step| matches!(step, Step::PivotRoot {})),
+        at(|step| matches!(step, Step::SetAttributes { .. })),
+        at(|step| matches!(step, Step::LandlockRuleset { .. })),
+        at(|step| matches!(step, Step::DropCapabilities {})),
+        at(|step| matches!(step, Step::Seccomp { .. })),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(matches!(steps.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    let restricted =
+        entries(&compiled.payload.bytes).flatten().any(|e| matches!(e.step, Step::LandlockRestrict {}));
+    assert!(restricted, "the payload enters the Landlock domain");
+}
+
+#[test]
+fn a_host_without_landlock_is_refused_or_reported() {
+    let home = home();
+    let bare = Host { landlock_abi: 0, ..host() };
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    match compiled(&policy, &bare, home.path()) {
+        Err(error @ Error::Unavailable { protection: Protection::Landlock, .. }) => {
+            assert!(error.remedy().is_some_and(|remedy| remedy.contains("lsm=")), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let policy = policy.require(Protection::Landlock, Requirement::IfAvailable);
+    let compiled = compiled(&policy, &bare, home.path()).expect("optional");
+    assert_eq!(compiled.enforcement.level(), Level::Partial);
+    assert_eq!(compiled.enforcement.get(Protection::Landlock).map(|entry| entry.state), Some(State::Off));
+    assert!(!steps(&compiled).iter().any(|step| matches!(step, Step::LandlockRuleset { .. })));
+}
+
+#[test]
+fn degrade_makes_walls_optional_but_not_the_sandbox() {
+    let home = home();
+    let policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let poor = Host { landlock_abi: 0, seccomp: false, ..host() };
+    let compiled = compiled(&policy, &poor, home.path()).expect("degrades");
+    assert_eq!(compiled.enforcement.get(Protection::Seccomp).map(|entry| entry.state), Some(State::Off));
+    for entry in entries(&compiled.setup.bytes).flatten() {
+        if matches!(entry.step, Step::NewRoot { .. } | Step::PivotRoot {} | Step::DropCapabilities {}) {
+            assert!(!entry.optional, "{:?}", entry.step);
+        }
+    }
+}
+
+#[test]
+fn an_old_kernel_is_refused_in_one_sentence() {
+    let home = home();
+    let old = Host { kernel: Version(5, 10), landlock_abi: 0, ..host() };
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let error = compiled(&policy, &old, home.path()).expect_err("refused");
+    assert_eq!(error.chain(), "root: Linux 5.10 cannot make mounts read-only as a tree");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("5.12")));
+}
+
+#[test]
+fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
+    let home = home();
+    let refusing = Host { user_namespaces: false, ..host() };
+    let degrade =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let refuse = degrade.clone().on_unavailable(OnUnavailable::Refuse);
+    let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
+    let user = caller(home.path());
+    for (policy, host, caller, without) in [
+        (&degrade, &refusing, &root, true),
+        (&degrade, &refusing, &user, false),
+        (&degrade, &host(), &root, false),
+        (&refuse, &refusing, &root, false),
+    ] {
+        for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+            let compiled = compile(policy, host, caller, shape).expect("compiles");
+            assert_eq!(
+                crate::view::inputs::spawn_options(policy, host, caller).users == Users::Callers,
+                without
+            );
+            let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
+            let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
+            assert_eq!((maps, separate), (!without, without));
+            let state = compiled.enforcement.get(Protection::UserNamespace).expect("told").state;
+            assert_eq!(state, if without { State::Off } else { State::Enforced });
+        }
+    }
+}
+
+#[test]
+fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
+    let home = home();
+    let refusing = Host { user_namespaces: false, ..host() };
+    let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
+    let policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
+        let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
+        for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
+            let firm = matches!(entry.step, Step::Unshare { .. } | Step::Separate {} | Step::Seccomp { .. });
+            assert!(!firm || !entry.optional, "{:?}", entry.step);
+        }
+        // Mounts are separate before there is one.
+        let steps = steps(&compiled);
+        let at = |wanted: fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("there");
+        let separate = at(|step| matches!(step, Step::Separate {}));
+        let mounts = libc::CLONE_NEWNS.cast_unsigned();
+        assert!(matches!(steps[separate - 1], Step::Unshare { flags } if flags == mounts));
+        assert!(separate < at(|step| matches!(step, Step::NewRoot { .. })));
+    }
+    let bare = Host { seccomp: false, ..refusing };
+    let error = compile(&policy, &bare, &root, Shape::OneShot).expect_err("no filter");
+    assert!(matches!(error, Error::Unavailable { protection: Protection::Seccomp, .. }), "{error:?}");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("user namespaces")));
+}
+
+#[test]
+fn landlock_asks_for_no_right_that_the_abi_lacks() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let rights = |abi: u32| {
+        let compiled =
+            compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path()).expect("compiles");
+        steps(&compiled)
+            .iter()
+            .find_map(|step| match *step {
+                Step::LandlockRuleset { fs, scoped, .. } => Some((fs, scoped)),
+                _ => None,
+            })
+            .expect("a ruleset")
+    };
+    // include/uapi/linux/landlock.h: 13 rights at first, then REFER, TRUNCATE, IOCTL_DEV.
+    assert_eq!(rights(1), (0x1fff, 0));
+    assert_eq!(rights(2), (0x3fff, 0));
+    assert_eq!(rights(3), (0x7fff, 0));
+    assert_eq!(rights(5), (0xffff, 0));
+    assert_eq!(rights(6), (0xffff, 3));
+    assert_eq!(rights(7), (0xffff, 3));
+}
+
+#[test]
+fn sockets_of_the_proxy_are_in_the_first_message() {
+    let home = home();
+    let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"))
+        .allow("crates.io:443")
+        .allow("git.example:22")
+        .allow("db.example:5432");
+    assert_eq!(policy.effective_network(), NetworkMode::Proxy);
+    let listens = |policy: &Policy| -> Vec<(u32, u32)> {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        assert!(compiled.namespaces.bytes.len() + 64 < LONGEST_ROLE);
+        let listen = |index| match compiled.namespaces.step(index) {
+            Some((_, Step::Listen { kind, port, .. })) => Some(Some((kind, port))),
+            Some(_) => Some(None),
+            None => None,
+        };
+        (0..).map_while(listen).flatten().collect()
+    };
+    // A port above 1023 may be a server's inside.
+    assert_eq!(listens(&policy), [(1, 3128), (2, 53), (1, 80), (1, 443), (1, 22)]);
+    policy.network.transparent = Some(false);
+    assert_eq!(listens(&policy), [(1, 3128)]);
+    policy.network.transparent = None;
+    policy.network.allow = (1..200).map(|port| format!("a.example:{port}")).collect();
+    assert_eq!(listens(&policy).len(), 14);
+    policy.network.allow.clear();
+    assert!(listens(&policy).is_empty());
+}
+
+#[test]
+fn no_proxy_without_a_network_of_its_own() {
+    let home = home();
+    let mut policy =
+        Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
+    let optional = |policy: &Policy| {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        let mut namespaces = entries(&compiled.namespaces.bytes).flatten();
+        let wanted = |step: &Step<'_>| matches!(step, Step::Unshare { flags } if *flags == libc::CLONE_NEWNET.cast_unsigned());
+        namespaces.find(|entry| wanted(&entry.step)).expect("a network namespace").optional
+    };
+    assert!(optional(&policy), "as the policy says");
+    policy.network.allow.push("a.example:443".to_owned());
+    assert!(!optional(&policy), "the proxy would be open to the host, and the host to the command");
+}
+
+#[test]
+fn ports_of_the_host_are_narrowed_by_landlock_or_refused() {
+    let home = home();
+    let policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
+    let ruleset = |abi| {
+        let compiled = compiled(&policy, &Host { landlock_abi: abi, ..host() }, home.path())?;
+        let ports: Vec<u64> = (0..)
+            .map_while(|index| compiled.walls.step(index))
+            .filter_map(
+                |(_, step)| if let Step::LandlockPort { port, .. } = step { Some(port) } else { None },
+            )
+            .collect();
+        Ok::<_, Error>((ports, compiled.enforcement.get(Protection::LandlockNetwork).cloned()))
+    };
+    let (ports, entry) = ruleset(7).expect("compiles");
+    assert_eq!((ports, entry.map(|entry| entry.state)), (vec![443], Some(State::Enforced)));
+    let error = ruleset(3).expect_err("ABI 3 knows no ports").to_string();
+    assert!(error.contains("landlock_network") && error.contains("6.7"), "{error}");
+}
+
+#[test]
+fn ports_of_the_host_are_not_narrowed_without_seccomp() {
+    let home = home();
+    let mut policy = Policy::profile(Profile::FullDev, home.path().join("repo")).allow("*:443");
+    policy.require.set(Protection::Seccomp, Requirement::IfAvailable);
+    let of_filters = |policy: &Policy| {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        let sections = [compiled.setup, compiled.walls];
+        let entries = sections.iter().flat_map(|section| entries(&section.bytes)).flatten();
+        let filters = entries.filter(|entry| matches!(entry.step, Step::Seccomp { .. }));
+        filters.map(|entry| entry.optional).collect::<Vec<_>>()
+    };
+    let bare = Host { seccomp: false, ..host() };
+    let error = compiled(&policy, &bare, home.path()).expect_err("required").to_string();
+    assert!(error.contains("landlock_network") && error.contains("Fast Open"), "{error}");
+    assert_eq!(of_filters(&policy), [false], "what is required rests on it");
+    policy.require.set(Protection::LandlockNetwork, Requirement::IfAvailable);
+    let enforcement = compiled(&policy, &bare, home.path()).expect("compiles").enforcement;
+    let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
+    assert!(entry.state == State::Degraded && entry.detail.contains("Fast Open"), "{entry:?}");
+    assert_eq!(of_filters(&policy), [true]);
+    // A filter that the kernel refuses is no other than one that it does not have.
+    let mut enforcement = compiled(&policy, &host(), home.path()).expect("compiles").enforcement;
+    let step = Step::Seccomp { program: &[] };
+    crate::launch::prepared::step_skipped(Some((Protection::Seccomp, step)), libc::EINVAL, &mut enforcement);
+    let entry = enforcement.get(Protection::LandlockNetwork).expect("there");
+    assert_eq!(entry.state, State::Degraded, "{entry:?}");
+    // What is off stays off.
+    let older = Host { landlock_abi: 3, ..bare };
+    let enforcement = compiled(&policy, &older, home.path()).expect("compiles").enforcement;
+    assert_eq!(enforcement.get(Protection::LandlockNetwork).map(|entry| entry.state), Some(State::Off));
+}
+
+#[test]
+fn a_toolchain_variable_cannot_reach_for_secrets() {
+    let home = home();
+    for name in [".ssh", ".cargo"] {
+        fs::create_dir(home.path().join(name)).expect("a directory");
+    }
+    let mut caller = caller(home.path());
+    for (name, value) in [("NVM_DIR", home.path().join(".ssh")), ("ASDF_DATA_DIR", home.path().to_owned())] {
+        caller.environment.insert(name.into(), value.into());
+    }
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = compile(&policy, &host(), &caller, Shape::OneShot).expect("compiles");
+    for step in steps(&compiled) {
+        if let Step::Bind { source, .. } = step {
+            let source = source.to_string_lossy().into_owned();
+            assert!(!source.ends_with("/.ssh") && Path::new(&source) != home.path(), "{source}");
+        }
+    }
+}
+
+#[test]
+fn the_environment_is_scrubbed_by_default() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let names = |policy: &Policy| -> Vec<String> {
+        let compiled = compiled(policy, &host(), home.path()).expect("compiles");
+        compiled.environment.0.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect()
+    };
+    assert_eq!(names(&policy), ["HOME", "PATH"]);
+    assert!(names(&policy.pass_env("SECRET")).contains(&"SECRET".to_owned()));
+}
+
+fn targets() -> impl Strategy<Value = String> {
+    proptest::collection::vec("[a-c]", 1..4).prop_map(|parts| format!("/{}", parts.join("/")))
+}
+
+fn mounts() -> impl Strategy<Value = Mount> {
+    prop_oneof![
+        targets().prop_map(|target| Mount::ReadOnly { source: "/usr".into(), target: Some(target.into()) }),
+        targets()
+            .prop_map(|target| Mount::ReadWrite { source: "/etc/hosts".into(), target: Some(target.into()) }),
+        targets().prop_map(|target| Mount::Tmpfs { target: target.into(), size: None }),
+        targets().prop_map(|path| Mount::Mask { path: path.into() }),
+        targets().prop_map(|target| Mount::File {
+            target: target.into(),
+            contents: "x".into(),
+            executable: false
+        }),
+        targets().prop_map(|target| Mount::Symlink { target: target.into(), points_to: "/tmp".into() }),
+        targets().prop_map(|target| Mount::Proc { target: target.into() }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Whatever grants say of each other, the answer is a plan that can be read, or an error that names a path.
+    #[test]
+    fn any_mounts_compile_or_are_refused(mounts in proptest::collection::vec(mounts(), 0..6)) {
+        let home = home();
+        let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+        policy.mounts = mounts;
+        match compiled(&policy, &host(), home.path()) {
+            Ok(compiled) => {
+                let mut made = std::collections::BTreeSet::new();
+                for step in steps(&compiled) {
+                    if let Step::MakeDir { path, .. } | Step::MakeFile { path, .. } | Step::MakeMountPoint { path } = step {
+                        prop_assert!(made.insert(path.to_owned()), "{path:?} is made twice");
+                    }
+                }
+            }
+            Err(error) => prop_assert!(error.chain().contains('/'), "{}", error.chain()),
+        }
+    }
+}
+
+fn of_session(policy: &Policy, home: &Path) -> Compiled {
+    compile(policy, &host(), &caller(home), Shape::Session { ready: 2 }).expect("compiles")
+}
+
+fn section(bytes: &[u8]) -> Vec<Step<'_>> {
+    entries(bytes).map(|entry| entry.expect("a whole entry").step).collect()
+}
+
+#[test]
+fn a_zygote_has_nothing_to_gain_and_keeps_what_workers_need() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = of_session(&policy, home.path());
+    let setup = section(&compiled.setup.bytes);
+    let at = |wanted: fn(&Step<'_>) -> bool| setup.iter().position(wanted).expect("the step is there");
+    let order = [
+        at(|step| matches!(step, Step::PivotRoot {})),
+        at(|step| matches!(step, Step::DropBoundingSet {})),
+        at(|step| matches!(step, Step::Seccomp { .. })),
+    ];
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(!setup.iter().any(|step| matches!(step, Step::DropCapabilities {})), "workers need them");
+}
+
+#[test]
+fn a_worker_has_its_own_places_before_its_walls() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    let compiled = of_session(&policy, home.path());
+    let worker = section(&compiled.worker.bytes);
+    assert!(matches!(worker.first(), Some(Step::Unshare { .. })));
+    assert!(matches!(worker.get(1), Some(Step::EnterRoot {})), "descriptors from before lead elsewhere");
+    let mounted = |wanted: &[u8]| {
+        worker.iter().any(|step| matches!(step, Step::Mount { kind, .. } if kind.to_bytes() == wanted))
+    };
+    assert!(mounted(b"proc") && mounted(b"devpts") && mounted(b"tmpfs"));
+    let walls = section(&compiled.walls.bytes);
+    assert!(matches!(walls.last(), Some(Step::Seccomp { .. })), "nothing runs without the filter after it");
+    assert!(walls.iter().any(|step| matches!(step, Step::DropCapabilities {})));
+    let one_shot = self::compiled(&policy, &host(), home.path()).expect("compiles");
+    assert!(one_shot.worker.bytes.is_empty(), "PID 1 of a one-shot is fresh as it is");
+}
+
+#[test]
+fn shared_places_are_not_renewed_but_for_shared_memory() {
+    let home = home();
+    let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo")).tmp(TmpLife::Session);
+    let compiled = of_session(&policy, home.path());
+    let bound: Vec<Vec<u8>> = section(&compiled.worker.bytes)
+        .iter()
+        .filter_map(|step| match step {
+            Step::BindOwn { target, .. } | Step::Move { to: target, .. } => Some(target.to_bytes().to_vec()),
+            _ => None,
+        })
+        .filter(|target| !target.starts_with(b"proc/"))
+        .collect();
+    assert_eq!(bound, [b"dev/shm".to_vec()]);
+}
+
+#[test]
+fn the_first_message_holds_every_first_step() {
+    let home = home();
+    let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
+    policy.hostname = "h".repeat(64);
+    let caller = Caller { uid: u32::MAX - 1, gid: u32::MAX - 1, ..caller(home.path()) };
+    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        let first = begin(&policy, &host(), &caller, shape).expect("compiles").namespaces;
+        assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
+    }
+}
+
+#[test]
+fn an_overlay_takes_a_kernel_that_keeps_its_changes() {
+    let home = home();
+    let policy = Policy::profile(Profile::NoNetwork, home.path().join("repo")).overlay(Overlay::default());
+    let old = Host { kernel: Version(6, 5), ..host() };
+    let error = compiled(&policy, &old, home.path()).expect_err("refused");
+    assert!(error.remedy().is_some_and(|remedy| remedy.contains("--overlay-upper")), "{error:?}");
+    compiled(&policy, &Host { kernel: Version(6, 6), ..host() }, home.path()).expect("compiles");
+    let upper = tempfile::tempdir().expect("a temporary directory");
+    std::fs::set_permissions(upper.path(), std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("set");
+    let uid = nix::unistd::geteuid().as_raw();
+    let own = Caller { uid, ..caller(home.path()) };
+    let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), size: None });
+    compile(&policy, &old, &own, Shape::OneShot).expect("compiles");
+    let other = Caller { uid: uid + 1, ..own };
+    let error = compile(&policy, &old, &other, Shape::OneShot).expect_err("refused").chain();
+    assert!(error.contains("belongs to another user"), "{error}");
+}
+
+#[test]
+fn nothing_below_an_overlay_is_bound_from_the_host() {
+    let home = home();
+    let repo = home.path().canonicalize().expect("a directory").join("repo");
+    fs::create_dir_all(repo.join(".git/hooks")).expect("a directory");
+    fs::write(repo.join(".git/config"), "").expect("a file");
+    let policy = Policy::profile(Profile::NoNetwork, &repo).overlay(Overlay::default()).protect("ci");
+    let compiled =
+        compile(&policy, &host(), &caller(home.path()), Shape::Session { ready: 1 }).expect("compiles");
+    let steps = steps(&compiled);
+    let at = |path: &Path| crate::plan::emit::relative(path);
+    let position = |wanted: &dyn Fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("a step");
+    let mounted = position(&|step| matches!(step, Step::Mount { kind, .. } if *kind == c"overlay"));
+    let dropped = position(&|step| matches!(step, Step::DropCapability { capability: 1 }));
+    let moved = position(&|step| matches!(step, Step::Move { to, .. } if *to == &*at(&repo)));
+    let pinned =
+        position(&|step| matches!(step, Step::Pin { target, .. } if *target == &*at(&repo.join(".git"))));
+    assert!(mounted < dropped && dropped < moved && moved < pinned);
+    for step in &steps {
+        if let Step::Bind { target, .. } = step {
+            assert!(!target.to_bytes().starts_with(at(&repo).to_bytes()), "{target:?}");
+        }
+    }
+    let merged = compiled.overlay.expect("an overlay");
+    assert!(merged.never.len() >= 5 && compiled.watches.is_empty(), "{:?}", merged.never);
+}

@@ -1,0 +1,337 @@
+//! From the view to mount steps, in the order the kernel needs them. Reads the host only to see whether a mount
+//! point is there: none is ever made on it.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use kennel_helper::plan::{Step, Within};
+
+use crate::plan::{Section, overlay, worker_mounts};
+use crate::policy::profile::TmpLife;
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::shortage::of_path;
+use crate::sys::inode::Identity;
+use crate::sys::lexical;
+use crate::view::inputs::Parts;
+use crate::view::source::Source;
+use crate::view::tmpfs_size::Room;
+use crate::view::{Access, Node, OnHost, Origin, Place, View, tmpfs_size};
+
+pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+
+const PROC_FLAGS: u64 = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+const DEVPTS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NOEXEC;
+pub(crate) const TMPFS_FLAGS: u64 = libc::MS_NOSUID | libc::MS_NODEV;
+
+/// The sandbox's own empty directory, which covers are made from; the second where the policy puts something of
+/// its own at /run.
+const EMPTY: [&str; 2] = ["/run/empty", "/.empty"];
+
+/// The sandbox's own /dev/null, as steps name it: on a read-only mount already.
+pub(crate) const NULL: &CStr = c"dev/null";
+
+/// Room in a cover for the mount points of what is granted in it.
+const COVER_SIZE: u64 = 64 << 10;
+
+/// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
+/// themselves gets a mount point only. Answers what it mounts on the host's directories.
+pub(crate) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<Vec<OnHost>, Error> {
+    let options = &tmpfs_size::of_root(parts, view).options(0o755);
+    setup.push(Protection::Root, &Step::NewRoot { options });
+    let empty = empty_directory(view);
+    let by_worker =
+        |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(parts, view, target, node);
+    let (made, on_host) = (BTreeSet::new(), Vec::new());
+    let mut emitter = Emitter { view, setup, made, empty, by_worker: &by_worker, on_host };
+    // Before everything else, because covers may lie anywhere.
+    let above: Vec<&Path> = empty.ancestors().collect();
+    for path in above.into_iter().rev().skip(1) {
+        emitter.make_dir(path, 0o755);
+    }
+    // They are made from the sandbox's own /dev/null and files, which have to be there first.
+    let is_late = |place: &Place| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
+    let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
+    for (target, place) in rest.into_iter().chain(covers) {
+        emitter.place(target, place)?;
+    }
+    let on_host = emitter.on_host;
+    setup.push(Protection::Root, &Step::PivotRoot {});
+    for (target, _) in view.iter().filter(|(target, place)| is_filled(view, target, place)) {
+        setup.push(Protection::Root, &read_only(&relative(target), false));
+    }
+    setup.push(Protection::Root, &read_only(c".", false));
+    Ok(on_host)
+}
+
+/// Appends the steps that put a procfs and a devpts of its own over those that a worker was born with, and walls into
+/// them.
+pub(crate) fn kernel_file_systems(view: &View, tmp: TmpLife, worker: &mut Section) {
+    let empty = empty_directory(view);
+    let mut emitter = Emitter {
+        view,
+        setup: worker,
+        made: BTreeSet::new(),
+        empty,
+        by_worker: &|_, _| false,
+        on_host: Vec::new(),
+    };
+    let is_own = |node: &Node| matches!(node, Node::Proc | Node::DevPts);
+    for (target, place) in view.iter() {
+        let above = view.mount_above(target).map(|(_, above)| &above.node);
+        if is_own(&place.node) || above.is_some_and(is_own) {
+            emitter.mount(target, place, within(view, target, tmp));
+        }
+    }
+}
+
+/// Whether the way to `target` leads through something that others can change: something of the host's, or a private
+/// place that commands share.
+pub(crate) fn within(view: &View, target: &Path, tmp: TmpLife) -> Within {
+    let changes = |above: &Path| match view.get(above).map(|place| &place.node) {
+        Some(Node::Bind { .. }) => true,
+        Some(Node::Private { .. } | Node::Tmpfs { .. }) => tmp == TmpLife::Session,
+        _ => false,
+    };
+    if lexical::ancestors(target).skip(1).any(changes) { Within::Granted } else { Within::Root }
+}
+
+/// The sandbox's own empty directory.
+pub(crate) fn empty_directory(view: &View) -> &'static Path {
+    let own_run = view.get(Path::new("/run")).is_none_or(|place| place.node == Node::Dir);
+    Path::new(EMPTY[usize::from(!own_run)])
+}
+
+/// Makes a mount read-only, or also all below it.
+pub(crate) fn read_only(target: &CStr, recursive: bool) -> Step<'_> {
+    Step::SetAttributes { target, attributes: RDONLY, recursive: recursive.into() }
+}
+
+/// A path of the sandbox as steps want it: relative to the root.
+pub(crate) fn relative(path: &Path) -> CString {
+    let below = lexical::below(path, Path::new("/")).unwrap_or(path).as_os_str();
+    let bytes = if below.is_empty() { b"." } else { below.as_bytes() };
+    // A NUL cannot come from the host, and the policy refuses it; cutting there names another path, which fails.
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    CString::new(&bytes[..end]).unwrap_or_default()
+}
+
+/// A host path for a step.
+pub(crate) fn absolute(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// Whether something is put into this cover, so that it stays writable until then.
+fn is_filled(view: &View, target: &Path, place: &Place) -> bool {
+    place.node == Node::Cover && view.has_children(target)
+}
+
+pub(crate) fn attributes(access: Access) -> u64 {
+    match access {
+        Access::Read => RDONLY | NOSUID | NODEV,
+        Access::Write => NOSUID | NODEV,
+        // Read-only is about the node's own mode, owner and times: what it stands for is written all the same.
+        Access::Device => RDONLY | NOSUID,
+    }
+}
+
+// One place of the view after the other, as steps.
+
+/// The steps so far.
+pub(crate) struct Emitter<'e> {
+    pub(crate) view: &'e View,
+    pub(crate) setup: &'e mut Section,
+    pub(crate) made: BTreeSet<CString>,
+    pub(crate) empty: &'e Path,
+    pub(crate) by_worker: &'e dyn Fn(&Path, &Node) -> bool,
+    pub(crate) on_host: Vec<OnHost>,
+}
+
+impl Emitter<'_> {
+    /// Puts up what belongs at `target`, below all that is there already.
+    ///
+    /// # Errors
+    /// It cannot lie there.
+    pub(crate) fn place(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        match self.view.mount_above(target) {
+            Some((_, Place { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
+            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
+                Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
+            }
+            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) => {
+                self.mount(target, place, Within::Root);
+                Ok(())
+            }
+            _ => {
+                self.parents(target, place)?;
+                self.mount_point(target, place);
+                self.mount(target, place, Within::Root);
+                Ok(())
+            }
+        }
+    }
+
+    /// The target lies in something of the host's: the mount point must be there already.
+    fn in_host_directory(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        let mounts = place.node.is_mount() && !matches!(place.node, Node::Private { .. });
+        let there = self.view.host_path_of_mount_point(target).map(|path| (Source::resolve(&path), path));
+        let dir = place.node.is_dir();
+        match there {
+            Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
+                self.mount(target, place, Within::Granted);
+                // What each worker mounts by itself is there anyway.
+                // What lies in an overlay nobody outside can replace.
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
+                    self.on_host.push(OnHost { target: target.to_owned(), path });
+                }
+                Ok(())
+            }
+            // What the profile would put there gives way to what the policy shows.
+            _ if place.origin == Origin::Profile => Ok(()),
+            _ if !mounts => Err(refuse(
+                target,
+                place,
+                "cannot lie in a directory of the host, where it would have to be created",
+                "choose a target outside of what is granted",
+            )),
+            Some((Ok(source), path)) if source.path != path => Err(refuse(
+                target,
+                place,
+                "the way to it passes a symbolic link",
+                "name the place it leads to",
+            )),
+            Some((Ok(_), _)) if dir => {
+                Err(refuse(target, place, "a file is in its place on the host", "choose another target"))
+            }
+            Some((Ok(_), _)) => {
+                Err(refuse(target, place, "a directory is in its place on the host", "choose another target"))
+            }
+            Some((Err(error), _)) if !is_missing(&error) => {
+                const OTHER: &str = "choose another target";
+                let words = failure::words(&error);
+                let reason = format!("its place in the granted directory cannot be looked at: {words}");
+                let remedy =
+                    of_path(&error, "run as a user who may reach it, or choose another target", OTHER);
+                Err(refuse(target, place, &reason, remedy))
+            }
+            _ => Err(refuse(
+                target,
+                place,
+                "there is no such path in the granted directory, and none is made on the host",
+                "create it first, or choose another target",
+            )),
+        }
+    }
+
+    /// Directories between the mount that the target lies in and the target itself.
+    fn parents(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+        let mount = self.view.mount_above(target).map_or(Path::new("/"), |(path, _)| path);
+        let between: Vec<&Path> =
+            lexical::ancestors(target).skip(1).take_while(|path| *path != mount).collect();
+        for path in between.into_iter().rev() {
+            match self.view.get(path).map(|place| &place.node) {
+                Some(Node::Symlink { .. } | Node::File { .. }) => {
+                    let reason = format!("{} is not a directory in the sandbox", path.display());
+                    return Err(refuse(target, place, &reason, "choose another target"));
+                }
+                Some(_) => {}
+                None => self.make_dir(path, 0o755),
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn make_dir(&mut self, path: &Path, mode: u32) {
+        let path = relative(path);
+        if !self.made.contains(&path) {
+            self.setup.push(Protection::Root, &Step::MakeDir { path: &path, mode });
+            self.made.insert(path);
+        }
+    }
+
+    fn mount_point(&mut self, target: &Path, place: &Place) {
+        match &place.node {
+            Node::File { .. } | Node::Symlink { .. } => {}
+            Node::Private { mode } => self.make_dir(target, *mode),
+            node if node.is_dir() => self.make_dir(target, 0o755),
+            _ => self.setup.push(place.protection, &Step::MakeMountPoint { path: &relative(target) }),
+        }
+    }
+
+    pub(crate) fn mount(&mut self, target: &Path, place: &Place, within: Within) {
+        if (self.by_worker)(target, &place.node) {
+            return;
+        }
+        let path = relative(target);
+        let mut push = |step: &Step<'_>| self.setup.push(place.protection, step);
+        let mut mount = |kind: &CStr, flags: u64, options: &CStr| {
+            push(&Step::Mount { kind, target: &path, within, flags, options });
+        };
+        match &place.node {
+            Node::Dir => {}
+            Node::Proc => mount(c"proc", PROC_FLAGS, c""),
+            Node::DevPts => mount(c"devpts", DEVPTS_FLAGS, c"newinstance,ptmxmode=0666,mode=0620"),
+            Node::Tmpfs { mode, room } => {
+                mount(c"tmpfs", TMPFS_FLAGS, &room.with_own(self.view, target).options(*mode));
+            }
+            // Something is granted in what is covered: its mount point has to be made there first.
+            Node::Cover if is_filled(self.view, target, place) => {
+                mount(c"tmpfs", TMPFS_FLAGS, &Room::of_size(COVER_SIZE).options(0o755));
+            }
+            Node::Cover => {
+                let empty = &relative(self.empty);
+                push(&Step::Cover { empty, target: &path, within });
+            }
+            Node::Private { .. } => push(&Step::BindOwn { source: &path, target: &path }),
+            Node::CoverFile if within == Within::Root => {
+                push(&Step::BindOwn { source: NULL, target: &path });
+            }
+            Node::CoverFile => push(&Step::Cover { empty: NULL, target: &path, within }),
+            Node::OwnFile { source } => {
+                push(&Step::Cover { empty: &relative(source), target: &path, within })
+            }
+            Node::File { contents, mode } => {
+                push(&Step::MakeFile { path: &path, mode: *mode, bytes: contents });
+            }
+            Node::Symlink { points_to } => {
+                push(&Step::Symlink { path: &path, points_to: &absolute(points_to) });
+            }
+            Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
+                if let Some(overlaid) = &self.view.overlay {
+                    overlay::mount(overlaid, source, (self.empty, within), self.setup);
+                }
+            }
+            // From the merged tree: the host's own would be written past the overlay.
+            Node::Bind { source, access }
+                if source.path.as_os_str() == target && self.view.lies_in_overlay(target) =>
+            {
+                push(&Step::Pin { target: &path, attributes: attributes(*access) });
+            }
+            Node::Bind { source, access } => {
+                let Identity { device, inode } = source.identity;
+                let attributes = attributes(*access);
+                let source = &absolute(&source.path);
+                push(&Step::Bind { source, device, inode, target: &path, within, attributes });
+            }
+        }
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn refuse(target: &Path, place: &Place, reason: &str, remedy: &str) -> Error {
+    Error::View {
+        what: place.what,
+        path: target.to_owned(),
+        reason: reason.to_owned(),
+        remedy: Some(remedy.to_owned()),
+    }
+}

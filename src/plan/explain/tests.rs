@@ -1,0 +1,168 @@
+//! What is made of a path, place by place, on views made by hand.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::view::source::Source;
+
+/// A view over a directory of the host: shown writable at /rw, read-only at /ro, and what else there can be.
+fn terms(host: &Path) -> Terms {
+    let mut view = View::default();
+    let source = || Source::resolve(host).expect("a directory");
+    let bind = |access| Node::Bind { source: source(), access };
+    view.offer("system", "/usr", bind(Access::Read));
+    view.offer("link", "/bin", Node::Symlink { points_to: "usr/bin".into() });
+    view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
+    view.offer("processes", "/proc", Node::Proc);
+    view.offer("directory", "/run", Node::Dir);
+    view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
+    view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
+    view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
+    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: Room::of_size(4096) })
+        .expect("granted");
+    view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
+    view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
+    view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
+    Terms {
+        view: view.into(),
+        read_only_workspace: false,
+        private: Room::of_size(2 << 20),
+        network: NetworkMode::None,
+        proxy_flags: Some("--allow"),
+        ports: None,
+    }
+}
+
+fn host() -> tempfile::TempDir {
+    let host = tempfile::Builder::new().prefix("kennel-test-").tempdir_in("/tmp").expect("a directory");
+    fs::create_dir(host.path().join("hooks")).expect("a directory");
+    host
+}
+
+/// Subject, whether it is certain, and the flag.
+fn explain(terms: &Terms, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
+    let denial = terms.explain(Path::new(path), errno, &[])?;
+    Some((denial.subject, denial.basis.is_certain(), denial.remedy))
+}
+
+#[test]
+fn read_only_is_certain_where_nothing_can_be_written() {
+    let host = host();
+    let terms = terms(host.path());
+    let source = host.path().canonicalize().expect("canonical").display().to_string();
+    let certain = |path: &str| {
+        let (subject, certain, flag) = explain(&terms, path, Errno::EROFS).expect(path);
+        assert!(certain, "{path}");
+        (subject, flag)
+    };
+    assert_eq!(certain("/usr/x"), ("/usr/x".to_owned(), None));
+    assert_eq!(certain("/bin/x"), ("/usr/bin/x".to_owned(), None));
+    assert_eq!(certain("/x"), ("/x".to_owned(), None));
+    assert_eq!(certain("/run/x/../y"), ("/run/y".to_owned(), None));
+    assert_eq!(certain("/proc/sys/x"), ("/proc/sys/x".to_owned(), None));
+    assert_eq!(certain("/etc/passwd"), ("/etc/passwd".to_owned(), None));
+    assert_eq!(certain("/rw/.ssh/id"), ("/rw/.ssh/id".to_owned(), None));
+    let rw = |target: &str| Some(format!("--rw {source}:{target}"));
+    assert_eq!(certain("/deep/er/ro/x"), ("/deep/er/ro/x".to_owned(), rw("/deep/er/ro")));
+    assert_eq!(certain("/rw/hooks/x"), ("/rw/hooks/x".to_owned(), None));
+}
+
+#[test]
+fn what_can_be_written_is_not_explained() {
+    let host = host();
+    let terms = terms(host.path());
+    for path in ["/rw/x", "/rw/../rw/x", "/tmp/x", "/scratch/x", "/etc/passwd/x", "x", ""] {
+        assert_eq!(explain(&terms, path, Errno::EROFS), None, "{path}");
+    }
+    for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::EXDEV] {
+        assert_eq!(explain(&terms, "/usr/x", errno), None, "the host answers {errno} as well");
+    }
+}
+
+#[test]
+fn what_is_not_shown_is_possible_and_what_is_shown_is_not_ours() {
+    let host = host();
+    let terms = terms(host.path());
+    for path in ["/srv/x", "/run/x", "/deep/x", "/tmp/x", "/scratch/x", "/rw/.ssh/id"] {
+        let flag = Some(format!("--ro {path}"));
+        assert_eq!(explain(&terms, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
+    }
+    for path in ["/usr/x", "/rw/x", "/deep", "/deep/er", "/", "/proc/x", "/tmp", "/etc/passwd/x", "/rw/.ssh"]
+    {
+        assert_eq!(explain(&terms, path, Errno::ENOENT), None, "{path}");
+    }
+}
+
+#[test]
+fn a_flag_is_named_where_it_can_be_written_and_would_help() {
+    let host = host();
+    let terms = terms(host.path());
+    for path in ["/srv/a b", "/srv/$(x)", "/srv/a:b", "/srv/a'b", "/srv/a\nb"] {
+        let (_, _, flag) = explain(&terms, path, Errno::ENOENT).expect(path);
+        assert_eq!(flag, None, "{path}");
+    }
+}
+
+#[test]
+fn mount_points_stay_in_their_places() {
+    let host = host();
+    let terms = terms(host.path());
+    for path in ["/rw/hooks", "/rw/.ssh", "/tmp", "/usr"] {
+        assert_eq!(explain(&terms, path, Errno::EBUSY), Some((path.to_owned(), true, None)), "{path}");
+    }
+    for path in ["/rw/x", "/rw/hooks/x", "/run", "/bin"] {
+        assert_eq!(explain(&terms, path, Errno::EBUSY), None, "{path}");
+    }
+}
+
+#[test]
+fn full_places_have_their_sizes() {
+    let host = host();
+    let terms = terms(host.path());
+    let full = |path| terms.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
+    let private = "private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
+    assert_eq!(full("/tmp/x").as_deref(), Some(private));
+    assert_eq!(
+        full("/scratch/x").as_deref(),
+        Some("/scratch holds 4K and 64 inodes; --tmpfs /scratch:8K would give more")
+    );
+    assert_eq!(full("/rw/x"), None, "the host's disk");
+}
+
+#[test]
+fn links_are_followed_in_what_is_shown_and_nowhere_else() {
+    let host = host();
+    symlink("/srv/x", host.path().join("out")).expect("a link");
+    symlink("../usr", host.path().join("up")).expect("a link");
+    symlink("loop", host.path().join("loop")).expect("a link");
+    // What the host's link leads to is never asked: the same name inside is another thing.
+    symlink(host.path().join("out"), host.path().join("host")).expect("a link");
+    let terms = terms(host.path());
+    let subject = |path, errno| explain(&terms, path, errno).map(|(subject, ..)| subject);
+    assert_eq!(subject("/rw/out", Errno::ENOENT).as_deref(), Some("/srv/x"));
+    assert_eq!(subject("/rw/out/y", Errno::ENOENT).as_deref(), Some("/srv/x/y"));
+    assert_eq!(subject("/rw/up/x", Errno::EROFS).as_deref(), Some("/usr/x"));
+    assert_eq!(subject("/rw/loop", Errno::ENOENT), None);
+    let inside = host.path().join("out").display().to_string();
+    assert_eq!(subject("/rw/host", Errno::ENOENT), Some(inside));
+    // Renaming and removing are about the link itself.
+    assert_eq!(subject("/usr/out", Errno::EROFS).as_deref(), Some("/srv/x"));
+    assert_eq!(subject("/usr/../rw/out", Errno::EBUSY), None);
+}
+
+#[test]
+fn what_a_command_goes_without_is_told_of_that_command() {
+    let host = host();
+    let terms = terms(host.path());
+    let narrowed = [Narrowing::ReadOnly("/rw".into()), Narrowing::Hide("/deep/er/ro".into())];
+    let told = |path: &str, errno| {
+        let denial = terms.explain(Path::new(path), errno, &narrowed)?;
+        Some((denial.reason, denial.basis, denial.remedy))
+    };
+    let writing = "the command was started without writing there".to_owned();
+    assert_eq!(told("/rw/x", Errno::EROFS), Some((writing, Basis::Derived, None)));
+    let hidden = "the command was started without it".to_owned();
+    assert_eq!(told("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
+    assert_eq!(told("/rw/x", Errno::ENOENT), None);
+}

@@ -1,0 +1,176 @@
+//! Landlock as second wall: the view's grants once more, by inode. Even a path that leads out of the view would
+//! end here.
+//!
+//! No second wall where a read-only place lies below a writable one (protected paths, grants below /tmp or HOME):
+//! rights only add up, and there the mount's own flag is the wall.
+
+use std::ffi::CStr;
+use std::path::Path;
+
+use ::landlock::{ABI, Access as _, AccessFs, AccessNet, BitFlags, Scope};
+use kennel_helper::plan::Step;
+
+use crate::host::remedy::go_without;
+use crate::plan::emit::relative;
+use crate::plan::sections::lacking;
+use crate::plan::{Section, network};
+use crate::policy::require::Requirement;
+use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::error::Error;
+use crate::view::inputs::Parts;
+use crate::view::{Access, Node, Origin, Place, View};
+
+/// First ABI with rules for TCP ports. Linux 6.7.
+const ABI_WITH_PORTS: u32 = 4;
+
+/// First ABI with scopes for signals and abstract sockets. Linux 6.12.
+const ABI_WITH_SCOPES: u32 = 6;
+
+/// What Landlock's rules for TCP ports do not look at (Linux 6.18), and a filter of system calls refuses.
+pub(crate) const WITHOUT_FILTER: &str =
+    "without a seccomp filter Multipath TCP and TCP Fast Open connect to any port";
+
+/// Appends the ruleset: everything the ABI knows is handled; reading is allowed below the root, which shows only
+/// what is granted, and writing where the view is writable.
+pub(crate) fn ruleset(
+    parts: &Parts<'_>,
+    view: &View,
+    setup: &mut Section,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    let number = parts.host.landlock_abi;
+    if number == 0 {
+        lacking(parts, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
+        report_ports(parts, number, enforcement)?;
+        return lacking(parts, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
+    }
+    let abi = abi(number);
+    let scopes: BitFlags<Scope> = Scope::from_all(abi);
+    let policy = parts.policy;
+    let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(parts) };
+    let net = ports.as_ref().map_or(0, |_| BitFlags::from(AccessNet::ConnectTcp).bits());
+    let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net, scoped: scopes.bits() };
+    setup.push_by(policy, Protection::Landlock, &ruleset);
+    for port in ports.into_iter().flatten() {
+        let step = Step::LandlockPort { access: net, port: port.into() };
+        setup.push_by(policy, Protection::LandlockNetwork, &step);
+    }
+    let mut rule = |path: &Path, access: BitFlags<AccessFs>| {
+        let step = Step::LandlockRule { path: &relative(path), access: access.bits() };
+        setup.push_by(policy, Protection::Landlock, &step);
+    };
+    rule(Path::new("/"), AccessFs::from_read(abi));
+    rule(Path::new("/dev"), devices(abi));
+    for (target, place) in view.iter() {
+        if let Some(access) = allowed(place, abi) {
+            rule(target, access);
+        }
+    }
+    enforcement.set(Protection::Landlock, State::Enforced, detail(number));
+    report_ports(parts, number, enforcement)?;
+    if number < ABI_WITH_SCOPES {
+        let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
+        return lacking(parts, Protection::LandlockScope, &reason, enforcement);
+    }
+    enforcement.set(Protection::LandlockScope, State::Enforced, "signals and abstract sockets stay inside");
+    Ok(())
+}
+
+/// Says whether TCP is narrowed, where the policy asks for it.
+fn report_ports(parts: &Parts<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
+    let Some(ports) = network::ports_of_host(parts) else { return Ok(()) };
+    if number < ABI_WITH_PORTS {
+        let reason = format!("ABI {number} has no rules for TCP ports: they came with Linux 6.7");
+        return lacking(parts, Protection::LandlockNetwork, &reason, enforcement);
+    }
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let detail = format!("TCP connections to port {} only; UDP is not narrowed", ports.join(", "));
+    enforcement.set(Protection::LandlockNetwork, State::Enforced, detail);
+    Ok(())
+}
+
+/// Whether the filter of system calls must stand because ports that must be narrowed are not without.
+pub(crate) fn rests_on_filter(parts: &Parts<'_>) -> bool {
+    network::ports_of_host(parts).is_some()
+        && parts.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
+}
+
+/// Says that ports are narrowed in part only: there is no filter of system calls.
+pub(crate) fn without_filter(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if rests_on_filter(parts) {
+        return Err(Error::Unavailable {
+            protection: Protection::LandlockNetwork,
+            reason: WITHOUT_FILTER.to_owned(),
+            remedy: Some(format!(
+                "use a kernel with CONFIG_SECCOMP_FILTER=y, {}",
+                go_without(Protection::LandlockNetwork)
+            )),
+        });
+    }
+    enforcement.weaken(Protection::LandlockNetwork, WITHOUT_FILTER);
+    Ok(())
+}
+
+/// Appends the restriction itself, for the payload.
+pub(crate) fn restrict(parts: &Parts<'_>, payload: &mut Section) {
+    if parts.host.landlock_abi > 0 {
+        payload.push_by(parts.policy, Protection::Landlock, &Step::LandlockRestrict {});
+    }
+}
+
+/// Appends a domain in which nothing is allowed but to connect to one socket, which needs a right from ABI 9 on: no file,
+/// no port, no signal or abstract socket to anybody outside of it.
+pub(crate) fn socket_alone(parts: &Parts<'_>, socket: &CStr, walls: &mut Section) {
+    let number = parts.host.landlock_abi;
+    if number == 0 {
+        return;
+    }
+    let abi = abi(number);
+    let (fs, net, scoped) = (AccessFs::from_all(abi), AccessNet::from_all(abi), Scope::from_all(abi));
+    let ruleset = Step::LandlockRuleset { fs: fs.bits(), net: net.bits(), scoped: scoped.bits() };
+    walls.push_by(parts.policy, Protection::Landlock, &ruleset);
+    let access = fs & AccessFs::ResolveUnix;
+    if !access.is_empty() {
+        let rule = Step::LandlockRule { path: socket, access: access.bits() };
+        walls.push_by(parts.policy, Protection::Landlock, &rule);
+    }
+    restrict(parts, walls);
+}
+
+/// What a place allows beyond reading, if anything.
+fn allowed(place: &Place, abi: ABI) -> Option<BitFlags<AccessFs>> {
+    let directory =
+        AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
+    match &place.node {
+        _ if place.origin == Origin::Wall => None,
+        Node::Private { .. } | Node::Tmpfs { .. } => Some(directory),
+        Node::Bind { source, access: Access::Write } if source.is_dir() => Some(directory),
+        Node::Bind { access: Access::Write, .. } => Some(directory & AccessFs::from_file(abi)),
+        Node::Bind { source, access: Access::Device } if !source.path.starts_with("/dev") => {
+            Some(devices(abi) & AccessFs::from_file(abi))
+        }
+        _ => None,
+    }
+}
+
+fn devices(abi: ABI) -> BitFlags<AccessFs> {
+    let wanted = AccessFs::ReadFile
+        | AccessFs::WriteFile
+        | AccessFs::Truncate
+        | AccessFs::IoctlDev
+        | AccessFs::ReadDir;
+    wanted & AccessFs::from_all(abi)
+}
+
+fn detail(number: u32) -> String {
+    let known = abi(number) as u32;
+    if number > known {
+        return format!("ABI {number}, all file access rights up to ABI {known}");
+    }
+    format!("ABI {number}, all of its file access rights")
+}
+
+/// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.
+fn abi(number: u32) -> ABI {
+    ABI::from(i32::try_from(number).unwrap_or(i32::MAX))
+}

@@ -1,0 +1,354 @@
+//! Resource limits by prlimit(2): what every kernel has. Where a limit is weaker than a cgroup's would be, the
+//! report says how.
+
+pub(crate) mod command;
+#[cfg(test)]
+mod tests;
+
+use kennel_helper::plan::Step;
+
+use crate::host::cgroups::Controller;
+use crate::host::{Host, Version};
+use crate::plan::Section;
+use crate::plan::cgroup::Groups;
+use crate::plan::cgroup::place::Lack;
+use crate::policy::cgroup::Cgroup;
+use crate::policy::require::Requirement;
+use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::error::Error;
+use crate::view::inputs::{Parts, Shape};
+
+/// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
+/// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
+pub(crate) const NO_CORE: u64 = 1;
+
+/// Soft and hard limit of the descriptors of commands whose policy has none.
+///
+/// Descriptors on their way in messages are counted by user, and nobody may send any while there are more than his own limit:
+/// unix(7), `ETOOMANYREFS`. So commands have fewer than Kennel, which could start no other command of their user else.
+pub(crate) fn descriptors(parts: &Parts<'_>) -> [u64; 2] {
+    let [few, most] = parts.caller.descriptors;
+    let most = most - most / 4;
+    [few.min(most), most]
+}
+
+/// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
+/// others by, which for most callers is nothing; and what lets a zygote send descriptors whatever commands do.
+pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
+    let crate::host::caller::Ahead { scheduling: [policy, nice, io], oom, may_be } = parts.caller.ahead;
+    if policy || nice || io {
+        let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
+        namespaces.push(Protection::Cpus, &step);
+    }
+    if may_be {
+        for resource in [libc::RLIMIT_RTPRIO, libc::RLIMIT_NICE] {
+            namespaces.push(Protection::Cpus, &rlimit(resource, 0));
+        }
+    }
+    let [few, most] = parts.caller.descriptors;
+    if few < most {
+        let step = Step::Limit { resource: libc::RLIMIT_NOFILE, soft: most, hard: most };
+        namespaces.push(Protection::OpenFiles, &step);
+    }
+    if oom {
+        let step = Step::Write { path: c"/proc/self/oom_score_adj", bytes: b"0" };
+        namespaces.push(Protection::Memory, &step);
+    }
+}
+
+/// Appends to the first steps of PID 1, whose children inherit it, that there are no cores: by its filter no worker could set
+/// that limit any more.
+pub(crate) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
+    namespaces.push_by(parts.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
+}
+
+/// Appends the limits that the policy asks for, and those it always has.
+///
+/// # Errors
+/// A limit that is required and cannot be kept in full here.
+pub(crate) fn limits(
+    parts: &Parts<'_>,
+    groups: &Groups,
+    payload: &mut Section,
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    let mut limit = Limiter { parts: *parts, groups, payload, enforcement };
+    limit.cores()?;
+    limit.memory()?;
+    limit.pids()?;
+    limit.of_groups_alone()?;
+    limit.of_each_process()
+}
+
+/// What is not counted was tried: shared mappings, memfd_create(2), System V shared memory, tmpfs. RLIMIT_AS would count
+/// those that are mapped, but ends programs that reserve more than they use, such as node.
+const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
+                                files in private places are not counted";
+const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
+
+pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
+    // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
+    let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
+    Step::Limit { resource, soft, hard }
+}
+
+struct Limiter<'l> {
+    parts: Parts<'l>,
+    groups: &'l Groups,
+    payload: &'l mut Section,
+    enforcement: &'l mut Enforcement,
+}
+
+impl Limiter<'_> {
+    /// The limit is among the [first steps](no_core).
+    fn cores(&mut self) -> Result<(), Error> {
+        if self.parts.host.core_socket {
+            let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
+                          kernel.core_pattern=core";
+            return self.say(Protection::CoreDumps, State::Degraded, detail);
+        }
+        self.say(Protection::CoreDumps, State::Enforced, "no core file, no core handler")
+    }
+
+    fn memory(&mut self) -> Result<(), Error> {
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let Some(memory) = policy.limits.memory else { return Ok(()) };
+        let swap = policy.limits.swap;
+        if groups.hold(Controller::Memory) {
+            let swap = swap.map_or_else(|| "none".to_owned(), |size| size.to_string());
+            let detail = format!("memory.max {memory}, swap {swap}, {}", self.whose());
+            self.hold(Protection::Memory, &detail);
+            return Ok(());
+        }
+        self.set(Protection::Memory, libc::RLIMIT_DATA, memory.bytes());
+        let swapped = if swap.is_some() { SWAP_BY_NOTHING } else { "" };
+        let detail = format!("{MEMORY_BY_RLIMIT}{swapped}");
+        self.fall_back(Protection::Memory, State::Degraded, &detail, groups.lack(Controller::Memory))
+    }
+
+    fn pids(&mut self) -> Result<(), Error> {
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
+            let detail = format!("pids.max {pids}, {}", self.whose());
+            self.hold(Protection::Pids, &detail);
+        }
+        let Some(Pids { by, state, how }) = kept(&self.parts) else { return Ok(()) };
+        if let By::Rlimit(most) = by {
+            self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
+        }
+        match state {
+            State::Enforced => self.say(Protection::Pids, state, &how),
+            _ => self.fall_back(Protection::Pids, state, &how, groups.lack(Controller::Pids)),
+        }
+    }
+
+    fn of_groups_alone(&mut self) -> Result<(), Error> {
+        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let wanted = &policy.limits;
+        let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
+        let cpuset = wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}"));
+        let io = wanted.io.map(|io| format!("io.max {io}"));
+        for (how, controller, protection) in [
+            (cpus, Controller::Cpu, Protection::Cpus),
+            (cpuset, Controller::Cpuset, Protection::Cpuset),
+            (io, Controller::Io, Protection::Io),
+        ] {
+            let Some(how) = how else { continue };
+            if groups.hold(controller) {
+                let detail = format!("{how}, {}", self.whose());
+                self.hold(protection, &detail);
+            } else {
+                let lack = groups.lack(controller);
+                self.fall_back(protection, State::Off, "needs a delegated cgroup v2", lack)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn of_each_process(&mut self) -> Result<(), Error> {
+        let wanted = &self.parts.policy.limits;
+        if let Some(span) = wanted.cpu_time {
+            self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
+            let detail = "RLIMIT_CPU: of each process, in whole seconds";
+            self.say(Protection::CpuTime, State::Degraded, detail)?;
+        }
+        if wanted.open_files.is_some() {
+            // Set with the limits of the command, when all its descriptors have come.
+            self.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
+        }
+        if let Some(size) = wanted.file_size {
+            self.set(Protection::FileSize, libc::RLIMIT_FSIZE, size.bytes());
+            self.say(Protection::FileSize, State::Enforced, "RLIMIT_FSIZE, of each file")?;
+        }
+        Ok(())
+    }
+
+    /// What a group of the sandbox holds.
+    fn whose(&self) -> &'static str {
+        match self.parts.shape {
+            Shape::Once | Shape::OneShot => "with all that the command starts",
+            Shape::Session { .. } => "all commands of the session together",
+        }
+    }
+
+    fn set(&mut self, protection: Protection, resource: libc::__rlimit_resource_t, value: u64) {
+        self.payload.push_by(self.parts.policy, protection, &rlimit(resource, value));
+    }
+
+    /// A cgroup holds it.
+    fn hold(&mut self, protection: Protection, detail: &str) {
+        self.enforcement.set(protection, State::Enforced, detail);
+    }
+
+    /// No cgroup holds it; `lack` says why.
+    fn fall_back(
+        &mut self,
+        protection: Protection,
+        state: State,
+        detail: &str,
+        lack: Option<Lack>,
+    ) -> Result<(), Error> {
+        let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
+        if self.parts.policy.effective_requirement(protection) == Requirement::Required {
+            let reason = format!("cannot be kept in full: {detail}; {reason}");
+            return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
+        }
+        self.enforcement.set_without_cgroup(protection, state, detail, [reason, remedy]);
+        Ok(())
+    }
+
+    /// What can be done where no cgroup is to blame.
+    fn instead(&self, protection: Protection) -> String {
+        let policy = self.parts.policy;
+        let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
+        let could_be_held = !matches!(
+            protection,
+            Protection::CpuTime | Protection::CoreDumps | Protection::FileSize | Protection::OpenFiles
+        );
+        let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
+        match (protection, policy.profile.meaning().is_strict) {
+            // Its sentence says what else helps.
+            (Protection::CoreDumps, true) => {
+                "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
+            }
+            (_, true) => format!(
+                "{by_cgroup}do without the limit, or choose another profile: ci-only keeps all of a policy in full"
+            ),
+            (_, false) => {
+                format!("{by_cgroup}set [require] {protection} = \"if_available\", or do without the limit")
+            }
+        }
+    }
+
+    fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
+        let required = self.parts.policy.effective_requirement(protection) == Requirement::Required;
+        if state != State::Enforced && required {
+            return Err(Error::Unavailable {
+                protection,
+                reason: format!("cannot be kept in full: {detail}"),
+                remedy: Some(self.instead(protection)),
+            });
+        }
+        self.enforcement.set(protection, state, detail);
+        Ok(())
+    }
+}
+
+// How many processes there may be, where no cgroup counts them: by RLIMIT_NPROC, or `kernel.pid_max` of the sandbox's pid
+// namespace for real root, whom the kernel holds to no RLIMIT_NPROC.
+
+/// From here on RLIMIT_NPROC counts the processes of a user namespace.
+const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
+
+/// From here on each pid namespace has a `kernel.pid_max` of its own. Before, there is one for the whole host, which
+/// real root could write from inside.
+const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
+
+/// Numbers that the kernel does not give out again (RESERVED_PIDS of kernel/pid.c): a namespace that has once used them up
+/// has so many fewer.
+const RESERVED_PIDS: u64 = 300;
+
+/// The kernel takes no lower `kernel.pid_max` than so many for each processor that there can be (PIDS_PER_CPU_MIN).
+const PIDS_PER_CPU: u64 = 8;
+
+/// The most that `kernel.pid_max` can be.
+const PID_MAX_LIMIT: u64 = 1 << 22;
+
+/// Appends to the first steps of PID 1 what limits the processes of a sandbox where rlimits do not.
+pub(crate) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
+    if let Some(Pids { by: By::PidMax(most), .. }) = kept(parts) {
+        let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
+        namespaces.push_by(parts.policy, Protection::Pids, &Step::Write { path, bytes });
+    }
+}
+
+/// How the number of processes is kept, without a cgroup.
+pub(crate) struct Pids {
+    pub(crate) by: By,
+    pub(crate) state: State,
+    pub(crate) how: String,
+}
+
+pub(crate) enum By {
+    /// That many for the user in the namespace, ours among them.
+    Rlimit(u64),
+    /// That many numbers in the pid namespace of PID 1.
+    PidMax(u64),
+    Nothing,
+}
+
+/// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
+pub(crate) fn kept(parts: &Parts<'_>) -> Option<Pids> {
+    let pids = parts
+        .policy
+        .limits
+        .pids
+        .filter(|_| !parts.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
+    let (own, whose) = match parts.shape {
+        // Init is a process of the same user in the same namespace.
+        Shape::Once | Shape::OneShot => (1, String::new()),
+        Shape::Session { ready } => {
+            let own = own_processes(ready);
+            (own, format!(" over all commands of the session and {own} of its own"))
+        }
+    };
+    let most = pids.saturating_add(own);
+    let (by, state, how) = if parts.caller.is_root() {
+        by_pid_max(parts.host, most, &whose)
+    } else if parts.host.kernel < COUNTS_BY_NAMESPACE {
+        (
+            By::Rlimit(pids.saturating_add(1)),
+            State::Degraded,
+            "RLIMIT_NPROC, counted over all processes of the user".to_owned(),
+        )
+    } else if whose.is_empty() {
+        (By::Rlimit(most), State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned())
+    } else {
+        (By::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
+    };
+    Some(Pids { by, state, how })
+}
+
+/// For real root, to whom the kernel never applies RLIMIT_NPROC.
+pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, String) {
+    const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
+    if host.kernel < PID_MAX_BY_NAMESPACE {
+        let how = format!(
+            "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
+        );
+        return (By::Nothing, State::Off, how);
+    }
+    let least = u64::from(host.possible_cpus).saturating_mul(PIDS_PER_CPU);
+    let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
+    let more = numbers.saturating_sub(most).max(RESERVED_PIDS);
+    let how = format!(
+        "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
+    );
+    (By::PidMax(numbers), State::Degraded, how)
+}
+
+/// Processes of a session besides those of its commands: the zygote, init and payload of each worker that waits or is
+/// just being made, and the command's own init.
+pub(crate) fn own_processes(ready: usize) -> u64 {
+    2 * (ready as u64 + 1) + 2
+}

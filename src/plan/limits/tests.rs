@@ -1,0 +1,139 @@
+//! How processes are counted on hosts we do not have. Writing `kernel.pid_max` where it is the host's would be the worst
+//! that a limit could do.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kennel_helper::plan::{Step, entries};
+use proptest::prelude::*;
+
+use crate::host::caller::Caller;
+use crate::host::{Host, Version};
+use crate::plan::compile::tests::host;
+use crate::plan::compile::{Compiled, compile};
+use crate::policy::Policy;
+use crate::policy::limits::Limits;
+use crate::policy::profile::Profile;
+use crate::policy::require::Requirement;
+use crate::report::enforcement::{Protection, State};
+use crate::report::error::Error;
+use crate::view::inputs::Shape;
+
+fn compiled(
+    uid: u32,
+    kernel: Version,
+    shape: Shape,
+    policy: &Policy,
+    home: &Path,
+) -> Result<Compiled, Error> {
+    let caller = Caller {
+        uid,
+        gid: uid,
+        user: "me".into(),
+        home: home.to_owned(),
+        homes: vec![home.to_owned()],
+        directory: home.to_owned(),
+        environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
+        descriptors: [1024, 4096],
+        ahead: crate::host::caller::Ahead::default(),
+    };
+    let host = Host { kernel, ..host() };
+    compile(policy, &host, &caller, shape)
+}
+
+fn policy(home: &Path, pids: Option<u64>) -> Policy {
+    Policy::profile(Profile::NoNetwork, home).limits(Limits { pids, ..Limits::default() })
+}
+
+/// The kernel would take no less.
+#[test]
+fn pid_max_is_what_the_kernel_takes_at_least() {
+    let host = |possible_cpus| Host { possible_cpus, ..host() };
+    for (processors, numbers, more) in
+        [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
+    {
+        let (by, state, how) = crate::plan::limits::by_pid_max(&host(processors), 21, "");
+        assert!(matches!(by, crate::plan::limits::By::PidMax(most) if most == numbers), "{processors}");
+        assert_eq!(state, State::Degraded);
+        assert!(how.ends_with(&format!("is used instead, which allows up to {more} more")), "{how}");
+    }
+}
+
+/// What is written to pid_max, by whichever section.
+fn pid_max(compiled: &Compiled) -> Vec<String> {
+    let sections =
+        [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls, &compiled.payload];
+    let steps = sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten();
+    let written = steps.filter_map(|entry| match entry.step {
+        Step::Write { path, bytes } if path.to_bytes().ends_with(b"pid_max") => {
+            assert!(entry.optional, "a host whose /proc/sys is read-only runs it all the same");
+            Some(String::from_utf8_lossy(bytes).trim_end().to_owned())
+        }
+        _ => None,
+    });
+    written.collect()
+}
+
+fn rlimit(compiled: &Compiled) -> Option<u64> {
+    entries(&compiled.payload.bytes).flatten().find_map(|entry| match entry.step {
+        Step::Limit { resource: libc::RLIMIT_NPROC, soft, .. } => Some(soft),
+        _ => None,
+    })
+}
+
+fn state(compiled: &Compiled) -> Option<State> {
+    compiled.enforcement.get(Protection::Pids).map(|entry| entry.state)
+}
+
+#[test]
+fn each_user_and_kernel_has_its_way_to_count_processes() {
+    let home = tempfile::tempdir().expect("a directory");
+    let (one, many) = (Shape::OneShot, Shape::Session { ready: 2 });
+    for (uid, kernel, shape, expected) in [
+        (1000, Version(6, 18), one, (Some(21), vec![], State::Enforced)),
+        (1000, Version(6, 18), many, (Some(28), vec![], State::Degraded)),
+        (1000, Version(5, 13), one, (Some(21), vec![], State::Degraded)),
+        (0, Version(6, 18), one, (None, vec!["321"], State::Degraded)),
+        (0, Version(6, 14), many, (None, vec!["328"], State::Degraded)),
+        (0, Version(6, 13), one, (None, vec![], State::Off)),
+        (0, Version(6, 1), many, (None, vec![], State::Off)),
+    ] {
+        let compiled =
+            compiled(uid, kernel, shape, &policy(home.path(), Some(20)), home.path()).expect("compiles");
+        let (soft, written, said) = expected;
+        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, Some(said)), "{uid} {kernel} {shape:?}");
+        assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
+    }
+}
+
+#[test]
+fn what_is_weaker_is_refused_where_it_is_required() {
+    let home = tempfile::tempdir().expect("a directory");
+    let policy = policy(home.path(), Some(20)).require(Protection::Pids, Requirement::Required);
+    for kernel in [Version(6, 18), Version(6, 13)] {
+        match compiled(0, kernel, Shape::OneShot, &policy, home.path()) {
+            Err(Error::Unavailable { protection: Protection::Pids, reason, .. }) => {
+                assert!(reason.contains("real root"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    compiled(1000, Version(6, 18), Shape::OneShot, &policy, home.path()).expect("enforced in full");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn pid_max_is_written_where_it_is_the_namespace_s_alone(uid in 0..2u32, major in 5..8u32, minor in 0..30u32, pids in proptest::option::of(1u64..=1 << 53)) {
+        prop_assume!((major, minor) >= (5, 13));
+        let home = tempfile::tempdir().expect("a directory");
+        let compiled = compiled(uid, Version(major, minor), Shape::OneShot, &policy(home.path(), pids), home.path());
+        let written = pid_max(&compiled.expect("compiles"));
+        let is_own = (major, minor) >= (6, 14);
+        prop_assert_eq!(written.len(), usize::from(uid == 0 && is_own && pids.is_some()));
+        for number in written {
+            let number: u64 = number.parse().expect("a number");
+            prop_assert!((301..=1 << 22).contains(&number), "what the kernel takes: {}", number);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The network of the policy: sockets of the sandbox that are handed out, what the proxy has to know, and how the tools
+//! inside are told. Decides which steps, runs none.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use kennel_helper::plan::Step;
+
+use crate::plan::bridge::BridgePlan;
+use crate::plan::{Section, bridge};
+use crate::policy::address;
+use crate::policy::network::{NAME_SERVER, Network, NetworkLimits, NetworkMode, name_server};
+use crate::policy::rule::Rules;
+use crate::policy::upstream::Upstream;
+use crate::report::enforcement::{Enforcement, Protection, State};
+use crate::report::error::Error;
+use crate::report::policy_error::PolicyError;
+use crate::sys::inode::Identity;
+use crate::view::inputs::Parts;
+use crate::view::source::Source;
+use crate::view::{Node, View, system};
+
+/// Ports of [`Network::transparent`] that programs without a proxy are served on, whatever is allowed.
+const USUAL: [u16; 2] = [80, 443];
+
+/// More ports than that are not listened on: their steps must fit into the first message.
+const MOST_PORTS: usize = 12;
+
+/// An address of loopback that names are not answered with.
+const BESIDES: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Variables that lead programs to the proxy.
+const PROXY: &[&str] = &[
+    "ALL_PROXY",
+    "CARGO_HTTP_PROXY",
+    "DOCKER_HTTPS_PROXY",
+    "DOCKER_HTTP_PROXY",
+    "FTP_PROXY",
+    "GRPC_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "PIP_PROXY",
+    "YARN_HTTPS_PROXY",
+    "YARN_HTTP_PROXY",
+    "all_proxy",
+    "ftp_proxy",
+    "grpc_proxy",
+    "http_proxy",
+    "https_proxy",
+    "npm_config_https_proxy",
+    "npm_config_proxy",
+];
+
+/// Variables that say what is reached without it.
+const NO_PROXY: &[&str] = &["NO_PROXY", "no_grpc_proxy", "no_proxy", "npm_config_noproxy"];
+
+/// The sandbox's own loopback, as rules, `no_proxy` and Java name it.
+const LOOPBACK: [[&str; 3]; 3] =
+    [["localhost", "localhost", "localhost"], ["127.0.0.1", "127.0.0.1", "127.*"], ["[::1]", "::1", "[::1]"]];
+
+/// A proxy of a Kennel sandbox, as programs know it. HTTP, not SOCKS: some libraries refuse to start with a SOCKS proxy
+/// in `ALL_PROXY` that they have no support for.
+fn url() -> String {
+    format!("http://127.0.0.1:{PORT}")
+}
+
+fn asks_for_proxy(parts: &Parts<'_>) -> bool {
+    parts.policy.effective_network() == NetworkMode::Proxy
+}
+
+fn is_transparent(parts: &Parts<'_>) -> bool {
+    asks_for_proxy(parts) && parts.policy.network.is_transparent()
+}
+
+/// The sockets that are handed out. They are made by the inside while it may: ports below 1024 take a privilege that no
+/// command has, so none can be taken by one.
+pub(crate) fn listen(parts: &Parts<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
+    if !asks_for_proxy(parts) {
+        return;
+    }
+    if is_transparent(parts) {
+        // With 127.0.0.1 alone the C library takes IPv4 for not configured, and asks for no address of it.
+        let address = BESIDES.to_bits();
+        namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
+    }
+    for (kind, address, port) in sockets(parts) {
+        let (kind, address) = (kind.cast_unsigned(), address.to_bits());
+        namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
+    }
+    enforcement.set(Protection::Proxy, State::Enforced, detail(&parts.policy.network));
+}
+
+/// Each socket that is handed out: its kind as socket(2) has it, and where it is bound.
+fn sockets(parts: &Parts<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
+    let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
+    if is_transparent(parts) {
+        sockets.push((libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
+        let ports = ports(&parts.policy.network).into_iter();
+        sockets.extend(ports.map(|port| (libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
+    }
+    sockets
+}
+
+/// Where programs without a proxy are served.
+fn ports(network: &Network) -> Vec<u16> {
+    let mut ports = USUAL.to_vec();
+    for port in rules(&network.allow).low_ports() {
+        if !ports.contains(&port) && port != NAME_SERVER {
+            ports.push(port);
+        }
+    }
+    ports.truncate(MOST_PORTS);
+    ports
+}
+
+/// Rules of a policy that was validated.
+fn rules(texts: &[String]) -> Rules {
+    Rules::parse(texts.iter().map(String::as_str)).unwrap_or_default()
+}
+
+fn detail(network: &Network) -> String {
+    if let Some(proxy) = &network.proxy {
+        return format!("the proxy at {} decides what passes", proxy.unix.display());
+    }
+    let allow = rules(&network.allow);
+    let allowed = if allow.is_empty() { "nothing is allowed".to_owned() } else { format!("only {allow}") };
+    match rules(&network.deny) {
+        deny if deny.is_empty() => allowed,
+        deny => format!("{allowed}; never {deny}"),
+    }
+}
+
+/// The ports that TCP connections may be made to on the host's network, where the policy narrows it.
+pub(crate) fn ports_of_host(parts: &Parts<'_>) -> Option<Vec<u16>> {
+    let allow = &parts.policy.network.allow;
+    let is_narrowed = parts.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
+    if is_narrowed { rules(allow).ports_of_any_host() } else { None }
+}
+
+/// What the proxy has to know.
+///
+/// # Errors
+/// A proxy of the environment that is none.
+pub(crate) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
+    if !asks_for_proxy(parts) {
+        return Ok(None);
+    }
+    let network = &parts.policy.network;
+    let way = match (&network.proxy, &network.upstream) {
+        (Some(proxy), _) => {
+            let path = parts.caller.absolute(&proxy.unix);
+            let identity = Source::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
+            Way::Foreign { path, identity }
+        }
+        (None, Some(upstream)) => Upstream::of(upstream, &parts.caller.environment)
+            .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
+            .map_or(Way::Direct, Way::Upstream),
+        (None, None) => Way::Direct,
+    };
+    let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
+    Ok(Some(Settings {
+        allow: rules(&network.allow),
+        deny: rules(&network.deny),
+        addresses: addresses.unwrap_or_default(),
+        way,
+        name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
+        limits: ProxyLimits::of(&network.limits, parts.caller.descriptors[0]),
+        ports: ports(network),
+        sockets: sockets(parts).len(),
+    }))
+}
+
+/// What leads to a proxy that is not ours.
+///
+/// # Errors
+/// A path where no socket is.
+pub(crate) fn bridge(parts: &Parts<'_>) -> Result<Option<BridgePlan>, Error> {
+    match &parts.policy.network.proxy {
+        Some(proxy) if asks_for_proxy(parts) => {
+            bridge::compile(parts.policy, parts.host, parts.caller, &proxy.unix).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The variables by which tools find the proxy.
+pub(crate) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
+    if !asks_for_proxy(parts) {
+        return Vec::new();
+    }
+    // Who has a rule for it means the host's, which only the proxy reaches.
+    let rules = rules(&parts.policy.network.allow);
+    let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
+    let (by, by_java): (Vec<&str>, Vec<&str>) = direct.map(|[_, by, by_java]| (*by, *by_java)).unzip();
+    let java: Vec<String> = ["http", "https"]
+        .iter()
+        .flat_map(|scheme| {
+            [format!("-D{scheme}.proxyHost=127.0.0.1"), format!("-D{scheme}.proxyPort={PORT}")]
+        })
+        .chain([format!("-Dhttp.nonProxyHosts={}", by_java.join("|"))])
+        .collect();
+    let own = [("JAVA_TOOL_OPTIONS", java.join(" ")), ("NODE_USE_ENV_PROXY", "1".to_owned())];
+    let to =
+        |names: &'static [&'static str], value: String| names.iter().map(move |&name| (name, value.clone()));
+    to(PROXY, url())
+        .chain(to(NO_PROXY, by.join(",")))
+        .chain(own)
+        .map(|(name, value)| (name.into(), value.into()))
+        .chain(system::variables(parts, view))
+        .collect()
+}
+
+/// Whether a variable is one by which tools find a proxy.
+pub(crate) fn leads_to_proxy(name: &OsStr) -> bool {
+    PROXY.iter().chain(NO_PROXY).any(|other| name == *other)
+}
+
+/// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is
+/// there.
+pub(crate) fn show_resolver(view: &mut View, parts: &Parts<'_>) {
+    if !is_transparent(parts) {
+        return;
+    }
+    let usual = Path::new("/etc/resolv.conf");
+    let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
+    let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
+    if !parts.policy.profile.meaning().shows_host {
+        return show(usual, system::file(contents));
+    }
+    // Where the whole tree is shown, it is the host's file, and may be a link.
+    match usual.canonicalize() {
+        Ok(leads_to) if view.host_path(&leads_to).is_some() => {
+            let own = Path::new("/run/kennel/resolv.conf");
+            let source = own.to_owned();
+            view.wall("name server", own, system::file(contents), Protection::Proxy);
+            view.wall("name server", &leads_to, Node::OwnFile { source }, Protection::Proxy);
+        }
+        Ok(leads_to) => view.wall("name server", &leads_to, system::file(contents), Protection::Proxy),
+        // Programs ask 127.0.0.1 then.
+        Err(_) => {}
+    }
+}
+
+// What the proxy has to know, made of a policy by `compile`. Plain data.
+
+/// Where the proxy listens inside, on 127.0.0.1. The namespace is new, so nothing else can be there.
+pub(crate) const PORT: u16 = 3128;
+
+/// What the policy says of the network, in the forms that decisions need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) allow: Rules,
+    pub(crate) deny: Rules,
+    /// Special ranges that names may resolve to.
+    pub(crate) addresses: Vec<IpNet>,
+    pub(crate) way: Way,
+    /// Name servers to ask instead of the system's.
+    pub(crate) name_servers: Vec<SocketAddr>,
+    pub(crate) limits: ProxyLimits,
+    /// Ports on which programs that know no proxy are served.
+    pub(crate) ports: Vec<u16>,
+    /// How many sockets come out of each sandbox.
+    pub(crate) sockets: usize,
+}
+
+/// How what passes is reached.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Way {
+    #[default]
+    Direct,
+    /// Through an HTTP proxy.
+    Upstream(Upstream),
+    /// Through somebody else's proxy on a Unix socket, which decides by itself.
+    Foreign {
+        path: PathBuf,
+        /// That of the socket that was looked at.
+        identity: Identity,
+    },
+}
+
+/// [`NetworkLimits`] with the defaults filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct ProxyLimits {
+    pub(crate) connections: usize,
+    pub(crate) header_size: usize,
+    pub(crate) header_time: Duration,
+    pub(crate) idle_time: Duration,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) rate: Option<u64>,
+}
+
+impl Default for ProxyLimits {
+    fn default() -> Self {
+        Self::of(&NetworkLimits::default(), u64::MAX)
+    }
+}
+
+impl ProxyLimits {
+    /// `descriptors` is how many the embedding program may have open.
+    pub(crate) fn of(limits: &NetworkLimits, descriptors: u64) -> Self {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        // Each connection takes two, and the program has other needs.
+        let most = size(descriptors / 4).clamp(16, 4096);
+        Self {
+            connections: limits.connections.map_or(most, |count| size(count.into())),
+            header_size: limits.header_size.map_or(64 << 10, |bytes| size(bytes.bytes())),
+            header_time: limits.header_time.map_or(Duration::from_secs(10), |span| span.duration()),
+            idle_time: limits.idle_time.map_or(Duration::from_secs(15 * 60), |span| span.duration()),
+            bytes: limits.bytes.map(|size| size.bytes()),
+            rate: limits.rate.map(|size| size.bytes()),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The workspace as an overlay: what the view and the outside know of it, and the steps that mount it. Reads the host,
+//! changes nothing: what an overlay directory must hold is made by whoever prepares the session.
+//!
+//! Everything below the workspace comes from the merged tree: a bind of the host's own directory would let writes go
+//! past the overlay.
+
+use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io, slice};
+
+use kennel_helper::plan::{Step, Within};
+use nix::sys::statfs;
+use nix::sys::statfs::FsType;
+
+use crate::host::Version;
+use crate::host::mounts::mounts;
+use crate::plan::emit::{absolute, relative};
+use crate::plan::{Section, emit};
+use crate::policy::overlay::Overlay;
+use crate::protect::case_fold::ignores_case;
+use crate::protect::never::Never;
+use crate::protect::recheck::Watch;
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::report::shortage::of_path;
+use crate::sys::inode::Identity;
+use crate::view::inputs::Parts;
+use crate::view::resolved_path::Led;
+use crate::view::source::Source;
+use crate::view::symlink_check::Named;
+use crate::view::tmpfs_size::Room;
+use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
+
+/// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
+pub(crate) const UPPER: &str = "upper";
+pub(crate) const WORK: &str = "work";
+
+/// Bits of a mode that let others than the owner in: who reads changes may see secrets, who writes them forges them.
+pub(crate) const OTHERS: u32 = 0o077;
+
+/// CAP_DAC_OVERRIDE of capabilities(7).
+const DAC_OVERRIDE: u32 = 1;
+
+/// What the outside has to know to list and to commit changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Merged {
+    pub(crate) workspace: Source,
+    /// The directory of the host that changes are kept in; `None` is memory.
+    pub(crate) upper: Option<PathBuf>,
+    /// What is never committed.
+    pub(crate) never: Vec<Never>,
+}
+
+/// The overlay that the policy asks for, checked against the view without walls.
+///
+/// # Errors
+/// A kernel, file system or grant that it cannot be had with.
+pub(crate) fn overlaid(
+    parts: &Parts<'_>,
+    view: &View,
+    workspace: &Source,
+) -> Result<Option<Overlaid>, Error> {
+    let Some(wanted) = &parts.policy.overlay else { return Ok(None) };
+    check_kernel(parts, wanted)?;
+    let upper = wanted.upper.as_deref().map(|path| check_upper(parts, view, workspace, path)).transpose()?;
+    check_workspace(workspace)?;
+    check_grants(view, workspace)?;
+    let metadata = fs::metadata(&workspace.path);
+    let mode = metadata
+        .map_err(|error| not_usable("workspace", &workspace.path, error, "name another workspace"))?
+        .mode();
+    Ok(Some(Overlaid {
+        target: workspace.path.clone(),
+        upper,
+        room: Room::of_policy(parts, wanted.size),
+        mode: mode & 0o1777,
+        hands_out: parts.shape.is_session(),
+    }))
+}
+
+/// Takes the watches of the workspace for what is never committed: the host's files do not change meanwhile.
+pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) -> Option<Merged> {
+    let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
+    // Git outside writes where a link in a repository leads.
+    let mut never = vec![Never::links(Path::new(".git"))];
+    watches.retain(|watch| match watch.never(target) {
+        Some(path) => {
+            never.push(path);
+            false
+        }
+        None => true,
+    });
+    let is_pin = |place: &crate::view::Place| {
+        place.origin == Origin::Wall && matches!(place.node, Node::Bind { access: Access::Write, .. })
+    };
+    for (at, _) in view.iter().filter(|(_, place)| place.node.is_mount() && !is_pin(place)) {
+        if let Ok(below) = at.strip_prefix(target)
+            && !below.as_os_str().is_empty()
+        {
+            never.push(Never::always(below));
+        }
+    }
+    let upper = upper.as_ref().map(|upper| upper.path.clone());
+    Some(Merged { workspace: workspace.clone(), upper, never })
+}
+
+/// Appends the steps that mount the overlay of `workspace` at its place. All of it is put together in the sandbox's own
+/// empty directory, which is empty again afterwards.
+pub(crate) fn mount(
+    overlaid: &Overlaid,
+    workspace: &Source,
+    (stage, within): (&Path, Within),
+    setup: &mut Section,
+) {
+    let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
+    let at = |name: &str| stage.join(name);
+    let make_dir = |path: &Path, mode| (relative(path), mode);
+    let tmpfs = overlaid.room.options(0o700);
+    let (target, flags) = (&relative(stage), emit::TMPFS_FLAGS);
+    push(&Step::Mount { kind: c"tmpfs", target, within: Within::Root, flags, options: &tmpfs });
+    let changes = match &overlaid.upper {
+        Some(upper) => {
+            push(&Step::MakeDir { path: &relative(&at("changes")), mode: 0o700 });
+            push(&bind(upper, &absolute(&upper.path), &relative(&at("changes")), Access::Write));
+            at("changes")
+        }
+        None => {
+            for (path, mode) in [make_dir(&at(UPPER), overlaid.mode), make_dir(&at(WORK), 0o700)] {
+                push(&Step::MakeDir { path: &path, mode });
+            }
+            stage.to_owned()
+        }
+    };
+    for name in ["lower", "merged"] {
+        push(&Step::MakeDir { path: &relative(&at(name)), mode: 0o700 });
+    }
+    push(&bind(workspace, &absolute(&workspace.path), &relative(&at("lower")), Access::Read));
+    let options = options(&at("lower"), &changes);
+    let merged = &relative(&at("merged"));
+    push(&Step::Mount { kind: c"overlay", target: merged, within: Within::Root, flags, options: &options });
+    push(&Step::DropCapability { capability: DAC_OVERRIDE });
+    push(&Step::Move { from: merged, to: &relative(&overlaid.target), within });
+    if overlaid.hands_out {
+        push(&Step::HandOutUpper { path: &relative(&changes.join(UPPER)) });
+    }
+    push(&Step::Detach { target });
+}
+
+fn bind<'s>(of: &Source, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
+    let (Identity { device, inode }, attributes) = (of.identity, emit::attributes(access));
+    Step::Bind { source, device, inode, target, within: Within::Root, attributes }
+}
+
+/// Options of overlayfs. Its own marks are user attributes, which it hides from commands; redirects and metadata-only
+/// copies are off then. Nothing is synced: changes are worth nothing until they are committed.
+fn options(lower: &Path, changes: &Path) -> CString {
+    let path = |path: &Path| relative(path).to_string_lossy().into_owned();
+    let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
+    let text = format!("lowerdir={lower},upperdir={upper},workdir={work},userxattr,index=off,volatile");
+    CString::new(text).unwrap_or_default()
+}
+
+// What a workspace can be overlaid with, and where its changes can be kept.
+
+/// First kernel with user extended attributes on tmpfs, without which a directory cannot take the place of another.
+const OLDEST_IN_MEMORY: Version = Version(6, 6);
+
+/// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
+/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2; of linux/magic.h. And Lustre, GFS2, OrangeFS.
+const REMOTE: [i64; 14] = [
+    0x6969,
+    0x517b,
+    0xfe53_4d42,
+    0xff53_4d42,
+    0x0102_1997,
+    0x00c3_6400,
+    0x5346_414f,
+    0x7375_7245,
+    0x6573_5546,
+    0x786f_4256,
+    0x7461_636f,
+    0x0bd0_0bd0,
+    0x0116_1970,
+    0x2003_0528,
+];
+
+/// Whether this kernel has such an overlay. Every one that we run on mounts overlays in user namespaces.
+pub(crate) fn check_kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
+    let kernel = parts.host.kernel;
+    if wanted.upper.is_some() || kernel >= OLDEST_IN_MEMORY {
+        return Ok(());
+    }
+    Err(Error::Unavailable {
+        protection: Protection::Root,
+        reason: format!("Linux {kernel} cannot keep the changes of an overlay in memory"),
+        remedy: Some(
+            "name an empty directory on ext4, XFS or btrfs with --overlay-upper, or use Linux 6.6 or later"
+                .to_owned(),
+        ),
+    })
+}
+
+/// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
+pub(crate) fn check_upper(
+    parts: &Parts<'_>,
+    view: &View,
+    workspace: &Source,
+    given: &Path,
+) -> Result<Source, Error> {
+    const REMEDY: &str =
+        "name an empty directory of your own, outside of the workspace and of what is granted writable";
+    let path = parts.caller.absolute(given);
+    const WHAT: &str = "overlay directory";
+    let refused = |error: io::Error| {
+        let remedy = of_path(&error, REMEDY, REMEDY);
+        not_usable(WHAT, given, error, remedy)
+    };
+    let named = Named { what: WHAT, given, led: Led::follow(&path).map_err(refused)? };
+    symlink_check::not_led(view, slice::from_ref(&named))?;
+    let Led { source, metadata, .. } = named.led;
+    if !source.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into()));
+    }
+    let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    if metadata.uid() != parts.caller.uid {
+        return Err(invalid("belongs to another user"));
+    }
+    if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
+        return Err(invalid("lies in the workspace, or around it"));
+    }
+    let reachable = |(_, grant): (&Path, &Source)| {
+        source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
+    };
+    if view.writable().any(reachable) {
+        return Err(invalid("lies in what is granted writable, or around it"));
+    }
+    let kind = file_system(&source.path).map_err(refused)?;
+    if kind == statfs::OVERLAYFS_SUPER_MAGIC {
+        return Err(invalid("lies on an overlay itself"));
+    }
+    // Whose it is and who can reach it would be what another machine says, or another user's program.
+    if is_remote(kind) {
+        return Err(invalid("lies on a network or FUSE file system"));
+    }
+    if metadata.mode() & OTHERS != 0 {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "accessible to other users");
+        let remedy = "chmod 700 it, or name another directory";
+        return Err(self::not_usable(WHAT, given, error, remedy));
+    }
+    Ok(source)
+}
+
+/// Whether an overlay shows all of a workspace, and it can be known what others change in it.
+pub(crate) fn check_workspace(workspace: &Source) -> Result<(), Error> {
+    const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
+    let path = &workspace.path;
+    let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
+    let invalid = |reason: &str, remedy| refused(io::Error::new(io::ErrorKind::InvalidInput, reason), remedy);
+    if is_remote(file_system(path).map_err(|error| refused(error, REMEDY))?) {
+        let reason =
+            "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
+        return Err(invalid(reason, REMEDY));
+    }
+    // XFS made so is overlaid all the same. What is protected and what was changed would have names that nobody compares.
+    if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
+        return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
+    }
+    match mounted_below(path).map_err(|error| refused(error, "mount /proc"))? {
+        None => Ok(()),
+        Some(mount) => {
+            let reason = format!("{} is mounted in it, which an overlay would not show", mount.display());
+            Err(invalid(&reason, "unmount it, choose another workspace, or go without --overlay"))
+        }
+    }
+}
+
+fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut points = mounts()?.into_iter().map(|mount| mount.mount_point);
+    Ok(points.find(|point| point != path && point.starts_with(path)))
+}
+
+/// Whether no writable grant shows the workspace too: what is written by another name would not be kept apart.
+pub(crate) fn check_grants(view: &View, workspace: &Source) -> Result<(), Error> {
+    let shows = |(target, source): &(&Path, &Source)| {
+        let is_workspace = *target == workspace.path && source.path == workspace.path;
+        let overlaps = source.path.starts_with(&workspace.path)
+            || workspace.path.starts_with(&source.path)
+            || source.identity == workspace.identity;
+        overlaps && !is_workspace
+    };
+    match view.writable().find(shows) {
+        None => Ok(()),
+        Some((target, _)) => Err(Error::View {
+            what: "read-write grant",
+            path: target.to_owned(),
+            reason: "it shows the workspace, or a part of it, past the overlay".to_owned(),
+            remedy: Some("grant it read-only, or go without --overlay".to_owned()),
+        }),
+    }
+}
+
+fn file_system(path: &Path) -> io::Result<FsType> {
+    Ok(statfs::statfs(path)?.filesystem_type())
+}
+
+fn is_remote(kind: FsType) -> bool {
+    REMOTE.contains(&(kind.0 & 0xffff_ffff))
+}
+
+pub(crate) fn not_usable(what: &'static str, path: &Path, source: io::Error, remedy: &str) -> Error {
+    Error::Grant { what, path: path.to_owned(), source, remedy: Some(remedy.to_owned()) }
+}

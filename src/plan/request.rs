@@ -1,0 +1,286 @@
+//! From a command to a request: the search path applied, strings checked, directory made absolute. Pure.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use kennel_helper::plan::Request;
+use kennel_helper::wire::{Field, ListBuf, Sink};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::plan::network;
+use crate::policy::Policy;
+use crate::policy::env::EnvBase;
+use crate::policy::network::NetworkMode;
+use crate::report::error::Error;
+use crate::sys::secret::Secret;
+use crate::view::inputs::Parts;
+use crate::view::{View, toolchains};
+
+/// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
+#[derive(Debug)]
+pub(crate) struct RequestBuf {
+    cwd: CString,
+    programs: ListBuf,
+    arguments: ListBuf,
+    environment: ListBuf,
+    window: Option<(u16, u16)>,
+    background: bool,
+    limits: Vec<u8>,
+}
+
+/// What a command is made from.
+pub(crate) struct Wanted<'w> {
+    pub(crate) program: &'w OsStr,
+    /// What the program is told it is called; `None`: `program`.
+    pub(crate) called: Option<&'w OsStr>,
+    pub(crate) arguments: &'w [OsString],
+    pub(crate) environment: &'w [(OsString, OsString)],
+    /// Variables besides, of which no copy may stay.
+    pub(crate) secrets: &'w [(OsString, Secret)],
+    /// Absolute.
+    pub(crate) directory: &'w Path,
+    /// Rows and columns, when a terminal is wanted.
+    pub(crate) terminal: Option<(u16, u16)>,
+    /// Whether what it leaves behind lives on.
+    pub(crate) background: bool,
+    /// Encoded steps right before the program.
+    pub(crate) limits: &'w [u8],
+}
+
+impl RequestBuf {
+    /// # Errors
+    /// An empty program name, a NUL anywhere, a variable without a name.
+    pub(crate) fn new(wanted: &Wanted<'_>) -> Result<Self, Error> {
+        if wanted.program.is_empty() {
+            return Err(refused("program", wanted.program, "is empty"));
+        }
+        let path = wanted.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
+        let programs = places(wanted.program, path.map(OsString::as_os_str), wanted.directory)
+            .into_iter()
+            .map(|path| c_string("program", path.as_os_str()))
+            .collect::<Result<ListBuf, Error>>()?;
+        let mut arguments = ListBuf::default();
+        arguments.push(&c_string("program", wanted.called.unwrap_or(wanted.program))?);
+        for argument in wanted.arguments {
+            arguments.push(&c_string("argument", argument)?);
+        }
+        let mut environment = environment_with_room(wanted);
+        // Of two variables of one name, getenv(3) takes the first.
+        let is_secret = |name: &OsString| wanted.secrets.iter().any(|(secret, _)| secret == name);
+        for (name, value) in wanted.environment.iter().filter(|(name, _)| !is_secret(name)) {
+            environment.push(&variable(name, value)?);
+        }
+        for (name, secret) in wanted.secrets {
+            let bytes = secret_variable(name, secret)?;
+            let string = CStr::from_bytes_with_nul(&bytes);
+            environment
+                .push(string.map_err(|_| refused("environment variable", name, "contains a NUL byte"))?);
+        }
+        let cwd = c_string("working directory", wanted.directory.as_os_str())?;
+        Ok(Self {
+            cwd,
+            programs,
+            arguments,
+            environment,
+            window: wanted.terminal,
+            background: wanted.background,
+            limits: wanted.limits.to_owned(),
+        })
+    }
+
+    /// The request's bytes, and how much scratch the inside needs to carry it out.
+    pub(crate) fn encode(&self) -> (Zeroizing<Vec<u8>>, usize) {
+        let (rows, columns) = self.window.unwrap_or_default();
+        let request = Request {
+            cwd: &self.cwd,
+            programs: self.programs.list(),
+            arguments: self.arguments.list(),
+            environment: self.environment.list(),
+            terminal: self.window.is_some().into(),
+            window: u32::from(rows) << 16 | u32::from(columns),
+            background: self.background.into(),
+            limits: &self.limits,
+        };
+        // Measured first, so that no half of it is left where it was before it grew.
+        let mut length = Length(0);
+        request.put(&mut length);
+        let mut bytes = Zeroizing::new(Vec::with_capacity(length.0));
+        request.put(&mut *bytes);
+        (bytes, request.scratch())
+    }
+}
+
+impl Drop for RequestBuf {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.environment).into_bytes().zeroize();
+    }
+}
+
+/// Counts what would be written.
+struct Length(usize);
+
+impl Sink for Length {
+    fn append(&mut self, bytes: &[u8]) {
+        self.0 += bytes.len();
+    }
+}
+
+/// A list that does not move while the environment is put into it.
+fn environment_with_room(wanted: &Wanted<'_>) -> ListBuf {
+    let plain = wanted.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
+    let secret = wanted.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
+    ListBuf::with_room(wanted.environment.len() + wanted.secrets.len(), plain.chain(secret).sum())
+}
+
+/// `NAME=VALUE` with its NUL, in one piece that is wiped.
+fn secret_variable(name: &OsStr, secret: &Secret) -> Result<Zeroizing<Vec<u8>>, Error> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("environment variable", name, "is not a name"));
+    }
+    let value = secret.expose();
+    let mut bytes = Zeroizing::new(Vec::with_capacity(name.len() + value.len() + 2));
+    [name.as_bytes(), b"=", value, b"\0"].into_iter().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes)
+}
+
+/// Where the program could be: itself if its name has a slash, else in every directory of `path`, which is the command's
+/// own PATH. Without one in those of the system, as execvp(3) does; not in the working directory.
+pub(crate) fn places(program: &OsStr, path: Option<&OsStr>, directory: &Path) -> Vec<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return vec![directory.join(program)];
+    }
+    // An empty or relative entry means the working directory, as in a shell.
+    let entries = std::env::split_paths(path.unwrap_or(OsStr::new(SYSTEM_PATH)));
+    entries.map(|entry| directory.join(entry).join(program)).collect()
+}
+
+/// # Errors
+/// A NUL byte anywhere, no name.
+pub(crate) fn variable(name: &OsStr, value: &OsStr) -> Result<CString, Error> {
+    if name.is_empty() || name.as_bytes().contains(&b'=') {
+        return Err(refused("environment variable", name, "is not a name"));
+    }
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.push(b'=');
+    bytes.extend_from_slice(value.as_bytes());
+    // The value may be a secret: only the name appears in the message.
+    CString::new(bytes).map_err(|_| refused("environment variable", name, "contains a NUL byte"))
+}
+
+/// # Errors
+/// A NUL byte.
+pub(crate) fn c_string(what: &'static str, value: &OsStr) -> Result<CString, Error> {
+    CString::new(value.to_owned().into_vec()).map_err(|_| refused(what, value, "contains a NUL byte"))
+}
+
+fn refused(what: &'static str, value: &OsStr, reason: &str) -> Error {
+    let mut value = value.to_string_lossy().into_owned();
+    if value.chars().count() > 80 {
+        value = value.chars().take(80).chain(['…']).collect();
+    }
+    Error::Command { what, value, reason: reason.to_owned() }
+}
+
+// The environment that commands get. Reads the caller's, changes nobody's.
+
+/// Variables that the scrubbed environment keeps; `LC_*` besides.
+const KEPT: &[&str] = &["COLORTERM", "HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER"];
+
+/// Where programs are looked for when the caller has no PATH, or must not matter.
+pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Variables that name a temporary directory of the host's.
+pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
+
+/// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
+pub(crate) fn environment(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
+    let mut variables = base(parts);
+    let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
+    put("HOME", parts.home().as_os_str());
+    if parts.caller.variable("PATH").is_none() {
+        put("PATH", OsStr::new(SYSTEM_PATH));
+    }
+    variables.extend(toolchains::variables(parts));
+    variables.extend(network::variables(parts, view));
+    for name in &parts.policy.env.pass {
+        if let Some(value) = parts.caller.variable(name) {
+            variables.insert(name.into(), value.to_owned());
+        }
+    }
+    variables.extend(parts.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.into_iter().collect()
+}
+
+/// Which variables a client may lay over the environment of its session.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientVariables {
+    /// The environment is fixed but for these.
+    only: Option<Vec<OsString>>,
+    /// Whether the way to the proxy is the session's, and not the client's own.
+    keeps_proxy: bool,
+}
+
+impl ClientVariables {
+    pub(crate) fn allows(&self, name: &OsStr) -> bool {
+        // They name places of the host's, and a way out that is not there.
+        let is_of_host = name == "HOME" || TEMPORARY.iter().any(|temporary| name == *temporary);
+        if is_of_host || self.keeps_proxy && network::leads_to_proxy(name) {
+            return false;
+        }
+        self.only.as_ref().is_none_or(|names| names.iter().any(|other| other == name))
+    }
+}
+
+pub(crate) fn client_variables(policy: &Policy) -> ClientVariables {
+    let is_fixed = !policy.profile.meaning().knows_caller;
+    let only = is_fixed.then(|| policy.env.pass.iter().map(OsString::from).collect());
+    ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
+}
+
+fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
+    if !parts.policy.profile.meaning().knows_caller {
+        let fixed =
+            [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
+        return fixed.map(|(name, value)| (name.into(), value.into())).into();
+    }
+    let mut variables = parts.caller.environment.clone();
+    match parts.policy.env.base {
+        EnvBase::Scrubbed => variables.retain(|name, _| is_kept(name)),
+        EnvBase::Inherit => {
+            variables.retain(|name, _| !TEMPORARY.iter().any(|temporary| name == temporary));
+        }
+    }
+    variables
+}
+
+fn is_kept(name: &OsStr) -> bool {
+    KEPT.iter().any(|kept| name == *kept) || name.as_encoded_bytes().starts_with(b"LC_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::profile::Profile;
+
+    #[test]
+    fn a_client_brings_no_places_of_the_host() {
+        let free = client_variables(&Policy::default());
+        for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
+            assert!(!free.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(free.allows(OsStr::new("TERM")) && free.allows(OsStr::new("https_proxy")));
+        let fixed = client_variables(&Policy::profile(Profile::CiOnly, ".").pass_env("A"));
+        assert!(fixed.allows(OsStr::new("A")) && !fixed.allows(OsStr::new("B")));
+    }
+
+    #[test]
+    fn a_client_brings_no_way_out_where_there_is_one() {
+        let proxied = client_variables(&Policy::default().allow("a.example:443"));
+        for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
+            assert!(!proxied.allows(OsStr::new(name)), "{name}");
+        }
+        assert!(proxied.allows(OsStr::new("TERM")));
+    }
+}

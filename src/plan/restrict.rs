@@ -1,0 +1,107 @@
+//! A command that may do less than its policy lets it: the steps of its worker alone. It can never do more, because
+//! these steps only take away.
+
+use std::path::{Path, PathBuf};
+
+use kennel_helper::plan::{MOST_FORGONE, Step, Within};
+
+use crate::plan::emit::relative;
+use crate::plan::{Section, emit, namespaces};
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::view::{Node, Origin, View};
+
+/// Something that a command goes without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Narrowing {
+    /// Writing below a grant.
+    ReadOnly(PathBuf),
+    /// A grant.
+    Hide(PathBuf),
+    /// The network.
+    NoNetwork,
+}
+
+impl Narrowing {
+    /// Whether nothing is left of what is at `path`.
+    pub(crate) fn hides(&self, path: &Path) -> bool {
+        matches!(self, Self::Hide(grant) if path.starts_with(grant))
+    }
+}
+
+/// The grants of a view, as far as a command can go without them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Grants {
+    places: Vec<(PathBuf, bool)>,
+    empty: PathBuf,
+}
+
+impl Grants {
+    pub(crate) fn of(view: &View) -> Self {
+        let places = view
+            .iter()
+            .filter(|(_, place)| place.origin != Origin::Wall && is_grant(&place.node))
+            .map(|(target, place)| (target.to_owned(), place.node.is_dir()))
+            .collect();
+        Self { places, empty: emit::empty_directory(view).to_owned() }
+    }
+
+    fn is_dir(&self, grant: &Path) -> Result<bool, Error> {
+        let place = self.places.iter().find(|(target, _)| target == grant);
+        place.map(|(_, is_dir)| *is_dir).ok_or_else(|| Error::Command {
+            what: "grant",
+            value: grant.display().to_string(),
+            reason: "the policy has no such grant: name it by its path in the sandbox".to_owned(),
+        })
+    }
+}
+
+fn is_grant(node: &Node) -> bool {
+    matches!(node, Node::Bind { .. } | Node::Tmpfs { .. })
+}
+
+/// The steps for all `narrowings`; none where there are none.
+///
+/// # Errors
+/// A path that is no grant.
+pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<Section>, Error> {
+    if narrowings.is_empty() {
+        return Ok(None);
+    }
+    if narrowings.len() > MOST_FORGONE {
+        return Err(Error::Command {
+            what: "grants to go without",
+            value: narrowings.len().to_string(),
+            reason: format!("a command can go without {MOST_FORGONE} at most: give it a policy of its own"),
+        });
+    }
+    let is_hidden_above = |grant: &Path| {
+        grant.parent().is_some_and(|above| narrowings.iter().any(|narrowing| narrowing.hides(above)))
+    };
+    let mut section = Section::default();
+    for narrowing in narrowings {
+        match narrowing {
+            // There is nothing left of it.
+            Narrowing::ReadOnly(grant) | Narrowing::Hide(grant) if is_hidden_above(grant) => {
+                grants.is_dir(grant)?;
+            }
+            Narrowing::ReadOnly(grant) => {
+                grants.is_dir(grant)?;
+                let grant = &relative(grant);
+                section.push(Protection::Root, &emit::read_only(grant, true));
+                // Nor by a descriptor of it that comes from another command.
+                section.push(Protection::Landlock, &Step::Forgo { path: grant });
+            }
+            Narrowing::Hide(grant) => {
+                let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
+                let (target, within) = (&*relative(grant), Within::Granted);
+                // Where it still is what is granted, and not something put in its place.
+                section.push(Protection::Root, &emit::read_only(target, true));
+                section.push(Protection::Root, &Step::Cover { empty, target, within });
+                section.push(Protection::Landlock, &Step::Forgo { path: target });
+            }
+            Narrowing::NoNetwork => namespaces::new_network(&mut section),
+        }
+    }
+    Ok(Some(section))
+}

@@ -1,0 +1,317 @@
+//! The rules on arguments, as data: which values of an allowed call are refused. No code beyond constants.
+//!
+//! Only low words are compared where the kernel itself cuts the argument to `int`, `unsigned int` or
+//! `umode_t` (`ioctl` request, `fcntl` command, socket options, `socket` family, `open` and `send` flags, every mode,
+//! `personality`, and `clone` flags, of which clone(2) takes the lower half): bits above must neither help nor harm. unshare(2) takes a full
+//! `unsigned long`, so both words are looked at.
+//!
+//! prctl(2) has no rule: what it can give away needs a capability that nobody inside has, the rest binds
+//! only the caller and its children.
+
+use libc::c_int;
+
+use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
+use crate::plan::seccomp::sockets;
+
+pub(crate) const ALLOW: Verdict = Verdict::Allow;
+pub(crate) const EPERM: Verdict = Verdict::refuse(libc::EPERM);
+pub(crate) const EXACT: u32 = u32::MAX;
+
+/// Every flag of clone(2) that makes a namespace. Its lowest byte is the exit signal, so CLONE_NEWTIME,
+/// which lies there, cannot be asked for by clone(2).
+const NAMESPACES: u32 = bits(
+    libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET,
+);
+
+/// The flags of unshare(2) that make no namespace. Named as what is allowed, because unshare has flags of
+/// its own that do: CLONE_NEWTIME (0x80) and, since Linux 7.1, UNSHARE_EMPTY_MNTNS (0x0010_0000).
+const PLAIN_UNSHARE: u32 = bits(
+    libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_THREAD
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_VM,
+);
+
+/// S_ISUID and S_ISGID: a file with them in a writable workspace would lend its owner's rights to whoever
+/// runs it outside.
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// open(2) looks at its mode only with one of these; without, the mode may be garbage. `__O_TMPFILE` is
+/// O_TMPFILE without the O_DIRECTORY that it includes.
+const CREATES: u32 = bits(libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY));
+
+/// Kinds of node that give access to a device.
+const DEVICES: &[u32] = &[libc::S_IFCHR, libc::S_IFBLK];
+
+pub(crate) const UNIX: &[u32] = &[bits(libc::AF_UNIX)];
+
+/// TCP Fast Open: to connect by sending, which Landlock does not look at. Refused as on a host where the sysctl
+/// net.ipv4.tcp_fastopen is 0: programs connect first then. TCP_FASTOPEN_CONNECT, an option, goes through
+/// connect(2) and is looked at.
+const FAST_OPEN: u32 = bits(libc::MSG_FASTOPEN);
+const NO_FAST_OPEN: Verdict = Verdict::refuse(libc::EOPNOTSUPP);
+
+/// Execution domains that change no protection: Linux, PER_LINUX32 (0x8), both with UNAME26,
+/// ADDR_NO_RANDOMIZE (debuggers: it weakens only the caller's own children), and 0xffff_ffff, which asks
+/// for the present one.
+const PERSONALITIES: &[u32] = &[0, 0x8, 0x0002_0000, 0x0002_0008, 0x0004_0000, 0xffff_ffff];
+
+/// F_SETLEASE and, since Linux 6.19, F_SETDELEG: whoever else opens the file waits until the lease is given up, for up to
+/// 45 s (/proc/sys/fs/lease-break-time), and then there can be a new one. It takes no more than to own the file, be it
+/// granted read-only; as root that is any file of the system.
+const LEASES: &[u32] = &[bits(libc::F_SETLEASE), 1040];
+
+/// The pid of init in every sandbox.
+const INIT: &[u32] = &[1];
+
+/// RLIMIT_CORE is 1, which keeps the host's core handler from being started, and 0 does not. Programs with secrets set it to 0,
+/// to have no core, and end at an error: they are told that it was done.
+const CORE: &[u32] = &[libc::RLIMIT_CORE];
+
+/// Each half of a pointer to nothing.
+const NULL: &[u32] = &[0];
+
+/// PRIO_USER and IOPRIO_WHO_USER: every process of the user, which init is one of.
+const PRIORITY_OF_USER: &[u32] = &[2];
+const IO_PRIORITY_OF_USER: &[u32] = &[3];
+
+/// All rules. A system call is in at most one, and in none of the lists of `syscalls`; `table` sees to it.
+pub(crate) const RULES: &[Rule] = &[
+    Rule {
+        calls: &[libc::SYS_clone],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(0), NAMESPACES)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_unshare],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(0), !PLAIN_UNSHARE)], then: EPERM },
+            Clause { when: &[Test::AnyBit(Word::High(0), u32::MAX)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule { calls: &[libc::SYS_ioctl], clauses: REQUESTS, otherwise: ALLOW },
+    Rule {
+        calls: &[libc::SYS_fcntl],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(1), EXACT, LEASES)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    // One rule for both: who may not set has nothing to ask.
+    Rule {
+        calls: &[libc::SYS_setsockopt, libc::SYS_getsockopt],
+        clauses: sockets::OPTIONS,
+        otherwise: ALLOW,
+    },
+    Rule { calls: &[libc::SYS_socket, libc::SYS_socketpair], clauses: sockets::SOCKET, otherwise: ALLOW },
+    Rule {
+        calls: &[libc::SYS_sendmsg],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), FAST_OPEN)], then: NO_FAST_OPEN }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_sendto, libc::SYS_sendmmsg],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(3), FAST_OPEN)], then: NO_FAST_OPEN }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_personality],
+        clauses: &[Clause { when: &[Test::NoneOf(Word::Low(0), EXACT, PERSONALITIES)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_open],
+        clauses: &[Clause {
+            when: &[Test::AnyBit(Word::Low(1), CREATES), Test::AnyBit(Word::Low(2), SET_ID)],
+            then: EPERM,
+        }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_openat],
+        clauses: &[Clause {
+            when: &[Test::AnyBit(Word::Low(2), CREATES), Test::AnyBit(Word::Low(3), SET_ID)],
+            then: EPERM,
+        }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_creat, libc::SYS_chmod, libc::SYS_fchmod],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_fchmodat, libc::SYS_fchmodat2],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_mknod],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(1), SET_ID)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(1), libc::S_IFMT, DEVICES)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_mknodat],
+        clauses: &[
+            Clause { when: &[Test::AnyBit(Word::Low(2), SET_ID)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(2), libc::S_IFMT, DEVICES)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    // A limit can only be lowered; of cores, not even that.
+    Rule {
+        calls: &[libc::SYS_setrlimit],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, CORE)], then: Verdict::Pretend }],
+        otherwise: ALLOW,
+    },
+    Rule { calls: &[libc::SYS_prlimit64], clauses: LIMIT, otherwise: ALLOW },
+    // Init is a process of the same user: limits and priorities of its own must stay out of reach.
+    Rule {
+        calls: &[
+            libc::SYS_sched_setparam,
+            libc::SYS_sched_setscheduler,
+            libc::SYS_sched_setaffinity,
+            libc::SYS_sched_setattr,
+        ],
+        clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_setpriority],
+        clauses: &[
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(0), EXACT, PRIORITY_OF_USER)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    Rule {
+        calls: &[libc::SYS_ioprio_set],
+        clauses: &[
+            Clause { when: &[Test::OneOf(Word::Low(1), EXACT, INIT)], then: EPERM },
+            Clause { when: &[Test::OneOf(Word::Low(0), EXACT, IO_PRIORITY_OF_USER)], then: EPERM },
+        ],
+        otherwise: ALLOW,
+    },
+    // RENAME_WHITEOUT leaves a character device (0:0) behind, since Linux 5.8 without any capability.
+    Rule {
+        calls: &[libc::SYS_renameat2],
+        clauses: &[Clause { when: &[Test::AnyBit(Word::Low(4), libc::RENAME_WHITEOUT)], then: EPERM }],
+        otherwise: ALLOW,
+    },
+];
+
+/// prlimit64(pid, resource, new, old): of init none is set or asked for; of cores it is asked for, or not set and nothing
+/// asked for.
+const LIMIT: &[Clause] = &[
+    Clause { when: &[Test::OneOf(Word::Low(0), EXACT, INIT)], then: EPERM },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(2), EXACT, NULL),
+            Test::OneOf(Word::High(2), EXACT, NULL),
+        ],
+        then: ALLOW,
+    },
+    Clause {
+        when: &[
+            Test::OneOf(Word::Low(1), EXACT, CORE),
+            Test::OneOf(Word::Low(3), EXACT, NULL),
+            Test::OneOf(Word::High(3), EXACT, NULL),
+        ],
+        then: Verdict::Pretend,
+    },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, CORE)], then: EPERM },
+];
+
+/// The rules of a bridge: sockets to a path and nothing else.
+pub(crate) const BRIDGING: &[Rule] = &[Rule {
+    calls: &[libc::SYS_socket],
+    clauses: &[Clause { when: &[Test::OneOf(Word::Low(0), EXACT, UNIX)], then: ALLOW }],
+    otherwise: Verdict::Kill,
+}];
+
+/// A C `int` as the bits that a filter sees.
+pub(crate) const fn bits(int: c_int) -> u32 {
+    int.cast_unsigned()
+}
+
+// The rule of ioctl(2), as data: which requests are refused.
+
+/// What a terminal must not be asked to do: TIOCSTI and TIOCLINUX type into it, so what is outside the
+/// sandbox and reads it next would obey; TIOCCONS takes the console's output; TIOCSETD loads line
+/// disciplines, kernel modules with a long record of holes that only modem and serial-line tools use.
+const TERMINAL_TRICKS: &[u32] =
+    &[constant(libc::TIOCSTI), constant(libc::TIOCLINUX), constant(libc::TIOCCONS), constant(libc::TIOCSETD)];
+
+/// Of btrfs (linux/btrfs.h) SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, the second versions of these, and SUBVOL_SETFLAGS; of bcachefs
+/// SUBVOLUME_CREATE, SUBVOLUME_DESTROY, and theirs. A snapshot of what is shown has no mounts, so nothing in it is covered. A
+/// subvolume that is destroyed goes with the mounts that lie on it, and may be any of the file system's by its number
+/// (btrfs-ioctl(3), mount option `user_subvol_rm_allowed`). In one that is made read-only nothing can be undone. All of it takes
+/// no more than to own them. rmdir(2) removes empty ones, and heeds mounts.
+const SUBVOLUMES: &[u32] = &[
+    0x4008_941a,
+    0x4020_bc10,
+    0x4020_bc11,
+    0x4030_bc1d,
+    0x4030_bc1e,
+    0x5000_9401,
+    0x5000_940e,
+    0x5000_940f,
+    0x5000_9417,
+    0x5000_9418,
+    0x5000_943f,
+];
+
+/// FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY and _ALL_USERS (Documentation/filesystems/fscrypt.rst): keys belong to
+/// the user and stay on the whole file system. Who removes one locks all that is under it, and needs no more than to read a
+/// directory for that.
+const ENCRYPTION_KEYS: &[u32] = &[0xc040_6618, 0xc040_6619, 0xc050_6617];
+
+/// The requests for terminals, for sockets and interfaces, and for wireless ones, each with the low byte cut off.
+const PAGE: u32 = 0xffff_ff00;
+const SOCKET_REQUESTS: &[u32] = &[0x8900, 0x8b00];
+
+/// Settings of network interfaces, routes and neighbours (linux/sockios.h), in the order of their numbers, and SIOCGSKNS
+/// (0x894c), which hands out a socket's network namespace. They take CAP_NET_ADMIN over the namespace of the socket, not
+/// of the caller: a command of root's without a user namespace has that over every user namespace that root made, so a
+/// socket passed to it would do. What only asks (SIOCGIF…) stays, but SIOCGIFBR (0x8940), which loads a module.
+const NETWORK_SETTINGS: &[u32] = &[
+    0x890b, 0x890c, 0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8931, 0x8932,
+    0x8934, 0x8936, 0x8937, 0x8940, 0x8941, 0x8943, 0x8949, 0x894a, 0x894c, 0x8953, 0x8955, 0x8971, 0x8982,
+    0x8983, 0x89b0,
+];
+/// Sixteen requests each: bonding, bridges, and what protocols and drivers have of their own, such as tunnels.
+const SETTINGS_BY_SIXTEEN: &[u32] = &[0x8990, 0x89a0, 0x89e0, 0x89f0];
+/// Settings of wireless interfaces are even, what asks is odd (linux/wireless.h).
+const WIRELESS_SETTINGS: &[u32] = &[0x8b00];
+/// SIOCETHTOOL, which sets and asks by what lies behind a pointer. Programs that only ask know this errno from
+/// interfaces that have no such thing, as `lo`.
+const ETHTOOL: &[u32] = &[0x8946];
+
+/// ioctl(descriptor, request, argument).
+pub(crate) const REQUESTS: &[Clause] = &[
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, TERMINAL_TRICKS)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, SUBVOLUMES)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, ENCRYPTION_KEYS)], then: EPERM },
+    Clause { when: &[Test::NoneOf(Word::Low(1), PAGE, SOCKET_REQUESTS)], then: ALLOW },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, NETWORK_SETTINGS)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), !0xf, SETTINGS_BY_SIXTEEN)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), PAGE | 1, WIRELESS_SETTINGS)], then: EPERM },
+    Clause { when: &[Test::OneOf(Word::Low(1), EXACT, ETHTOOL)], then: Verdict::refuse(libc::EOPNOTSUPP) },
+];
+
+/// An ioctl request, which libc spells `unsigned long` and the kernel reads as `unsigned int`.
+#[expect(clippy::cast_possible_truncation, reason = "the kernel cuts it the same way")]
+const fn constant(request: libc::Ioctl) -> u32 {
+    request as u32
+}

@@ -1,0 +1,280 @@
+//! The compiled filter against other ways to the same answer: the rules read directly, and in `second` another compiler.
+
+pub(crate) mod second;
+
+use libc::c_long;
+use proptest::prelude::*;
+
+use crate::plan::seccomp::rule::{Rule, Test, Verdict, Word};
+use crate::plan::seccomp::rules::RULES;
+use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
+use crate::plan::seccomp::table::{Decision, Range};
+use crate::plan::seccomp::tests::interpreter;
+use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
+use crate::plan::seccomp::{asking, of_worker, of_zygote, table, tree, whole};
+
+/// Values that sit on or beside what the rules compare with.
+const TELLING: &[u32] = &[
+    0,
+    1,
+    2,
+    3,
+    6,
+    8,
+    10,
+    16,
+    17,
+    33,
+    40,
+    58,
+    132,
+    255,
+    256,
+    262,
+    263,
+    0x40,
+    0x41,
+    0x80,
+    0x100,
+    0x200,
+    0x5411,
+    0x5412,
+    0x5413,
+    0x541c,
+    0x541d,
+    0x5423,
+    0x890b,
+    0x8914,
+    0x8915,
+    0x8946,
+    0x894c,
+    0x8993,
+    0x89f1,
+    0x8b01,
+    0x8b1a,
+    19,
+    34,
+    35,
+    36,
+    41,
+    64,
+    66,
+    67,
+    68,
+    69,
+    75,
+    96,
+    99,
+    127,
+    128,
+    131,
+    199,
+    200,
+    215,
+    216,
+    1087,
+    1088,
+    1152,
+    1215,
+    1216,
+    0o2000,
+    0o2755,
+    0o4000,
+    0o4755,
+    0o6000,
+    0o644,
+    0o755,
+    0o1777,
+    0o20644,
+    0o20_200_000,
+    0o20_000_000,
+    0o60644,
+    0o10644,
+    0o140_755,
+    0o100_644,
+    0x0002_0000,
+    0x0002_0008,
+    0x0004_0000,
+    0x0010_0000,
+    0x0200_0000,
+    0x0400_0000,
+    0x0800_0000,
+    0x1000_0000,
+    0x2000_0000,
+    0x4000_0000,
+    0x8000_0000,
+    0xffff_ffff,
+    4,
+    31,
+    0x4020_bc10,
+    0x5000_9401,
+    0x5000_9417,
+    0x0008_0001,
+    0x0008_0003,
+    0x0008_0802,
+];
+
+/// What the lists and rules say, read in the simplest way.
+fn expected(call: &Call) -> Verdict {
+    let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
+    match call.number {
+        _ if call.arch != X86_64 => Verdict::Kill,
+        u32::MAX => Verdict::refuse(libc::ENOSYS),
+        0x4000_0000.. => Verdict::Kill,
+        _ if ALLOWED.iter().any(|group| listed(group)) => Verdict::Allow,
+        _ if REFUSED.iter().any(|group| listed(group)) => Verdict::refuse(libc::EPERM),
+        _ => RULES
+            .iter()
+            .find(|rule| listed(rule.calls))
+            .map_or(Verdict::refuse(libc::ENOSYS), |rule| judge(rule, call)),
+    }
+}
+
+fn judge(rule: &Rule, call: &Call) -> Verdict {
+    let holds = |test: &Test| match *test {
+        Test::OneOf(word, mask, values) => values.contains(&(read(word, call) & mask)),
+        Test::NoneOf(word, mask, values) => !values.contains(&(read(word, call) & mask)),
+        Test::AnyBit(word, mask) => read(word, call) & mask != 0,
+    };
+    let first = rule.clauses.iter().find(|clause| clause.when.iter().all(holds));
+    first.map_or(rule.otherwise, |clause| clause.then)
+}
+
+fn read(word: Word, call: &Call) -> u32 {
+    let argument = |index: u8| call.arguments[usize::from(index)];
+    match word {
+        Word::Number => call.number,
+        Word::Arch => call.arch,
+        Word::Low(index) => u32::try_from(argument(index) & 0xffff_ffff).expect("32 bits"),
+        Word::High(index) => u32::try_from(argument(index) >> 32).expect("32 bits"),
+    }
+}
+
+fn number() -> impl Strategy<Value = u32> {
+    let ruled: Vec<u32> =
+        RULES.iter().flat_map(|rule| rule.calls).map(|call| u32::try_from(*call).expect("small")).collect();
+    let edges =
+        vec![0x3fff_ffff, 0x4000_0000, 0x4000_0010, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, 0xffff_ffff];
+    prop_oneof![
+        4 => proptest::sample::select(ruled),
+        3 => 0..=600_u32,
+        1 => proptest::sample::select(edges),
+        1 => any::<u32>(),
+    ]
+}
+
+fn argument() -> impl Strategy<Value = u64> {
+    let high =
+        prop_oneof![3 => Just(0_u64), 1 => Just(u64::from(u32::MAX)), 1 => any::<u32>().prop_map(u64::from)];
+    let low = prop_oneof![4 => proptest::sample::select(TELLING), 1 => any::<u32>()];
+    (high, low).prop_map(|(high, low)| high << 32 | u64::from(low))
+}
+
+fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let arch = prop_oneof![19 => Just(X86_64), 1 => any::<u32>()];
+    (number(), arch, proptest::array::uniform6(argument())).prop_map(|(number, arch, arguments)| Call {
+        number,
+        arch,
+        arguments,
+    })
+}
+
+/// What the kernel makes of a call in a worker's command, under the filter of its zygote and its own: the action that
+/// comes first, where kill comes before errno and errno before allow.
+fn inherited_and_own(call: &Call) -> u32 {
+    let precedence = |action: &u32| (action & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
+    let answers = [of_worker(), of_zygote()].map(|program| interpreter::run(program, call).action);
+    answers.into_iter().min_by_key(precedence).expect("two answers")
+}
+
+proptest! {
+    #![proptest_config(cases(10_000))]
+
+    #[test]
+    fn any_call_gets_the_verdict_of_the_rules(call in call()) {
+        prop_assert_eq!(interpreter::run(whole(), &call).action, expected(&call).encode());
+        prop_assert_eq!(inherited_and_own(&call), expected(&call).encode());
+    }
+
+    #[test]
+    fn who_is_asked_in_the_place_of_the_filter_answers_as_it_would(call in call()) {
+        let (plain, asking) = (interpreter::run(whole(), &call).action, interpreter::run(asking(), &call).action);
+        let judged = table::judge(&table::Asked { number: call.number, arguments: call.arguments });
+        match expected(&call) {
+            Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
+                prop_assert_eq!(asking, libc::SECCOMP_RET_USER_NOTIF);
+                prop_assert_eq!(judged.map(|refused| refused.errno), Some(errno.cast_signed()));
+            }
+            _ => prop_assert_eq!(asking, plain),
+        }
+    }
+}
+
+#[test]
+fn nothing_but_a_refusal_is_asked_about() {
+    interpreter::check(asking());
+    assert_eq!(asking().len(), whole().len());
+    for (asks, plain) in asking().iter().zip(whole()) {
+        let same = (asks.code, asks.jt, asks.jf, asks.k) == (plain.code, plain.jt, plain.jf, plain.k);
+        let instead = asks.code == 0x06
+            && asks.k == libc::SECCOMP_RET_USER_NOTIF
+            && plain.k & libc::SECCOMP_RET_ACTION_FULL == libc::SECCOMP_RET_ERRNO;
+        assert!(same || instead);
+    }
+}
+
+#[test]
+fn every_number_gets_the_verdict_of_the_rules() {
+    let numbers = (0..=600)
+        .chain([
+            0x3fff_ffff,
+            0x4000_0000,
+            0x4000_0001,
+            0x4000_0200,
+            0x7fff_ffff,
+            0x8000_0000,
+            0xffff_fffe,
+            u32::MAX,
+        ])
+        .chain((0..u32::MAX).step_by(0x0010_0001));
+    for number in numbers {
+        for (turn, value) in TELLING.iter().enumerate() {
+            // Neighbouring arguments get different values, and every second turn garbage above bit 31.
+            let mut arguments = [0; 6];
+            for (index, argument) in arguments.iter_mut().enumerate() {
+                let other = TELLING[(turn * (index + 1) + index * 7) % TELLING.len()];
+                *argument =
+                    u64::from(if index == turn % 3 { *value } else { other }) | ((turn as u64 & 1) << 63);
+            }
+            let call = Call { number, arch: X86_64, arguments };
+            assert_eq!(interpreter::run(whole(), &call).action, expected(&call).encode(), "{call:x?}");
+            assert_eq!(inherited_and_own(&call), expected(&call).encode(), "{call:x?}");
+        }
+    }
+}
+
+#[test]
+fn programs_too_long_for_short_jumps_are_still_right() {
+    let verdict = |number: u32| match number % 5 {
+        0 => Decision::Rule(usize::try_from(number / 5).expect("small") % RULES.len()),
+        n => Decision::Verdict(Verdict::Refuse(number % 100 * 5 + n)),
+    };
+    let ranges: Vec<Range> = (0..1500).map(|n| Range { first: n * 3, decision: verdict(n) }).collect();
+    let long = tree::compile(&ranges, RULES);
+    interpreter::check(&long);
+    assert!(long.iter().any(|step| step.code == 0x05), "no trampoline: the test is too small");
+    for number in 0..4600 {
+        for low in TELLING {
+            let call = Call { number, arch: X86_64, arguments: [u64::from(*low); 6] };
+            let expected = match verdict((number / 3).min(1499)) {
+                Decision::Verdict(verdict) => verdict,
+                Decision::Rule(index) => judge(&RULES[index], &call),
+            };
+            assert_eq!(interpreter::run(&long, &call).action, expected.encode(), "{call:x?}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What each worker of a session finds new: private places, /dev/shm, /dev/pts, /proc. Pure: view in, steps out.
+//!
+//! The session's own mounts are there already, copied with its mount namespace. A private place is built anew beside
+//! them, on a tmpfs of the worker's; what lies mounted in the old one is moved over; then the new one goes on top.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use kennel_helper::plan::{Step, Within};
+
+use crate::plan::emit::{empty_directory, relative};
+use crate::plan::{Section, emit};
+use crate::policy::profile::TmpLife;
+use crate::report::enforcement::Protection;
+use crate::view::inputs::Parts;
+use crate::view::pin::SHARED_MEMORY;
+use crate::view::tmpfs_size::Room;
+use crate::view::{Node, Place, View, tmpfs_size};
+
+/// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
+/// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.
+pub(crate) fn modes(parts: &Parts<'_>, view: &View) -> Section {
+    let mut modes = Section::default();
+    let is_shared = |(target, place): &(&Path, &Place)| {
+        !is_renewed(parts, target, &place.node) && !view.is_covered(target)
+    };
+    for (target, place) in view.iter().filter(is_shared).filter(|_| parts.shape.is_session()) {
+        if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
+            modes.push(Protection::Root, &Step::SetMode { path: &emit::absolute(target), mode });
+        }
+    }
+    modes
+}
+
+/// Appends the steps of a worker that give its command places of its own.
+pub(crate) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
+    let stage = empty_directory(view);
+    let places: BTreeMap<&Path, PathBuf> = view
+        .iter()
+        .filter(|(target, place)| is_renewed(parts, target, &place.node))
+        .enumerate()
+        .map(|(number, (target, _))| (target, stage.join(number.to_string())))
+        .collect();
+    let tmp = parts.policy.tmp;
+    let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
+    if !places.is_empty() {
+        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(parts, view, places.keys().copied()));
+        renewal.build();
+        // Parents come first, so that what lies in another private place goes into the new one.
+        for (target, at) in &places {
+            renewal.put_in_place(target, at);
+        }
+        renewal.push(&Step::Detach { target: &relative(stage) });
+    }
+    emit::kernel_file_systems(view, parts.policy.tmp, worker);
+}
+
+/// Appends the steps that make the places read-only which a worker has for itself.
+pub(crate) fn close(parts: &Parts<'_>, view: &View, files: &mut Section) {
+    for (target, _) in view.iter().filter(|(target, place)| is_renewed(parts, target, &place.node)) {
+        files.push(Protection::Root, &emit::read_only(&relative(target), false));
+    }
+}
+
+pub(crate) fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
+    let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
+    private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
+}
+
+/// Whether a session leaves a mount to its workers, so that it is neither made for the zygote nor copied for each worker:
+/// what they renew and what lies in their /proc. The zygote has a procfs because the kernel lets nobody mount one who
+/// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
+pub(crate) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path, node: &Node) -> bool {
+    let in_proc = || matches!(view.mount_above(target), Some((_, Place { node: Node::Proc, .. })));
+    parts.shape.is_session()
+        && match node {
+            Node::DevPts => true,
+            Node::Private { .. } => is_renewed(parts, target, node),
+            _ => in_proc(),
+        }
+}
+
+struct Renewal<'r> {
+    view: &'r View,
+    tmp: TmpLife,
+    /// What is renewed, and where it is built.
+    places: &'r BTreeMap<&'r Path, PathBuf>,
+    worker: &'r mut Section,
+    made: BTreeSet<PathBuf>,
+}
+
+impl Renewal<'_> {
+    fn push(&mut self, step: &Step<'_>) {
+        self.worker.push(Protection::Root, step);
+    }
+
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: Room) {
+        let (target, options) = (&relative(at), &room.options(mode));
+        let (within, flags) = (Within::Root, emit::TMPFS_FLAGS);
+        self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
+    }
+
+    /// Every renewed place, with all that belongs in it but other renewed places.
+    fn build(&mut self) {
+        for (target, at) in self.places {
+            match self.view.get(target).map(|place| &place.node) {
+                Some(&Node::Tmpfs { mode, room }) => {
+                    self.make_dir(at, mode);
+                    self.mount_tmpfs(at, mode, room.with_own(self.view, target));
+                }
+                Some(&Node::Private { mode }) => {
+                    self.make_dir(at, mode);
+                    if self.moves(target) {
+                        self.push(&Step::BindOwn { source: &relative(at), target: &relative(at) });
+                    }
+                }
+                _ => {}
+            }
+        }
+        // What lies deeper first, while its old way is there: what it is reached by may lie in another renewed place.
+        let all: Vec<_> = self.view.iter().collect();
+        for (target, place) in all.into_iter().rev() {
+            let around =
+                self.view.mount_above(target).and_then(|(above, _)| self.places.get_key_value(above));
+            if let Some((above, at)) = around {
+                self.fill(target, &place.node, &moved(target, above, at), at);
+            }
+        }
+    }
+
+    /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
+    fn moves(&self, target: &Path) -> bool {
+        let is_tmpfs = matches!(self.view.get(target), Some(Place { node: Node::Tmpfs { .. }, .. }));
+        is_tmpfs
+            || self.view.has_children(target)
+            || emit::within(self.view, target, self.tmp) == Within::Granted
+    }
+
+    fn put_in_place(&mut self, target: &Path, at: &Path) {
+        let (from, to) = (&*relative(at), &*relative(target));
+        if self.moves(target) {
+            let within = emit::within(self.view, target, self.tmp);
+            self.push(&Step::Move { from, to, within });
+        } else {
+            self.push(&Step::BindOwn { source: from, target: to });
+        }
+    }
+
+    /// Puts what lies at `target` to `at`, in a place that is being built at `base`.
+    fn fill(&mut self, target: &Path, node: &Node, at: &Path, base: &Path) {
+        let above: Vec<&Path> = at.ancestors().skip(1).take_while(|above| *above != base).collect();
+        for path in above.into_iter().rev() {
+            self.make_dir(path, 0o755);
+        }
+        let path = &relative(at);
+        match node {
+            Node::Symlink { points_to } => {
+                self.push(&Step::Symlink { path, points_to: &emit::absolute(points_to) });
+            }
+            Node::File { contents, mode } => {
+                self.push(&Step::MakeFile { path, mode: *mode, bytes: contents });
+            }
+            node if node.is_dir() => self.make_dir(at, 0o755),
+            _ => self.push(&Step::MakeMountPoint { path }),
+        }
+        if node.is_mount() && !self.places.contains_key(target) {
+            let within = emit::within(self.view, target, self.tmp);
+            self.push(&Step::Move { from: &relative(target), to: path, within });
+        }
+    }
+
+    fn make_dir(&mut self, path: &Path, mode: u32) {
+        if self.made.insert(path.to_owned()) {
+            self.push(&Step::MakeDir { path: &relative(path), mode });
+        }
+    }
+}
+
+/// The path below `at` that `target` has below `above`.
+fn moved(target: &Path, above: &Path, at: &Path) -> PathBuf {
+    at.join(target.strip_prefix(above).unwrap_or(target))
+}

@@ -1,0 +1,331 @@
+//! File systems on which a mount does not hold for every spelling of its name. One that takes `CONFIG` for `config` may have an
+//! entry of its own in the kernel's cache for each. A mount lies on one of them, and the others lead past it. Looks; changes
+//! nothing.
+//!
+//! The kind of file system decides, and of a kind that may have such entries (FUSE, virtiofs, 9P, SMB: shares of macOS and
+//! Windows hosts) one name in the directory.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, io};
+
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, TMPFS_MAGIC,
+    XFS_SUPER_MAGIC, statfs,
+};
+
+use crate::report::enforcement::Enforcement;
+use crate::report::error::Error;
+use crate::report::failure::shown;
+use crate::report::shortage::is_shortage;
+use crate::sys::inode::Identity;
+use crate::view::inputs::Parts;
+use crate::view::{Access, Node, OnHost, Origin, Place, View};
+
+const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
+
+/// File systems of which the kernel has one entry for all spellings of a name, also where they fold case, so that a mount holds
+/// for all. FS_CASEFOLD_FL of a directory of theirs changes nothing about that.
+const HOLDING: [FsType; 7] = [
+    BTRFS_SUPER_MAGIC,
+    EXFAT_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    MSDOS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    XFS_SUPER_MAGIC,
+];
+
+/// Followed by what is bypassed.
+const REASON: &str =
+    "lies on a file system that ignores the case of names, or may: other spellings of its name may bypass";
+
+/// Names that are tried in one directory.
+const MOST_NAMES: usize = 1000;
+
+/// Says which protections do not hold for other spellings, once for each.
+///
+/// # Errors
+/// A mask of a file: it would be believed to hide something. With profile `ci-only` every mount. A shortage.
+pub(crate) fn report(
+    parts: &Parts<'_>,
+    view: &View,
+    mounts: &[OnHost],
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    report_where(&leads_past, parts, view, mounts, enforcement)
+}
+
+/// The same, with what says whether other spellings lead past a mount in a directory.
+fn report_where(
+    leads_past: &dyn Fn(&Path) -> io::Result<bool>,
+    parts: &Parts<'_>,
+    view: &View,
+    mounts: &[OnHost],
+    enforcement: &mut Enforcement,
+) -> Result<(), Error> {
+    let mut known = BTreeMap::new();
+    for OnHost { target, path } in mounts {
+        let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
+        let Some(directory) = path.parent() else { continue };
+        let leads = match known.get(directory) {
+            Some(leads) => *leads,
+            None => match leads_past(directory) {
+                Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
+                    return Err(Error::io("look how a file system takes names")(error));
+                }
+                // What cannot be told is not kept.
+                leads => *known.entry(directory).or_insert(leads.unwrap_or(true)),
+            },
+        };
+        if !leads {
+            continue;
+        }
+        if place.origin == Origin::Policy && matches!(place.node, Node::CoverFile) {
+            return Err(Error::View {
+                what: "mask",
+                path: target.clone(),
+                reason: format!("it {REASON} it"),
+                remedy: Some(
+                    "mask the directory that it lies in, or keep it outside of what is granted".to_owned(),
+                ),
+            });
+        }
+        let reason = format!("{} {REASON} the mount ({})", shown(path), place.what);
+        let remedy = "keep it on a file system that tells the case of names apart";
+        if parts.policy.profile.meaning().is_strict {
+            return Err(Error::Unavailable {
+                protection: place.protection,
+                reason,
+                remedy: Some(remedy.to_owned()),
+            });
+        }
+        enforcement.weaken(place.protection, &format!("{reason}; {remedy}"));
+    }
+    Ok(())
+}
+
+/// Whether what lies under it would allow more than it does. A writable grant takes nothing away; a pin does.
+fn takes_away(place: &Place) -> bool {
+    place.origin == Origin::Wall || !matches!(place.node, Node::Bind { access: Access::Write, .. })
+}
+
+/// Whether names in a directory are taken for others in another case.
+///
+/// # Errors
+/// Where it cannot be listed.
+pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
+    let told = is_told_apart(directory)?.or_else(|| is_told_apart_by(directory));
+    Ok(told == Some(false))
+}
+
+/// Whether another spelling of a name in a directory may lead past a mount: the kernel has entries of their own for spellings,
+/// and no name shows that case tells them apart.
+fn leads_past(directory: &Path) -> io::Result<bool> {
+    Ok(!HOLDING.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
+}
+
+fn may_ignore_case(directory: &Path) -> io::Result<bool> {
+    Ok(is_told_apart(directory)? != Some(true))
+}
+
+/// Whether case tells names in a directory apart, by the first thing in it that shows it.
+fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
+    for entry in fs::read_dir(directory)?.take(MOST_NAMES) {
+        let told = is_told_apart_by(&entry?.path());
+        if told.is_some() {
+            return Ok(told);
+        }
+    }
+    Ok(None)
+}
+
+/// `None` where `path` does not tell: it has no letters, has other names, or something else has its other spelling. Some file
+/// systems number what lies at a name by that name, so there it may be the same.
+fn is_told_apart_by(path: &Path) -> Option<bool> {
+    let other = path.with_file_name(in_other_case(path.file_name()?)?);
+    let there = fs::symlink_metadata(other);
+    let here = fs::symlink_metadata(path).ok()?;
+    match there {
+        Ok(there) => {
+            let has_one_name = here.is_dir() || here.nlink() == 1;
+            let is_same = Identity::of_metadata(&there) == Identity::of_metadata(&here);
+            (has_one_name && is_same).then_some(false)
+        }
+        Err(error) => is_no_name(&error).then_some(true),
+    }
+}
+
+/// Whether nothing has a name, be it that none can have it: the other case of a letter may take more bytes, and a file
+/// system may know no such letter.
+fn is_no_name(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
+}
+
+/// The name with its letters in the other case, if it has any. Those of ASCII alone: every file system that ignores case knows
+/// these.
+fn in_other_case(name: &OsStr) -> Option<OsString> {
+    let flip = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
+    let flipped: Vec<u8> = name.as_bytes().iter().map(flip).collect();
+    (flipped != name.as_bytes()).then(|| OsString::from_vec(flipped))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::caller::Caller;
+    use crate::policy::Policy;
+    use crate::policy::profile::Profile;
+    use crate::report::enforcement::Protection;
+    use crate::report::enforcement::State;
+    use crate::view::inputs::{Names, Shape, Subject};
+    use crate::view::source::Source;
+
+    fn names(names: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        names.iter().for_each(|name| fs::write(dir.path().join(name), "").expect("a file"));
+        dir
+    }
+
+    #[test]
+    fn letters_change_their_case() {
+        let other =
+            |name: &str| in_other_case(OsStr::new(name)).map(|name| name.into_string().expect("text"));
+        assert_eq!(other("config.Worktree"), Some("CONFIG.wORKTREE".into()));
+        assert_eq!(other("größe"), Some("GRößE".into()), "those that every file system knows");
+        assert_eq!((other("123.4"), other("ключ")), (None, None));
+        assert_eq!(in_other_case(OsStr::from_bytes(b"a\xff")), Some(OsString::from_vec(b"A\xff".to_vec())));
+    }
+
+    #[test]
+    fn links_do_not_make_a_directory_ignore_case() {
+        let dir = names(&[]);
+        assert!(!ignores_case(dir.path()).expect("empty"));
+        fs::write(dir.path().join("a"), "").expect("a file");
+        fs::hard_link(dir.path().join("a"), dir.path().join("A")).expect("a link");
+        assert!(!ignores_case(dir.path()).expect("with links"));
+        fs::create_dir(dir.path().join("d")).expect("a directory");
+        assert!(!ignores_case(dir.path()).expect("with a directory"));
+    }
+
+    /// A command may have laid what is there.
+    #[test]
+    fn only_a_name_without_another_spelling_shows_that_case_counts() {
+        for (there, may) in [
+            (&["a"][..], false),
+            (&[], true),
+            (&["123"], true),
+            (&["a", "A"], true),
+            (&["a", "A", "b"], false),
+        ] {
+            assert_eq!(may_ignore_case(names(there).path()).expect("listed"), may, "{there:?}");
+        }
+        let linked = names(&["a"]);
+        fs::hard_link(linked.path().join("a"), linked.path().join("A")).expect("a link");
+        assert!(may_ignore_case(linked.path()).expect("listed"));
+    }
+
+    #[test]
+    fn a_kind_that_has_one_entry_is_not_asked() {
+        let dir = names(&["a", "A"]);
+        let kind = statfs(dir.path()).expect("a file system").filesystem_type();
+        assert_eq!(leads_past(dir.path()).expect("listed"), !HOLDING.contains(&kind), "{kind:?}");
+        assert!(
+            leads_past(Path::new("/proc/self/task")).expect("listed"),
+            "procfs is none, and numbers tell nothing"
+        );
+    }
+
+    /// What is reported where `leads` is the answer for every directory, with these things on mounts in a grant.
+    fn reported(
+        profile: Profile,
+        leads: io::Result<bool>,
+        things: &[(&str, Node)],
+    ) -> Result<Enforcement, Error> {
+        let dir = names(&["config", "key", "secret"]);
+        let base = fs::canonicalize(dir.path()).expect("its name");
+        let caller = Caller {
+            uid: 1000,
+            gid: 1000,
+            user: "me".into(),
+            home: "/home/me".into(),
+            homes: Vec::new(),
+            directory: base.clone(),
+            environment: BTreeMap::new(),
+            descriptors: [1024, 4096],
+            ahead: crate::host::caller::Ahead::default(),
+        };
+        let parts = Parts {
+            policy: &Policy::profile(profile, &base),
+            host: &crate::plan::compile::tests::host(),
+            caller: &caller,
+            names: &Names::default(),
+            shape: Shape::OneShot,
+            subject: Subject::Workspace,
+            controllers: None,
+        };
+        let mut view = View::default();
+        let mut mounts = Vec::new();
+        for (name, node) in things {
+            let path = base.join(name);
+            match name.starts_with('k') {
+                true => view.grant("mask", path.clone(), node.clone()).expect("free"),
+                false => view.wall("protected path", &path, node.clone(), Protection::ProtectedPaths),
+            }
+            mounts.push(OnHost { target: path.clone(), path });
+        }
+        let mut enforcement = Enforcement::default();
+        for protection in [Protection::Root, Protection::ProtectedPaths] {
+            enforcement.set(protection, State::Enforced, "");
+        }
+        let answer = |_: &Path| match &leads {
+            Ok(leads) => Ok(*leads),
+            Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().expect("an errno"))),
+        };
+        report_where(&answer, &parts, &view, &mounts, &mut enforcement)?;
+        Ok(enforcement)
+    }
+
+    fn states(enforcement: &Enforcement) -> [State; 2] {
+        [Protection::Root, Protection::ProtectedPaths].map(|name| enforcement.get(name).expect("set").state)
+    }
+
+    #[test]
+    fn what_other_spellings_lead_past_is_degraded_and_told_once() {
+        let file = || {
+            let source = Source::resolve(Path::new("/proc/self/comm")).expect("a file");
+            Node::Bind { source, access: Access::Read }
+        };
+        let two = [("config", file()), ("secret", file())];
+        let found = reported(Profile::RepoWrite, Ok(true), &two).expect("told");
+        assert_eq!(states(&found), [State::Enforced, State::Degraded]);
+        let detail = &found.get(Protection::ProtectedPaths).expect("set").detail;
+        assert!(detail.contains("config lies on a file system that ignores the case"), "{detail}");
+        assert!(detail.contains("keep it on a file system that tells"), "{detail}");
+        let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to tell");
+        assert_eq!(states(&found), [State::Enforced; 2]);
+        let unknown = || Err(io::Error::from_raw_os_error(libc::EACCES));
+        let found = reported(Profile::RepoWrite, unknown(), &two).expect("told");
+        assert_eq!(states(&found), [State::Enforced, State::Degraded], "what cannot be told is not kept");
+        let short = Err(io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(matches!(reported(Profile::RepoWrite, short, &two), Err(Error::Io { .. })));
+        let strict = reported(Profile::CiOnly, Ok(true), &two);
+        assert!(matches!(strict, Err(Error::Unavailable { protection: Protection::ProtectedPaths, .. })));
+    }
+
+    #[test]
+    fn a_mask_of_a_file_that_other_spellings_lead_past_is_refused() {
+        let refused =
+            reported(Profile::RepoWrite, Ok(true), &[("key", Node::CoverFile)]).expect_err("refused");
+        let Error::View { what: "mask", reason, remedy, .. } = refused else { panic!("{refused:?}") };
+        assert!(reason.contains("ignores the case of names"), "{reason}");
+        assert!(remedy.is_some_and(|remedy| remedy.contains("mask the directory")));
+        reported(Profile::RepoWrite, Ok(false), &[("key", Node::CoverFile)]).expect("it holds");
+        // A directory has one entry, whatever it is called.
+        let told = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("told");
+        assert_eq!(states(&told)[0], State::Degraded);
+    }
+}

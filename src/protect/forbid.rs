@@ -1,0 +1,163 @@
+//! Whether a call of the outside would make or change something at a watched path. What commands put there is undone
+//! after them; what the outside itself made would be taken for the user's, so it must not be made.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+
+use crate::protect::recheck::{Expected, Watch, parts_from};
+use crate::sys::dirfd;
+use crate::sys::dirfd::open_without_links;
+use crate::sys::inode::Identity;
+
+/// What is about to be done at a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Making {
+    /// Something that is no directory is put there.
+    File,
+    /// A directory is made there, or what is there is taken away. On the way to a watched path that is allowed.
+    DirectoryOrNothing,
+}
+
+/// Deeper directories than that are not looked at from below.
+const DEEPEST: usize = 4096;
+
+/// Whether `name` in `parent` is a watched path, or lies in one, or would lead the way to one elsewhere.
+///
+/// What is compared are directories, not paths: under whatever name one is reached, it is the same. So it is with what
+/// is there: where a file system ignores the case of names, a watched path is made under another spelling too, which is
+/// seen when it was made. Where somebody moves directories meanwhile, the answer is about now.
+pub(crate) fn forbids(
+    watches: &[Watch],
+    parent: BorrowedFd<'_>,
+    name: &OsStr,
+    making: Making,
+) -> io::Result<bool> {
+    let place = Name { parent, here: Identity::of_held(parent)?, name, there: there(parent, name) };
+    if watches.iter().any(|watch| watch.is_met(&place, making)) {
+        return Ok(true);
+    }
+    let inside: Vec<Identity> = watches.iter().filter_map(Watch::directory_there).collect();
+    lies_in(parent, &inside)
+}
+
+/// A name in a directory.
+struct Name<'n> {
+    parent: BorrowedFd<'n>,
+    /// Which directory that is.
+    here: Identity,
+    name: &'n OsStr,
+    /// What has the name, if anything.
+    there: Option<Identity>,
+}
+
+impl Name<'_> {
+    /// Whether it is `watched`, or leads to what lies there. Some file systems number what they have by its name: for
+    /// these a name of the same letters is enough, where both are there.
+    fn is(&self, watched: &OsStr) -> bool {
+        let leads_there = || {
+            let found = there(self.parent, watched);
+            found.is_some() && (found == self.there || self.name.eq_ignore_ascii_case(watched))
+        };
+        self.name == watched || self.there.is_some() && leads_there()
+    }
+}
+
+/// What has a name in a directory.
+fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
+    Some(Identity::of(&dirfd::stat(parent, name).ok()??))
+}
+
+impl Watch {
+    fn is_met(&self, place: &Name<'_>, making: Making) -> bool {
+        let is_here = |part: &&Path| {
+            let above = self.base.join(part.parent().unwrap_or(Path::new("")));
+            let is_it = part.file_name().is_some_and(|name| place.is(name));
+            is_it && directory(&above).is_some_and(|found| found == place.here)
+        };
+        let parts = match self.expected {
+            Expected::Link(_) => vec![&*self.path],
+            _ => parts_from(&self.first, &self.path),
+        };
+        let may_be_directory = matches!(self.expected, Expected::NoFile | Expected::NoEntry);
+        let mut met = parts.into_iter().filter(is_here);
+        met.any(|part| part == self.path && !may_be_directory || making == Making::File)
+    }
+
+    /// The directory that lies at a path where nothing should be.
+    fn directory_there(&self) -> Option<Identity> {
+        match self.expected {
+            Expected::Link(_) | Expected::NoFile => None,
+            Expected::Absent | Expected::NoRepository | Expected::NoEntry => directory(&self.on_host()),
+        }
+    }
+}
+
+/// The directory at a path of the host without a link in it.
+fn directory(path: &Path) -> Option<Identity> {
+    open_without_links(path, OFlag::O_DIRECTORY).ok().and_then(|held| Identity::of_held(held).ok())
+}
+
+/// Whether `directory` is one of `those`, or lies in one.
+fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
+    if those.is_empty() {
+        return Ok(false);
+    }
+    let mut at = up(directory, ".")?;
+    for _ in 0..DEEPEST {
+        let here = Identity::of_held(&at)?;
+        if those.contains(&here) {
+            return Ok(true);
+        }
+        let above = match up(at.as_fd(), "..") {
+            // Nobody may go there, so nobody can say what it is.
+            Err(Errno::EACCES) => return Ok(true),
+            above => above?,
+        };
+        if Identity::of_held(&above)? == here {
+            return Ok(false);
+        }
+        at = above;
+    }
+    Ok(true)
+}
+
+fn up(from: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
+    openat(from, name, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// As on a file system that has more names for a file than it lists, which is had here by a second link.
+    #[test]
+    fn another_name_of_what_lies_at_a_watched_path_is_met() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(".git").join(name);
+        fs::create_dir(at("")).expect("a directory");
+        let path = Path::new(".git/commondir");
+        let watches = [Watch::new(dir.path(), path, path, Expected::Absent)];
+        let parent = fs::File::open(at("")).expect("open");
+        let forbidden = |name: &str| {
+            forbids(&watches, parent.as_fd(), OsStr::new(name), Making::DirectoryOrNothing).expect("known")
+        };
+        assert!(forbidden("commondir"));
+        for name in ["COMMON~1", "COMMONDIR", "other"] {
+            fs::write(at(name), "").expect("a file");
+            assert!(!forbidden(name), "{name} is a name like any other");
+        }
+        fs::remove_file(at("COMMON~1")).expect("removed");
+        fs::write(at("commondir"), "").expect("a file");
+        assert!(!forbidden("COMMON~1"), "nothing is there");
+        fs::hard_link(at("commondir"), at("COMMON~1")).expect("a link");
+        assert!(forbidden("COMMON~1") && forbidden("COMMONDIR") && !forbidden("other"));
+    }
+}

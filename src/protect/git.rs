@@ -1,0 +1,190 @@
+//! What is particular to git: what it obeys in a repository, and linked worktrees.
+//!
+//! A workspace whose repository lies elsewhere needs that repository to commit. The workspace says where it lies,
+//! and the workspace may have been written by a command of an earlier sandbox. So the repository has to say so
+//! too: only it can have written the link back.
+
+pub(crate) mod modules;
+pub(crate) mod obeyed;
+
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::host::caller::Caller;
+use crate::sys::dirfd::own_path;
+use crate::sys::inode::regular;
+use crate::view::inputs::Parts;
+use crate::view::path_walk::{Aim, Way};
+use crate::view::source::Source;
+use crate::view::{Access, Node, View, secrets};
+
+/// So much is read of a link file, or of a config.
+const MOST_READ: usize = 1 << 20;
+
+/// Shows the repository that the workspace is a linked worktree of, if it is one.
+pub(crate) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
+    let Some(source) = repository_of(&workspace.path) else { return };
+    if !view.is_free(&source.path)
+        || parts.caller.holds_home(&source.path)
+        || secrets::is_secret(&source.path, parts.caller)
+    {
+        return;
+    }
+    // Beside an overlay it is read-only: what is committed to it would not be kept apart.
+    let is_read_only = !parts.policy.profile.meaning().writes || parts.policy.overlay.is_some();
+    let access = if is_read_only { Access::Read } else { Access::Write };
+    view.offer("repository", source.path.clone(), Node::Bind { source, access });
+}
+
+/// The ways to what git obeys in every repository of a user, from wherever that is kept: git-config(1), "FILES".
+pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (Way, Aim)> {
+    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), Aim::Git));
+    let directories = caller.homes.iter().map(|home| home.join(".config"));
+    let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_directories = directories.chain(named).map(|path| (path.join("git"), Aim::GitList));
+    of_homes.chain(of_directories).map(|(path, aim)| (Way::new(Path::new("/"), path), aim))
+}
+
+/// Whether git could take `path` for a repository (`.git`, or a bare one), or for the directory of a linked worktree, so that
+/// its hooks lie directly in it or where its `commondir` leads.
+fn is_repository(path: &Path) -> bool {
+    let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
+    has_head && (has_own(path) || path.join("commondir").is_file())
+}
+
+/// Whether there is what commits and branches are kept in.
+fn has_own(repository: &Path) -> bool {
+    repository.join("objects").is_dir() && repository.join("refs").is_dir()
+}
+
+/// The repository's common directory, if both sides say that `workspace` belongs to it.
+///
+/// gitrepository-layout(5): `.git` holds `gitdir: REPOSITORY/worktrees/NAME`; in that directory, commondir holds
+/// `../..` and gitdir leads back to `.git`. The repository is opened once, without following a link, and everything
+/// is asked of what was opened: somebody may be exchanging it for another directory meanwhile.
+fn repository_of(workspace: &Path) -> Option<Source> {
+    let link = workspace.join(".git");
+    let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
+    let (name, worktrees) = (own.file_name()?, own.parent()?);
+    let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
+    let (held, source) = Source::open_exact(common).ok()?;
+    let anchor = own_path(&held);
+    let own_held = anchor.join("worktrees").join(name);
+    let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
+        && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
+    (agreed && is_repository(&anchor)).then_some(source)
+}
+
+/// The line in a small regular file.
+fn read_link_file(path: &Path) -> Option<String> {
+    String::from_utf8(read_small(path).ok()??).ok()
+}
+
+/// What a regular file begins with; `None` where there is none.
+///
+/// # Errors
+/// It cannot be looked at.
+fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let opened = unless_absent(fs::File::options().read(true).custom_flags(flags).open(path))?;
+    let Some(file) = opened.filter(|file| file.metadata().is_ok_and(|it| it.is_file())) else {
+        return Ok(None);
+    };
+    contents(file).map(Some)
+}
+
+/// The same of what a link leads to, too. A command may have laid the link, to what its caller alone may open: what is no
+/// regular file, or is the kernel's, is not opened.
+///
+/// # Errors
+/// There is nothing, or it cannot be looked at.
+fn read_followed(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let there = fs::symlink_metadata(path)?;
+    if !there.is_symlink() {
+        return if there.is_file() { read_small(path) } else { Ok(None) };
+    }
+    let held = fs::File::options().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if regular(&held).is_err() {
+        return Ok(None);
+    }
+    let again = own_path(&held);
+    contents(fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(again)?).map(Some)
+}
+
+/// What a file begins with: a byte more than the longest has, where it is longer.
+fn contents(file: fs::File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(MOST_READ as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// `None` where there is nothing of that kind.
+fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
+    match looked {
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => Ok(None),
+            _ => Err(error),
+        },
+        looked => looked.map(Some),
+    }
+}
+
+/// Where the text in a link file leads, from the directory it is meant from.
+fn follow(from: &Path, text: &str) -> Option<PathBuf> {
+    fs::canonicalize(from.join(text.trim())).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A repository `main` and a worktree `linked` of it, as git lays them out.
+    fn linked() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let main = dir.path().join("main/.git");
+        for name in ["objects", "refs", "worktrees/linked"] {
+            fs::create_dir_all(main.join(name)).expect("a directory");
+        }
+        fs::create_dir(dir.path().join("linked")).expect("a directory");
+        let write = |path: PathBuf, text: String| fs::write(path, text).expect("a file");
+        write(main.join("HEAD"), "ref: refs/heads/main\n".into());
+        write(main.join("worktrees/linked/commondir"), "../..\n".into());
+        write(main.join("worktrees/linked/gitdir"), format!("{}/linked/.git\n", dir.path().display()));
+        write(dir.path().join("linked/.git"), format!("gitdir: {}/worktrees/linked\n", main.display()));
+        dir
+    }
+
+    #[test]
+    fn a_linked_worktree_brings_its_repository() {
+        let dir = linked();
+        let found = repository_of(&dir.path().join("linked")).map(|source| source.path);
+        assert_eq!(found, Some(dir.path().join("main/.git")));
+        assert_eq!(repository_of(&dir.path().join("main")), None, "a repository needs no other");
+    }
+
+    #[test]
+    fn a_forged_link_brings_nothing() {
+        let dir = linked();
+        let evil = dir.path().join("evil");
+        fs::create_dir(&evil).expect("a directory");
+        let text = fs::read(dir.path().join("linked/.git")).expect("a file");
+        fs::write(evil.join(".git"), text).expect("a file");
+        assert_eq!(repository_of(&evil), None, "the repository does not say so too");
+        // The back link must name the very file, also when that file is a link to the right one.
+        fs::remove_file(evil.join(".git")).expect("removed");
+        symlink(dir.path().join("linked/.git"), evil.join(".git")).expect("a link");
+        assert_eq!(repository_of(&evil), None);
+        // Nor does a directory of one's own making that only looks like one.
+        let own = evil.join("worktrees/x");
+        fs::create_dir_all(&own).expect("a directory");
+        fs::remove_file(evil.join(".git")).expect("removed");
+        fs::write(evil.join(".git"), format!("gitdir: {}\n", own.display())).expect("a file");
+        fs::write(own.join("commondir"), format!("{}\n", dir.path().join("main").display())).expect("a file");
+        fs::write(own.join("gitdir"), format!("{}\n", evil.join(".git").display())).expect("a file");
+        assert_eq!(repository_of(&evil), None, "the repository must hold the worktree's directory");
+    }
+}

@@ -1,0 +1,281 @@
+//! The submodules and linked worktrees of a repository, which git keeps in its `modules` and `worktrees`. One walk finds them.
+//!
+//! Commands lay there as many repositories as they like, as deep as they like, so the walk has a bound. Beyond the bound both
+//! directories are protected as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::FileType;
+use std::path::{Path, PathBuf};
+use std::{fs, io, mem};
+
+use nix::unistd::{AccessFlags, access};
+
+use crate::protect::git::obeyed::{LISTS, OBEYED};
+use crate::protect::git::{is_repository, read_small, unless_absent};
+use crate::report::failure;
+use crate::report::failure::shown;
+use crate::view::path_walk::Aim;
+
+/// Submodules and linked worktrees that are looked at, of all repositories together.
+pub(crate) const MOST: usize = 2000;
+
+/// Entries that are listed on the way to them. A submodule has about fifteen.
+pub(crate) const MOST_ENTRIES: usize = 40_000;
+
+/// How deep below a repository a directory may lie, in parts of its path and in bytes.
+pub(crate) const DEEPEST: usize = 32;
+pub(crate) const LONGEST: usize = 1024;
+
+/// Parts of a repository in which there are other directories of git.
+pub(crate) const PARTS: [&str; 2] = [MODULES, WORKTREES];
+const MODULES: &str = "modules";
+const WORKTREES: &str = "worktrees";
+
+/// What a repository has for itself. Git puts no submodule there, but an old git may have, and a command can put such a
+/// repository around a submodule.
+const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
+
+/// What git obeys in a linked worktree's directory.
+const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
+
+/// Files that make a repository of a directory: git makes none of one that submodules with longer names lie in. A submodule may
+/// have such a name too.
+const SIGNS: &[&str] = &["HEAD", "config"];
+
+/// The directories that do so where there is a `HEAD`.
+const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
+
+/// What may be looked at yet, of all repositories of a start.
+#[derive(Debug)]
+pub(crate) struct Left {
+    pub(crate) repositories: usize,
+    pub(crate) entries: usize,
+}
+
+impl Default for Left {
+    fn default() -> Self {
+        Self { repositories: MOST, entries: MOST_ENTRIES }
+    }
+}
+
+/// Why a part is not looked at in full.
+pub(crate) enum Failed {
+    /// There are too many repositories or entries in it, or it is too deep.
+    Beyond,
+    /// Something in it cannot be looked at.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// What was found in a part of a repository. Paths are relative to that.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    /// What git obeys.
+    pub(crate) paths: BTreeMap<PathBuf, Aim>,
+    /// Directories, there or not, in which others of git's are put.
+    pub(crate) listed: BTreeSet<PathBuf>,
+}
+
+/// A walk through a part of a repository.
+struct Look<'r> {
+    repository: &'r Path,
+    found: Found,
+    repositories: BTreeSet<PathBuf>,
+    /// Directories of submodules that were listed.
+    looked_at: BTreeSet<PathBuf>,
+    /// Directories around repositories that are none themselves.
+    around: Vec<PathBuf>,
+    left: &'r mut Left,
+}
+
+/// What git obeys in a part of a repository, one of [`PARTS`]. Submodules have worktrees and submodules too, and worktrees have
+/// submodules of their own.
+///
+/// # Errors
+/// Something cannot be looked at, or it is beyond the bound.
+pub(crate) fn obeyed_in(repository: &Path, part: &str, left: &mut Left) -> Result<Found, Failed> {
+    let mut look = Look {
+        repository,
+        found: Found::default(),
+        repositories: BTreeSet::new(),
+        looked_at: BTreeSet::new(),
+        around: Vec::new(),
+        left,
+    };
+    match part {
+        MODULES => look.submodules(Path::new(part))?,
+        _ => look.worktrees(Path::new(part))?,
+    }
+    look.take_signs()?;
+    Ok(look.found)
+}
+
+impl Look<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        self.repository.join(path)
+    }
+
+    /// Takes these in `directory`.
+    fn take(&mut self, directory: &Path, names: &[&str], aim: Aim) {
+        for name in names {
+            self.found.paths.entry(directory.join(name)).or_insert(aim);
+        }
+    }
+
+    /// Counts a submodule or a linked worktree.
+    fn count(&mut self) -> Result<(), Failed> {
+        self.left.repositories = self.left.repositories.checked_sub(1).ok_or(Failed::Beyond)?;
+        Ok(())
+    }
+
+    /// What lies in a directory. Each level is closed before the next is opened.
+    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, Failed> {
+        if directory.iter().count() > DEEPEST || directory.as_os_str().len() > LONGEST {
+            return Err(Failed::Beyond);
+        }
+        let listing = unless_absent(fs::read_dir(self.at(directory)));
+        let mut entries = Vec::new();
+        for entry in listing.map_err(|error| closed(directory, error))?.into_iter().flatten() {
+            let entry = entry?;
+            self.left.entries = self.left.entries.checked_sub(1).ok_or(Failed::Beyond)?;
+            entries.push((directory.join(entry.file_name()), entry.file_type()?));
+        }
+        self.found.listed.insert(directory.to_owned());
+        Ok(entries)
+    }
+
+    fn worktrees(&mut self, directory: &Path) -> Result<(), Failed> {
+        for (path, _) in self.list(directory)? {
+            self.count()?;
+            self.take(&path, OBEYED_OF_WORKTREE, Aim::Git);
+            self.submodules(&path.join(MODULES))?;
+        }
+        Ok(())
+    }
+
+    /// The submodules in a `modules`, there or not.
+    fn submodules(&mut self, modules: &Path) -> Result<(), Failed> {
+        let there = unless_absent(fs::symlink_metadata(self.at(modules)));
+        match there.map_err(|error| closed(modules, error))? {
+            Some(there) if there.is_symlink() => Err(is_link(modules)),
+            _ => self.submodules_in(modules, false).map(drop),
+        }
+    }
+
+    /// The submodules below a directory: their names may have slashes. Answers whether there are any. What looks like a
+    /// repository may lie around others, as a command can make it so, and an old git too.
+    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, Failed> {
+        let mut has_some = false;
+        if !self.looked_at.insert(directory.to_owned()) {
+            return Ok(has_some);
+        }
+        for (path, kind) in self.list(directory)? {
+            let is_any_of = |names: &[&str]| is_repository && names.iter().any(|name| path.ends_with(name));
+            if is_any_of(&PARTS) {
+                continue;
+            }
+            // Where it leads is followed by git, and by nobody here.
+            if kind.is_symlink() && !is_repository {
+                return Err(is_link(&path));
+            }
+            if kind.is_dir() && (!is_any_of(OWN) || self.is_submodule(&path)?) {
+                has_some |= self.submodule(&path)?;
+            }
+        }
+        Ok(has_some)
+    }
+
+    /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Answers whether there are
+    /// any. Others can lie in it only while git takes it for none.
+    fn submodule(&mut self, path: &Path) -> Result<bool, Failed> {
+        let is_one = self.is_submodule(path)?;
+        let is_new = is_one && self.repositories.insert(path.to_owned());
+        if is_new {
+            self.count()?;
+            self.take(path, OBEYED, Aim::Git);
+            self.take(path, LISTS, Aim::GitList);
+        }
+        let is_repository = is_surely_repository(&self.at(path))?;
+        let is_around = self.submodules_in(path, is_repository)?;
+        if is_around && !is_repository {
+            self.around.push(path.to_owned());
+        }
+        if is_new {
+            self.worktrees(&path.join(WORKTREES))?;
+            self.submodules(&path.join(MODULES))?;
+        }
+        Ok(is_one || is_around)
+    }
+
+    /// Whether it is a repository, or would be again if somebody put back what he took away: its config stays, because it is
+    /// protected.
+    fn is_submodule(&self, path: &Path) -> Result<bool, Failed> {
+        let at = self.at(path);
+        Ok(is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(path, error))?)
+    }
+
+    /// Takes what would make a repository of a directory that others lie in. A submodule may have such a name too, or lie in
+    /// one that has.
+    fn take_signs(&mut self) -> Result<(), Failed> {
+        let ways: BTreeSet<&Path> = self.repositories.iter().flat_map(|path| path.ancestors()).collect();
+        let mut signs = Vec::new();
+        for around in mem::take(&mut self.around) {
+            let mut sign = |name: &&str, aim| {
+                let path = around.join(name);
+                if !ways.contains(&*path) {
+                    signs.push((path, aim));
+                }
+            };
+            SIGNS.iter().for_each(|name| sign(name, Aim::GitSign));
+            if is_file(&self.at(&around).join("HEAD"))? {
+                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, Aim::Git));
+            }
+        }
+        for (path, aim) in signs {
+            self.found.paths.entry(path).or_insert(aim);
+        }
+        Ok(())
+    }
+}
+
+/// An error that says where it was met, unless it is a shortage.
+fn closed(path: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            io::Error::other(format!("{}: {}", shown(path), failure::words(&error)))
+        }
+        _ => error,
+    }
+}
+
+/// Where it leads is followed by git, and by nobody here.
+fn is_link(path: &Path) -> Failed {
+    io::Error::other(format!("{} is a link", shown(path))).into()
+}
+
+/// Whether something lies there that is no directory.
+fn is_file(path: &Path) -> io::Result<bool> {
+    Ok(unless_absent(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
+}
+
+/// Whether every git takes it for a repository, and so puts no submodule into it: it is as git makes one.
+fn is_surely_repository(path: &Path) -> io::Result<bool> {
+    let has = |name: &str| {
+        let at = path.join(name);
+        fs::symlink_metadata(&at).is_ok_and(|it| it.is_dir()) && access(&at, AccessFlags::X_OK).is_ok()
+    };
+    let is_own = unless_absent(fs::symlink_metadata(path.join("commondir")))?.is_none();
+    Ok(is_own && has("objects") && has("refs") && has_head(path)?)
+}
+
+/// Whether its `HEAD` is as git writes one: with a branch's name, or with an object's.
+fn has_head(repository: &Path) -> io::Result<bool> {
+    let text = read_small(&repository.join("HEAD"))?.unwrap_or_default();
+    let has_object = text.get(..40).is_some_and(|name| name.iter().all(u8::is_ascii_hexdigit));
+    Ok(has_object || text.starts_with(b"ref: refs/"))
+}

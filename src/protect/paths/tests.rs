@@ -1,0 +1,300 @@
+//! What protecting comes to, on directories made for it.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::host::caller::Caller;
+use crate::policy::Policy;
+use crate::policy::profile::Profile;
+use crate::sys::dirfd::MOST_LINKS;
+use crate::view::inputs::{Names, Shape};
+
+/// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
+fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::create_dir(dir.path().join("w")).expect("the workspace");
+    for path in directories {
+        fs::create_dir_all(dir.path().join("w").join(path)).expect("a directory");
+    }
+    for (path, to) in links {
+        symlink(to, dir.path().join("w").join(path)).expect("a link");
+    }
+    dir
+}
+
+/// What came of protecting: places below the workspace.
+struct Walls {
+    base: PathBuf,
+    read_only: Vec<String>,
+    pinned: Vec<String>,
+    watches: Vec<Watch>,
+    gaps: Vec<Gap>,
+}
+
+impl Walls {
+    fn watches_link(&self, path: &str, to: &str) -> bool {
+        let expected = Expected::Link(to.into());
+        self.watches.contains(&Watch::new(&self.base, Path::new(path), Path::new(path), expected))
+    }
+
+    fn watches_absent(&self, path: &str, first: &str) -> bool {
+        let expected = Expected::Absent;
+        self.watches.contains(&Watch::new(&self.base, Path::new(path), Path::new(first), expected))
+    }
+}
+
+/// Protects `paths` in the workspace of `dir`.
+fn walls(dir: &TempDir, paths: &[&str]) -> Walls {
+    walls_beside(dir, &[], paths)
+}
+
+/// The same where there are covers already.
+fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
+    let source = Source::resolve(&dir.path().join("w")).expect("the workspace");
+    let base = source.path.clone();
+    let mut policy = Policy::profile(Profile::RepoWrite, &base);
+    policy.protect = paths.iter().map(PathBuf::from).collect();
+    let host = crate::plan::compile::tests::host();
+    let caller = Caller {
+        uid: 1000,
+        gid: 1000,
+        user: "me".into(),
+        home: "/home/me".into(),
+        homes: Vec::new(),
+        directory: base.clone(),
+        environment: BTreeMap::new(),
+        descriptors: [1024, 4096],
+        ahead: crate::host::caller::Ahead::default(),
+    };
+    let parts = Parts {
+        policy: &policy,
+        host: &host,
+        caller: &caller,
+        names: &Names::default(),
+        shape: Shape::OneShot,
+        subject: crate::view::inputs::Subject::Workspace,
+        controllers: None,
+    };
+    let mut view = View::default();
+    let node = Node::Bind { source: source.clone(), access: Access::Write };
+    view.grant("workspace", base.clone(), node).expect("the first place");
+    for path in covers {
+        view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
+    }
+    let protected = protect(&mut view, &parts, Some(&source), &[]).expect("protected");
+    let bound = |wanted: Access| -> Vec<String> {
+        let below = |(target, place): (&Path, &Place)| match &place.node {
+            Node::Bind { access, .. } if place.origin == Origin::Wall && *access == wanted => {
+                Some(target.strip_prefix(&base).expect("below").display().to_string())
+            }
+            _ => None,
+        };
+        view.iter().filter_map(below).collect()
+    };
+    let (read_only, pinned) = (bound(Access::Read), bound(Access::Write));
+    Walls { base, read_only, pinned, watches: protected.watches, gaps: protected.gaps }
+}
+
+#[test]
+fn up_from_a_link_is_up_from_where_it_leads() {
+    let dir = workspace(&["a/b", "a/y", "y", "d"], &[("d/p", "../x/../y"), ("x", "a/b")]);
+    let walls = walls(&dir, &["d/p"]);
+    assert_eq!(walls.read_only, ["a/y"], "and not y");
+    assert_eq!(walls.pinned, ["a", "a/b", "d"]);
+    assert!(walls.watches_link("d/p", "../x/../y") && walls.watches_link("x", "a/b"));
+}
+
+#[test]
+fn up_from_a_link_in_a_protected_directory_is_up_from_where_it_leads() {
+    let dir = workspace(&["a/b", "a/y", "y", "p"], &[("p/hook", "../x/../y"), ("x", "a/b")]);
+    let walls = walls(&dir, &["p"]);
+    assert_eq!(walls.read_only, ["a/y", "p"]);
+    assert!(walls.watches_link("x", "a/b"));
+}
+
+#[test]
+fn a_directory_that_is_left_again_stays_where_it_is() {
+    let dir = workspace(&["x", "y"], &[("p", "x/../y")]);
+    let walls = walls(&dir, &["p"]);
+    assert_eq!(walls.read_only, ["y"]);
+    assert_eq!(walls.pinned, ["x"], "a link in its place would lead p elsewhere");
+}
+
+#[test]
+fn a_way_may_end_in_a_step_up() {
+    let dir = workspace(&["a/b", "y"], &[("p", "a/b/.."), ("q", "a/.."), ("l", "y")]);
+    let walls = walls(&dir, &["p", "q"]);
+    assert_eq!(walls.read_only, ["a", "a/b"], "the workspace itself stays writable");
+    assert!(walls.pinned.is_empty(), "{:?}", walls.pinned);
+}
+
+#[test]
+fn nothing_stays_writable_in_a_protected_directory() {
+    let dir = workspace(&["ci/a/b/c"], &[]);
+    let walls = walls(&dir, &["ci/a/b/c", "ci"]);
+    assert_eq!(walls.read_only, ["ci", "ci/a", "ci/a/b", "ci/a/b/c"]);
+    assert!(walls.pinned.is_empty(), "{:?}", walls.pinned);
+}
+
+#[test]
+fn what_is_missing_before_a_step_up_must_not_appear() {
+    let dir = workspace(&["y"], &[("p", "x/z/../y")]);
+    let walls = walls(&dir, &["p"]);
+    assert!(walls.read_only.is_empty(), "the link leads nowhere: {:?}", walls.read_only);
+    assert!(walls.watches_absent("x/z", "x"), "{:?}", walls.watches);
+}
+
+#[test]
+fn a_loop_of_links_leads_nowhere_and_is_watched() {
+    let dir = workspace(&["d"], &[("p", "q"), ("q", "d/../p"), ("self", "./self")]);
+    let walls = walls(&dir, &["p", "self"]);
+    assert!(walls.read_only.is_empty(), "{:?}", walls.read_only);
+    assert!(walls.watches_link("p", "q") && walls.watches_link("q", "d/../p"));
+    assert!(walls.watches_link("self", "./self"));
+}
+
+#[test]
+fn links_to_the_directory_they_lie_in_end() {
+    let dir = workspace(&["p", "y"], &[("p/a", "."), ("p/b", "../p"), ("p/c", "../y"), ("y/d", "../p")]);
+    assert_eq!(walls(&dir, &["p"]).read_only, ["p", "y"]);
+}
+
+#[test]
+fn a_long_way_to_a_directory_does_not_spoil_a_short_one() {
+    let names: Vec<String> = (0..MOST_LINKS).map(|number| format!("l{number}")).collect();
+    let mut links: Vec<(&str, &str)> =
+        names.windows(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    links.extend([(names.last().expect("the last").as_str(), "d"), ("d/hook", "../y")]);
+    let dir = workspace(&["d", "y"], &links);
+    assert_eq!(walls(&dir, &["l0"]).read_only, ["d"], "the hook would be one link too many");
+    assert_eq!(walls(&dir, &["l0", "d"]).read_only, ["d", "y"]);
+}
+
+#[test]
+fn of_many_links_in_a_directory_it_is_told_that_not_all_are_followed() {
+    for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![Why::TooMany])] {
+        let names: Vec<String> = (0..count).map(|number| format!("y{number}")).collect();
+        let directories: Vec<&str> = names.iter().map(String::as_str).chain(["p"]).collect();
+        let links: Vec<(String, String)> =
+            names.iter().map(|name| (format!("p/{name}"), format!("../{name}"))).collect();
+        let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, &**to)).collect();
+        let walls = walls(&workspace(&directories, &links), &["p"]);
+        assert_eq!(walls.read_only.len(), 1 + MOST_FOLLOWED);
+        assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), gaps);
+    }
+}
+
+#[test]
+fn what_is_covered_already_needs_no_more() {
+    let dir = workspace(&["s/x", "s/y"], &[("p", "s/x/../y")]);
+    let walls = walls_beside(&dir, &["s"], &["p", "s/x", "s/later"]);
+    assert!(walls.read_only.is_empty() && walls.pinned.is_empty());
+    assert!(walls.watches_link("p", "s/x/../y") && !walls.watches_absent("s/later", "s/later"));
+}
+
+#[test]
+fn a_way_above_the_workspace_may_lead_back() {
+    let far_up = format!("{}w/y", "../".repeat(64));
+    let dir = workspace(&["y", "z"], &[("p", "../w/y"), ("q", "../up/../w/z"), ("r", &far_up)]);
+    symlink("w/y", dir.path().join("up")).expect("a link outside");
+    // Up from `w/y` is `w`, which has no `w`: only the text says that it leads to `z`.
+    let walls = walls(&dir, &["p", "q", "r"]);
+    assert_eq!(walls.read_only, ["y"]);
+    assert!(walls.watches_absent("w/z", "w"), "{:?}", walls.watches);
+}
+
+#[test]
+fn a_link_outside_of_the_workspace_may_lead_back() {
+    let dir = workspace(&["y"], &[("p", "../up/y")]);
+    symlink("w", dir.path().join("up")).expect("a link outside");
+    assert_eq!(walls(&dir, &["p"]).read_only, ["y"]);
+}
+
+#[test]
+fn what_lies_outside_of_the_workspace_is_left_alone() {
+    let dir = workspace(&[], &[("p", "../other"), ("q", "../missing/x"), ("r", "/"), ("s", "..")]);
+    fs::create_dir(dir.path().join("other")).expect("a directory");
+    let walls = walls(&dir, &["p", "q", "r", "s"]);
+    assert!(walls.read_only.is_empty() && walls.pinned.is_empty());
+    let without = self::walls(&dir, &[]).watches.len();
+    assert_eq!(walls.watches.len(), without + 4, "the four links only: {:?}", walls.watches);
+}
+
+#[test]
+fn as_many_links_are_followed_as_the_kernel_follows() {
+    let names: Vec<String> = (0..=MOST_LINKS).map(|number| format!("l{number}")).collect();
+    let mut links: Vec<(&str, &str)> =
+        names.windows(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    links.push((names.last().expect("the last"), "y"));
+    let dir = workspace(&["y"], &links);
+    let leads = |name: &str| fs::metadata(dir.path().join("w").join(name)).map(|_| ());
+    assert_eq!(leads("l0").map_err(|error| error.raw_os_error()), Err(Some(libc::ELOOP)));
+    leads("l1").expect("one link fewer leads to the directory");
+    assert_eq!(walls(&dir, &["l1"]).read_only, ["y"]);
+    let refused = walls(&dir, &["l0"]);
+    assert!(refused.read_only.is_empty());
+    assert!(links.iter().all(|(path, to)| refused.watches_link(path, to)));
+}
+
+#[test]
+fn links_in_what_is_covered_are_followed_and_not_told() {
+    let dir = workspace(
+        &["s", "y", "z"],
+        &[("p", "s/link"), ("s/link", "../y"), ("q", "s/l/../z"), ("s/l", "../y")],
+    );
+    let walls = walls_beside(&dir, &["s"], &["p", "q"]);
+    assert_eq!(walls.read_only, ["y", "z"]);
+    assert!(walls.watches_link("p", "s/link") && !walls.watches_link("s/link", "../y"));
+}
+
+#[test]
+fn a_link_that_several_ways_pass_is_watched_once() {
+    let dir = workspace(&["d"], &[("l", "d")]);
+    let walls = walls(&dir, &["l/a", "l/b"]);
+    let link = Watch::new(&walls.base, Path::new("l"), Path::new("l"), Expected::Link("d".into()));
+    assert_eq!(walls.watches.iter().filter(|watch| **watch == link).count(), 1);
+}
+
+#[test]
+fn what_many_links_lead_to_is_listed_once() {
+    let links: Vec<(String, &str)> = (0..32).map(|number| (format!("p/{number}"), "../big")).collect();
+    let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, *to)).collect();
+    let dir = workspace(&["p", "big"], &links);
+    for number in 0..2000 {
+        fs::write(dir.path().join(format!("w/big/{number}")), "").expect("a file");
+    }
+    let walls = walls(&dir, &["p"]);
+    assert_eq!(walls.read_only, ["big", "p"]);
+    assert!(walls.gaps.is_empty(), "{:?}", walls.gaps);
+}
+
+#[test]
+fn a_way_that_is_too_deep_ends_in_something_read_only() {
+    let deep = vec!["d"; 70].join("/");
+    let dir = workspace(&[&deep, "p"], &[("p/hook", &format!("../{deep}"))]);
+    let walls = walls(&dir, &["p"]);
+    let end = vec!["d"; 64].join("/");
+    assert_eq!(walls.read_only, [&end, "p"]);
+    assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), [Why::Far]);
+}
+
+#[test]
+fn a_way_of_too_many_steps_is_told() {
+    let text = "../p/".repeat(600);
+    let dir = workspace(&["p", "q"], &[("p/hook", &text), ("q/hook", "../p/hook")]);
+    let walls = walls(&dir, &["p", "q"]);
+    assert_eq!(walls.read_only, ["p", "q"]);
+    assert!(walls.gaps.iter().all(|gap| gap.why == Why::Far) && walls.gaps.len() == 2, "{:?}", walls.gaps);
+}
+
+#[test]
+fn links_are_followed_as_far_as_all_may_be() {
+    let texts: Vec<String> = (0..40).map(|number| format!("{}y{number}", "../p/".repeat(450))).collect();
+    let names: Vec<String> = (0..40).map(|number| format!("p/l{number:02}")).collect();
+    let links: Vec<(&str, &str)> = names.iter().zip(&texts).map(|(at, to)| (&**at, &**to)).collect();
+    let walls = walls(&workspace(&["p"], &links), &["p"]);
+    assert!(walls.gaps.iter().any(|gap| gap.why == Why::TooMany), "{:?}", walls.gaps);
+}

@@ -1,0 +1,345 @@
+//! The directories that looking begins at, held from before the command began. Whoever moves one, mounts something over
+//! it or gives its path to another leads nothing astray: what is undone lies where the command was.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open, readlinkat};
+use nix::sys::stat::{FileStat, Mode};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use crate::protect::recheck::{Done, Expected, Watch};
+use crate::protect::remove;
+use crate::report::escape::harmless;
+use crate::report::failure::shown;
+use crate::sys;
+use crate::sys::dirfd::own_path;
+use crate::sys::entries::rename_without_replacing;
+use crate::sys::inode::{FileKind, Identity, kind};
+use crate::sys::{dirfd, entries};
+
+/// A directory: a writable grant, or what was mounted in one before the command began.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    directory: Arc<OwnedFd>,
+    /// Its way from the grant.
+    way: PathBuf,
+}
+
+impl Held {
+    /// # Errors
+    /// `ESTALE` where something else has its path by now.
+    fn base(path: &Path, identity: Identity) -> io::Result<Self> {
+        // What it is counts, and not what leads to it: openat2(2) may not be had.
+        let directory = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        if Identity::of_held(&directory)? != identity {
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(Self { directory: Arc::new(directory), way: PathBuf::new() })
+    }
+
+    /// The last directory on the way below it that something is mounted on, or itself. Later mounts are not entered.
+    fn last_mount(&self, way: &Path) -> io::Result<Self> {
+        // What cannot be seen now is found on the way after the command, and told then.
+        if way.as_os_str().is_empty()
+            || remove::step(self.directory.as_fd(), way.as_os_str(), OFlag::O_PATH).err()
+                != Some(Errno::EXDEV)
+        {
+            return Ok(self.clone());
+        }
+        let (mut last, mut at, mut way_there) = (self.clone(), self.directory(), PathBuf::new());
+        for part in way {
+            way_there.push(part);
+            match remove::step(at.as_fd(), part, OFlag::O_PATH) {
+                Err(Errno::EXDEV) => {
+                    at = Arc::new(remove::step_over(at.as_fd(), part)?);
+                    last = Self { directory: Arc::clone(&at), way: way_there.clone() };
+                }
+                next => at = Arc::new(next?),
+            }
+        }
+        Ok(last)
+    }
+
+    pub(crate) fn directory(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.directory)
+    }
+
+    /// The rest of the way to a path below the grant.
+    pub(crate) fn below<'p>(&self, path: &'p Path) -> io::Result<&'p Path> {
+        path.strip_prefix(&self.way).map_err(|_| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// What is to be said of it where it is no more where it was in the grant at `base`.
+    pub(crate) fn moved(&self, base: &Path) -> Option<String> {
+        let now = fs::read_link(own_path(&self.directory)).ok()?;
+        let was: PathBuf = base.join(&self.way).components().collect();
+        let [from, to] = [&was, &now].map(|path| shown(path));
+        (now != was).then(|| format!("; {from} was moved to {to} meanwhile"))
+    }
+}
+
+/// Holds what looking at each begins at; all are below the grant `base`.
+///
+/// # Errors
+/// `ESTALE` where that is not the grant any more; no room for a descriptor.
+pub(crate) fn hold<'w>(
+    watches: impl Iterator<Item = &'w mut Watch>,
+    base: &Path,
+    identity: Identity,
+) -> io::Result<()> {
+    // One descriptor each, however many watches.
+    let grant = Held::base(base, identity)?;
+    let mut known = vec![grant.clone()];
+    for watch in watches {
+        let found = grant.last_mount(watch.first.parent().unwrap_or(Path::new("")))?;
+        let same = known.iter().find(|known| known.way == found.way).cloned();
+        watch.held = Some(same.unwrap_or_else(|| {
+            known.push(found.clone());
+            found
+        }));
+    }
+    Ok(())
+}
+
+// A name in a directory, and how what is there is taken away from it: removed where it holds no data, else renamed, or at
+// least closed.
+
+/// How many names are tried of each kind; all but the first are random.
+const MOST_NAMES: u32 = 16;
+
+/// So many entries of a directory are looked at.
+const MOST_ENTRIES: usize = 1024;
+
+/// Bytes of names in a directory that cannot be renamed: some 8000 entries are taken away one by one.
+const ROOM: usize = 256 << 10;
+
+const REMOVED: &str = "it was removed";
+const GONE: &str = "it is gone";
+
+/// A name in a directory that is held open.
+pub(crate) struct Place {
+    parent: Arc<OwnedFd>,
+    name: OsString,
+}
+
+impl Place {
+    /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
+    /// any link; `None` where there is no such directory.
+    ///
+    /// # Errors
+    /// Something was mounted on the way meanwhile: what is there is nobody's command's.
+    pub(crate) fn of(held: &Held, path: &Path) -> io::Result<Option<Self>> {
+        let below = held.below(path)?;
+        let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut parent = held.directory();
+        for part in way {
+            match remove::step_into(parent.as_fd(), part) {
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => return Ok(None),
+                Err(Errno::EXDEV) => return Err(io::Error::other("something was mounted on the way to it")),
+                next => parent = Arc::new(next?),
+            }
+        }
+        Ok(Some(Self { parent, name: name.to_owned() }))
+    }
+
+    /// What is there; `None` where nothing is.
+    pub(crate) fn stat(&self) -> io::Result<Option<FileStat>> {
+        Ok(self.stat_of(&self.name)?)
+    }
+
+    fn stat_of(&self, name: &OsStr) -> nix::Result<Option<FileStat>> {
+        self.with_rights(|| dirfd::stat(&self.parent, name))
+    }
+
+    /// A command may have taken the right to change anything there from its user.
+    fn with_rights<T>(&self, action: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
+        remove::with_rights(self.parent.as_fd(), action)
+    }
+
+    /// Takes away what must not be there, and says what was done.
+    pub(crate) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
+        let is_directory = kind == FileKind::Directory;
+        let may_stay = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
+            // The samples that `git init` puts there do nothing.
+            (Expected::NoRepository, Some("hooks")) if is_directory => {
+                self.holds_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
+            }
+            // Older versions of git make these directories, and leave them empty.
+            (Expected::NoRepository, Some("branches" | "remotes")) | (Expected::NoEntry, _)
+                if is_directory =>
+            {
+                self.holds_only(|_| false)
+            }
+            (Expected::NoFile, _) if is_directory => true,
+            // A repository made inside needs its config; git outside reads it, so its making is told.
+            (Expected::NoRepository, Some("config" | "config.worktree")) if kind == FileKind::File => {
+                return Ok(Some(Done::Kept));
+            }
+            _ => false,
+        };
+        if may_stay { Ok(None) } else { self.clear().map(|what| Some(Done::Told(what))) }
+    }
+
+    /// Whether a directory holds nothing but what is `allowed`. One that cannot be listed, or has too many entries, does not.
+    fn holds_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
+        let directory = remove::open_directory(self.parent.as_fd(), &self.name);
+        let Ok(mut listing) = directory.and_then(|directory| entries::listing(&directory)) else {
+            return false;
+        };
+        listing.iter().enumerate().all(|(count, found)| {
+            count < MOST_ENTRIES
+                && found.is_ok_and(|found| entries::name(&found).is_none_or(|name| allowed(&name)))
+        })
+    }
+
+    pub(crate) fn leads_to(&self, to: &Path) -> bool {
+        let now = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str()));
+        now.is_ok_and(|now| now == to.as_os_str())
+    }
+
+    /// Takes away what is there in the place of a link, and says so.
+    ///
+    /// The link itself is not made anew. It may have been made by a command of another sandbox, which took it away again
+    /// when that command ended.
+    pub(crate) fn clear_of(&self, link: &Path) -> io::Result<String> {
+        let what = match self.stat()? {
+            Some(_) => self.clear()?,
+            None => GONE.to_owned(),
+        };
+        Ok(format!("{what}; the link that was there led to {}", harmless(&link.to_string_lossy())))
+    }
+
+    /// Takes away what is there, whoever made it, and says how. What holds no data is removed; all else gets a name that
+    /// nothing obeys.
+    pub(crate) fn clear(&self) -> io::Result<String> {
+        match self.take_away() {
+            // Another sandbox that ends takes away the same.
+            Err(_) if matches!(self.stat_of(&self.name), Ok(None)) => Ok(GONE.to_owned()),
+            done => done,
+        }
+    }
+
+    fn take_away(&self) -> io::Result<String> {
+        let Some(stat) = self.stat()? else { return Ok(GONE.to_owned()) };
+        let kind = kind(&stat);
+        if let Some(how) = self.remove_without_data(&stat) {
+            return Ok(how);
+        }
+        match self.move_aside() {
+            Ok(how) => Ok(how),
+            Err(error) if kind == FileKind::Directory => self.disarm(error),
+            Err(error) if is_no_room(error) && self.unlink(UnlinkatFlags::NoRemoveDir).is_ok() => {
+                Ok("it was removed, because there was no room for another name".to_owned())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes what holds no data: an empty file or directory, a link, a node.
+    fn remove_without_data(&self, stat: &FileStat) -> Option<String> {
+        let (flag, how) = match kind(stat) {
+            FileKind::Directory => (UnlinkatFlags::RemoveDir, REMOVED.to_owned()),
+            FileKind::File if stat.st_size > 0 => return None,
+            FileKind::Link => {
+                (UnlinkatFlags::NoRemoveDir, format!("{REMOVED}, a link to {}", self.target()?))
+            }
+            FileKind::File | FileKind::Other => (UnlinkatFlags::NoRemoveDir, REMOVED.to_owned()),
+        };
+        self.unlink(flag).is_ok().then_some(how)
+    }
+
+    /// Where the link leads.
+    fn target(&self) -> Option<String> {
+        let to = self.with_rights(|| readlinkat(&self.parent, self.name.as_os_str())).ok()?;
+        Some(harmless(&to.to_string_lossy()).to_string())
+    }
+
+    fn unlink(&self, flag: UnlinkatFlags) -> nix::Result<()> {
+        self.with_rights(|| unlinkat(&self.parent, self.name.as_os_str(), flag))
+    }
+
+    /// Gives it a name that nothing obeys, and says which.
+    fn move_aside(&self) -> nix::Result<String> {
+        match self.move_to(|number| self.long_name(number)) {
+            Err(error) if is_no_room(error) => self.move_to(|_| short_name()),
+            moved => moved,
+        }
+    }
+
+    fn long_name(&self, number: u32) -> nix::Result<OsString> {
+        let mut name = self.name.clone();
+        name.push(".refused-by-kennel.");
+        match number {
+            0 => name.push("0"),
+            // Who took the first takes the second too.
+            _ => name.push(format!("{:016x}", sys::random()?)),
+        }
+        Ok(name)
+    }
+
+    fn move_to(&self, name: impl Fn(u32) -> nix::Result<OsString>) -> nix::Result<String> {
+        for number in 0..MOST_NAMES {
+            let aside = name(number)?;
+            match self.with_rights(|| rename_without_replacing(&self.parent, &self.name, &aside)) {
+                Err(Errno::EEXIST) => {}
+                moved => {
+                    let how = format!("it was renamed to {}", harmless(&aside.to_string_lossy()));
+                    return moved.map(|()| how);
+                }
+            }
+        }
+        Err(Errno::EEXIST)
+    }
+
+    /// Clears a directory that cannot be renamed, because of `error`, and closes it.
+    fn disarm(&self, error: Errno) -> io::Result<String> {
+        let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
+        let directory = Arc::new(directory);
+        for name in entries::some(&directory, ROOM)? {
+            let entry = Self { parent: Arc::clone(&directory), name };
+            let Ok(Some(stat)) = entry.stat() else { continue };
+            if entry.remove_without_data(&stat).is_none() && entry.move_aside().is_err() {
+                // What has no room for another name goes.
+                let _ = entry.unlink(UnlinkatFlags::NoRemoveDir);
+            }
+        }
+        // That may have made room.
+        self.move_aside().or_else(|error| {
+            remove::shut(directory.as_fd())?;
+            Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
+        })
+    }
+}
+
+/// Whether there is no room for a longer name, in any directory or in this one.
+fn is_no_room(error: Errno) -> bool {
+    matches!(error, Errno::ENAMETOOLONG | Errno::ENOSPC | Errno::EDQUOT)
+}
+
+/// As long as a name of five bytes is to most file systems, so that it fits where such a one was.
+fn short_name() -> nix::Result<OsString> {
+    Ok(format!(".k{:06x}", sys::random()? & 0xff_ffff).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protect::recheck::Expected;
+
+    #[test]
+    fn another_directory_is_not_held() {
+        let (grant, other) = (tempfile::tempdir().expect("a grant"), tempfile::tempdir().expect("another"));
+        let mut watch = Watch::new(grant.path(), Path::new("x"), Path::new("x"), Expected::Absent);
+        let identity = Identity::of_metadata(&fs::metadata(other.path()).expect("a directory"));
+        let error = hold([&mut watch].into_iter(), grant.path(), identity).expect_err("it is another");
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+        assert!(watch.held.is_none());
+    }
+}

@@ -1,0 +1,416 @@
+//! Protected paths that could not be bound read-only because they were not there, or are links: what is in their place
+//! after a command is moved aside, whoever made it, and told. What holds no data is removed.
+//!
+//! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
+//! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
+//! with the rights of a command.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use crate::protect::never::Never;
+use crate::protect::place::{Held, Place};
+use crate::protect::remove;
+use crate::protect::remove::Check;
+use crate::report::failure;
+use crate::report::failure::shown;
+use crate::report::outcome::{Basis, Denial};
+use crate::sys::dirfd;
+use crate::sys::inode::{FileKind, kind};
+
+/// A path to look at after the command, in a granted directory of the host.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    pub(crate) base: PathBuf,
+    pub(crate) path: PathBuf,
+    /// The first part of the path that was not there, or the path itself.
+    pub(crate) first: PathBuf,
+    pub(crate) expected: Expected,
+    /// Whether it is git that obeys it.
+    of_git: bool,
+    /// The link that leads there, if one does.
+    link: Option<PathBuf>,
+    /// What looking begins at.
+    pub(crate) held: Option<Held>,
+}
+
+/// What was there when the sandbox was prepared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Expected {
+    /// Nothing.
+    Absent,
+    /// Nothing, and no repository that it would lie in: one may be made.
+    NoRepository,
+    /// Nothing; a directory may appear.
+    NoFile,
+    /// Nothing; an empty directory may appear.
+    NoEntry,
+    /// A symbolic link, leading there.
+    Link(PathBuf),
+}
+
+impl Watch {
+    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on. To be held,
+    /// see [`hold`](crate::protect::place::hold).
+    pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
+        let (path, first) = (path.to_owned(), first.to_owned());
+        Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
+    }
+
+    /// Says whether it is git that obeys it.
+    pub(crate) fn of_git(self, of_git: bool) -> Self {
+        Self { of_git, ..self }
+    }
+
+    /// Says which link leads there.
+    pub(crate) fn led_by(self, link: Option<&Path>) -> Self {
+        Self { link: link.map(Path::to_owned), ..self }
+    }
+
+    /// Leaves one of those that are about the same: several ways may lead over one link.
+    pub(crate) fn once(watches: &mut Vec<Self>) {
+        let mut seen = HashSet::new();
+        watches.retain(|watch| {
+            let Self { base, path, first, expected, .. } = watch.clone();
+            seen.insert((base, path, first, expected))
+        });
+    }
+
+    /// The path on the host whose state it is about: the link, or the first part that is missing.
+    pub(crate) fn stands_on(&self) -> PathBuf {
+        match self.expected {
+            Expected::Link(_) => self.on_host(),
+            _ => self.base.join(&self.first),
+        }
+    }
+
+    /// Whether it looks in the host's directory `base`, and not in one that lies there.
+    pub(crate) fn is_in(&self, base: &Path) -> bool {
+        self.base == base
+    }
+
+    /// What it says of the paths below `base`, if it is about those.
+    pub(crate) fn never(&self, base: &Path) -> Option<Never> {
+        self.is_in(base).then(|| match self.expected {
+            Expected::Absent | Expected::Link(_) => Never::always(&self.path),
+            Expected::NoRepository => Never::unless_new(&self.path),
+            Expected::NoFile => Never::unless_directory(&self.path),
+            Expected::NoEntry => Never::unless_empty(&self.path),
+        })
+    }
+
+    pub(crate) fn on_host(&self) -> PathBuf {
+        self.base.join(&self.path)
+    }
+
+    /// Tells what became of `path`, by the name that it had when the command began.
+    fn denial(&self, path: &Path, done: &Done) -> Denial {
+        let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
+        let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
+        let was = match self.of_git {
+            true => "a protected path, which git obeys, was changed",
+            false => CHANGED,
+        };
+        let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
+        told(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
+    }
+}
+
+/// Two are equal that are about the same; what they hold says nothing of that.
+#[cfg(test)]
+impl PartialEq for Watch {
+    fn eq(&self, other: &Self) -> bool {
+        let about = |watch: &Self| (watch.base.clone(), watch.path.clone(), watch.first.clone());
+        about(self) == about(other) && self.expected == other.expected
+    }
+}
+
+/// What came of undoing.
+#[derive(Debug, Default)]
+pub(crate) struct Undone {
+    pub(crate) denials: Vec<Denial>,
+    /// Whether something could not be undone, and may still be there.
+    pub(crate) is_left: bool,
+}
+
+impl Undone {
+    /// Enters that something may still be done to watched paths, by what was killed and is not gone.
+    pub(crate) fn may_be_more(&mut self, watches: &[Watch]) {
+        let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        let reason = "a killed process is stuck in a system call: check the protected paths once it is gone (Kennel does, if \
+                      still running)";
+        self.is_left |= !bases.is_empty();
+        let stuck = bases.into_iter().map(|base| told(base, reason.to_owned(), Basis::Observed));
+        self.denials.extend(stuck);
+    }
+}
+
+/// Looks at every watched path, takes away what appeared there, and says so.
+pub(crate) fn undo(watches: &[Watch]) -> Undone {
+    let mut all = Undone::default();
+    for watch in watches {
+        match undone(watch) {
+            Ok(None) => {}
+            Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
+            Err(error) => {
+                let what = format!("it could not be undone: {}", failure::words(&error));
+                all.denials.push(watch.denial(&watch.path, &Done::Told(what)));
+                all.is_left = true;
+            }
+        }
+    }
+    all
+}
+
+/// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
+pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    remove::tree(parent, name, &|_, _, _| Ok(()))
+}
+
+/// Removes all that is in a directory, each entry after a `check`.
+pub(crate) fn empty(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
+    remove::contents(directory, check)
+}
+
+/// Tells of denials where there is no outcome to carry them.
+pub(crate) fn log(undone: &Undone) {
+    for denial in &undone.denials {
+        tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
+    }
+}
+
+/// What was found and done, if anything, and the path below the grant.
+fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
+    let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
+    if let Expected::Link(to) = &watch.expected {
+        let Some(place) = Place::of(held, &watch.path)? else { return Ok(None) };
+        if place.leads_to(to) {
+            return Ok(None);
+        }
+        let what = dirfd::of_a_command(|| place.clear_of(to))?;
+        return Ok(Some((watch.path.clone(), Done::Told(what))));
+    }
+    // A new part of the way that is no directory is a pointer to something that somebody prepared.
+    for part in parts_from(&watch.first, &watch.path) {
+        let Some(place) = Place::of(held, part)? else { return Ok(None) };
+        let Some(stat) = place.stat()? else { return Ok(None) };
+        if part == watch.path {
+            let judged = dirfd::of_a_command(|| place.judge(watch, kind(&stat)));
+            return judged.map(|done| done.map(|done| (part.to_owned(), done)));
+        }
+        if kind(&stat) != FileKind::Directory {
+            let what = dirfd::of_a_command(|| place.clear())?;
+            return Ok(Some((part.to_owned(), Done::Told(what))));
+        }
+    }
+    Ok(None)
+}
+
+/// The ways to `path` from `first` on, shortest first, `path` included.
+pub(crate) fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
+    let mut parts: Vec<&Path> = path.ancestors().take_while(|part| part.starts_with(first)).collect();
+    parts.reverse();
+    parts
+}
+
+/// What became of a change.
+#[derive(Debug)]
+pub(crate) enum Done {
+    /// As the end of a sentence says: it was undone, or could not be.
+    Told(String),
+    /// The configuration of a new repository.
+    Kept,
+}
+
+impl Done {
+    fn words(&self) -> &str {
+        match self {
+            Self::Told(what) => what,
+            Self::Kept => "it was kept, because its directory is new: look at it before you trust it",
+        }
+    }
+
+    fn basis(&self) -> Basis {
+        match self {
+            Self::Told(_) => Basis::Observed,
+            Self::Kept => Basis::Kept,
+        }
+    }
+}
+
+const CHANGED: &str = "a protected path was changed";
+
+/// Tells what became of a protected path.
+pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
+    told(path, format!("{CHANGED}; {}", done.words()), done.basis())
+}
+
+fn told(path: &Path, reason: String, basis: Basis) -> Denial {
+    Denial {
+        protection: crate::report::enforcement::Protection::ProtectedPaths,
+        subject: shown(path),
+        reason,
+        basis,
+        remedy: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protect::place::hold;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::sys::inode::Identity;
+
+    /// A directory to watch, and one that nothing may touch.
+    fn directories() -> (tempfile::TempDir, tempfile::TempDir) {
+        let (base, victim) = (tempfile::tempdir().expect("base"), tempfile::tempdir().expect("victim"));
+        fs::create_dir(victim.path().join("sub")).expect("a directory");
+        fs::write(victim.path().join("sub/file"), "").expect("a file");
+        (base, victim)
+    }
+
+    fn watch(base: &Path, path: &str, expected: Expected) -> Watch {
+        let first = path.split('/').next().unwrap_or_default();
+        let mut watch = Watch::new(base, Path::new(path), Path::new(first), expected);
+        let identity = Identity::of_metadata(&fs::metadata(base).expect("a directory"));
+        hold([&mut watch].into_iter(), base, identity).expect("held");
+        watch
+    }
+
+    #[test]
+    fn a_link_at_a_watched_path_is_removed_and_not_followed() {
+        let (base, victim) = directories();
+        fs::create_dir(base.path().join(".git")).expect("a directory");
+        let watches = [
+            watch(base.path(), ".git/hooks", Expected::NoRepository),
+            watch(base.path(), ".git/commondir", Expected::Absent),
+        ];
+        for name in ["hooks", "commondir"] {
+            symlink(victim.path(), base.path().join(".git").join(name)).expect("a link");
+        }
+        assert_eq!(undo(&watches).denials.len(), 2);
+        assert!(victim.path().join("sub/file").exists());
+        assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 0);
+    }
+
+    #[test]
+    fn a_directory_may_be_made_where_only_a_file_means_something() {
+        let (base, _) = directories();
+        let watches = [
+            watch(base.path(), "file/HEAD", Expected::NoFile),
+            watch(base.path(), "directory/HEAD", Expected::NoFile),
+            watch(base.path(), "empty/branches", Expected::NoEntry),
+            watch(base.path(), "full/branches", Expected::NoEntry),
+        ];
+        for path in ["file", "directory/HEAD/refs", "empty/branches", "full/branches"] {
+            fs::create_dir_all(base.path().join(path)).expect("a directory");
+        }
+        for path in ["file/HEAD", "full/branches/origin"] {
+            fs::write(base.path().join(path), "").expect("a file");
+        }
+        let denials = undo(&watches).denials;
+        assert_eq!(denials.len(), 2, "{denials:?}");
+        assert!(denials[0].reason.ends_with("it was removed"), "{denials:?}");
+        assert!(denials[1].reason.ends_with("it was renamed to branches.refused-by-kennel.0"), "{denials:?}");
+        assert!(
+            base.path().join("directory/HEAD/refs").exists() && base.path().join("empty/branches").exists()
+        );
+        assert!(!base.path().join("file/HEAD").exists() && !base.path().join("full/branches").exists());
+        assert!(base.path().join("full/branches.refused-by-kennel.0/origin").exists());
+    }
+
+    #[test]
+    fn a_link_on_the_way_to_a_watched_path_is_removed_and_not_followed() {
+        let (base, victim) = directories();
+        let watches = [watch(base.path(), "a/sub", Expected::Absent)];
+        symlink(victim.path(), base.path().join("a")).expect("a link");
+        assert_eq!(undo(&watches).denials.len(), 1);
+        assert!(victim.path().join("sub/file").exists());
+        assert!(fs::symlink_metadata(base.path().join("a")).is_err());
+    }
+
+    #[test]
+    fn what_holds_data_is_moved_aside_whoever_made_it() {
+        let (base, _) = directories();
+        fs::create_dir_all(base.path().join("old/hooks")).expect("a directory");
+        fs::write(base.path().join("old/hooks/pre-commit"), "").expect("a file");
+        fs::write(base.path().join("old/commondir"), "..").expect("a file");
+        let watches = [
+            watch(base.path(), ".git/hooks", Expected::NoRepository),
+            watch(base.path(), ".git/commondir", Expected::NoRepository),
+        ];
+        for round in 1..=2 {
+            fs::rename(base.path().join("old"), base.path().join(".git")).expect("renamed");
+            let undone = undo(&watches);
+            assert!(!undone.is_left && undone.denials.len() == 2, "{undone:?}");
+            for (name, denial) in [("hooks", &undone.denials[0]), ("commondir", &undone.denials[1])] {
+                let aside = format!("it was renamed to {name}.refused-by-kennel.");
+                assert!(denial.reason.contains(&aside), "{denial:?}");
+                assert!(!base.path().join(".git").join(name).exists());
+            }
+            let aside = |name: &str| base.path().join(".git").join(format!("{name}.refused-by-kennel.0"));
+            assert!(aside("hooks").join("pre-commit").exists());
+            assert_eq!(fs::read_to_string(aside("commondir")).expect("a file"), "..");
+            assert_eq!(fs::read_dir(base.path().join(".git")).expect("a listing").count(), 2 * round);
+            // The same once more: the first name is taken then.
+            fs::rename(base.path().join(".git"), base.path().join("old")).expect("renamed");
+            fs::create_dir(base.path().join("old/hooks")).expect("a directory");
+            fs::write(base.path().join("old/hooks/other"), "").expect("a file");
+            fs::write(base.path().join("old/commondir"), "other").expect("a file");
+        }
+    }
+
+    #[test]
+    fn samples_of_hooks_stay_and_what_is_among_them_does_not() {
+        for (names, is_kept) in [
+            (&["a.sample", "b.sample"][..], true),
+            (&[], true),
+            (&["a.sample", "pre-commit"], false),
+            (&["sample"], false),
+        ] {
+            let (base, _) = directories();
+            let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
+            let hooks = base.path().join(".git/hooks");
+            fs::create_dir_all(&hooks).expect("a directory");
+            names.iter().for_each(|name| fs::write(hooks.join(name), "x").expect("a file"));
+            assert_eq!(undo(&watches).denials.is_empty(), is_kept, "{names:?}");
+            assert_eq!(hooks.exists(), is_kept, "{names:?}");
+        }
+        let (base, _) = directories();
+        let watches = [watch(base.path(), ".git/hooks", Expected::NoRepository)];
+        let hooks = base.path().join(".git/hooks");
+        fs::create_dir_all(&hooks).expect("a directory");
+        for number in 0..1100 {
+            fs::write(hooks.join(format!("{number}.sample")), "").expect("a file");
+        }
+        assert_eq!(undo(&watches).denials.len(), 1, "more than are looked at");
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_link_is_removed_and_the_link_told() {
+        let (base, victim) = directories();
+        let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
+        symlink(victim.path(), base.path().join("link")).expect("a link");
+        let told =
+            |undone: Undone| undone.denials.into_iter().map(|denial| denial.reason).collect::<Vec<_>>();
+        let led = "the link that was there led to there";
+        let to = victim.path().display();
+        let change = format!("a protected path was changed; it was removed, a link to {to}; {led}");
+        assert_eq!(told(undo(&watches)), [change]);
+        assert!(
+            fs::symlink_metadata(base.path().join("link")).is_err()
+                && victim.path().join("sub/file").exists()
+        );
+        let change = format!("a protected path was changed; it is gone; {led}");
+        assert_eq!(told(undo(&watches)), [change], "it is not made anew: it may be another command's");
+        assert!(fs::symlink_metadata(base.path().join("link")).is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a log cannot be opened, written or trusted.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+
+/// Why a log cannot be written, or not be trusted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuditError {
+    /// A record could not be written, and the policy says that nothing happens that is not written down.
+    #[error("write to audit log {}", shown(path))]
+    Write {
+        /// The log, as the policy has it.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The log cannot be read.
+    #[error("read audit log {}", shown(path))]
+    Read {
+        /// The log.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A line is not what was written there.
+    #[error("audit log {}: line {line}: {reason}", shown(path))]
+    Broken {
+        /// The log.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl AuditError {
+    /// What a person can do about it.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Write { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+                Some("end the process that holds the lock of the log, or let the policy's audit fail open")
+            }
+            Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
+            Self::Read { .. } => None,
+            Self::Broken { .. } => {
+                Some("lines from there on cannot be trusted; compare with a copy that could not be changed")
+            }
+        }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        Failure::new(Class::RuntimeError, Boundary::Runtime, failure::chain(self), Details::None)
+    }
+}

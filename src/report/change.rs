@@ -1,0 +1,156 @@
+//! Changes of a workspace, as callers see them: what changed, what was committed, what was refused and why. Plain data.
+
+use std::fmt;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use serde::{Serialize, Serializer};
+
+use crate::report::escape::harmless;
+use crate::report::failure;
+use crate::report::outcome::Denial;
+use crate::sys::inode::FileKind;
+
+/// How a path of the workspace changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// It did not exist before.
+    Added,
+    /// Its contents, its mode, its user attributes, where it leads, or what it is.
+    Modified,
+    /// It is gone; of a directory, with all that was in it.
+    Deleted,
+}
+
+/// Something that commands changed in an overlay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// Where, relative to the workspace.
+    #[serde(serialize_with = "lossy")]
+    pub path: PathBuf,
+    /// How it changed.
+    pub kind: ChangeKind,
+    /// What it is now; of what was deleted, what it was.
+    #[serde(serialize_with = "word")]
+    pub file: FileKind,
+}
+
+/// A letter and the path, on one line: control characters are written as `\u{1b}`, bytes that are not UTF-8 as `\xff`,
+/// a backslash twice, so that no two paths look alike.
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letter = match self.kind {
+            ChangeKind::Added => 'A',
+            ChangeKind::Modified => 'M',
+            ChangeKind::Deleted => 'D',
+        };
+        write!(f, "{letter} ")?;
+        for chunk in self.path.as_os_str().as_bytes().utf8_chunks() {
+            f.write_str(&harmless(&chunk.valid().replace('\\', r"\\")))?;
+            for byte in chunk.invalid() {
+                write!(f, r"\x{byte:02x}")?;
+            }
+        }
+        if self.file == FileKind::Directory { f.write_str("/") } else { Ok(()) }
+    }
+}
+
+impl Change {
+    /// The same as one that is not committed.
+    #[must_use]
+    pub fn refused(self, refusal: Refusal) -> Refused {
+        Refused { change: self, refusal }
+    }
+}
+
+/// Why a change was not committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The workspace was changed there from outside since the session began.
+    Conflict,
+    /// The policy protects it.
+    Protected,
+    /// A FIFO, socket or device.
+    Unsupported,
+    /// Something else that was to be written was not committed, and this is a deletion: what is deleted may be what was
+    /// moved there.
+    Withheld,
+    /// The command failed.
+    Unsuccessful,
+    /// A system call failed with this errno; the workspace is as it was there. Of a directory that was being deleted a
+    /// part may be gone.
+    Failed(i32),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("the workspace was changed there meanwhile"),
+            Self::Protected => f.write_str("it is protected"),
+            Self::Unsupported => f.write_str("only files, directories and links are committed"),
+            Self::Withheld => f.write_str("it is not deleted because something else was not committed"),
+            Self::Unsuccessful => f.write_str("the command failed"),
+            Self::Failed(errno) => f.write_str(&failure::words(&std::io::Error::from_raw_os_error(*errno))),
+        }
+    }
+}
+
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Self::Failed(errno as i32)
+    }
+}
+
+impl From<std::io::Error> for Refusal {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// A change that was not committed. It is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The change.
+    #[serde(flatten)]
+    pub change: Change,
+    /// Why not.
+    #[serde(rename = "reason")]
+    pub refusal: Refusal,
+}
+
+/// What came of [`Session::commit`](crate::session::Session::commit).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Committed {
+    /// What the workspace has now.
+    pub applied: Vec<Change>,
+    /// What it has not.
+    pub refused: Vec<Refused>,
+    /// What of it programs outside obey, the configuration of a new repository: look at it before you trust it.
+    pub denials: Vec<Denial>,
+}
+
+pub(crate) fn lossy<S: Serializer>(path: &std::path::Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+pub(crate) fn word<S: Serializer>(file: &FileKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match file {
+        FileKind::File => "file",
+        FileKind::Directory => "directory",
+        FileKind::Link => "link",
+        FileKind::Other => "other",
+    })
+}

@@ -1,0 +1,290 @@
+//! Errors of the Rust API. Each names the thing; the cause is its source; the remedy, where a person can do
+//! something about it, is data beside it.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::report::audit_error::AuditError;
+use crate::report::enforcement::Protection;
+use crate::report::escape::harmless;
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure, exit, shown};
+use crate::report::listen_error::ListenError;
+use crate::report::overlay_error::OverlayError;
+use crate::report::policy_error::PolicyError;
+use crate::report::shortage::{of_call, of_terminal, of_writing};
+use crate::report::spawn_error::SpawnError;
+
+/// Why a sandbox could not be prepared, or a command not be run in it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The policy contradicts itself or has a value that cannot be.
+    #[error("policy")]
+    Policy(#[from] PolicyError),
+    /// A path that the policy grants cannot be granted.
+    #[error("{what} {}", shown(path))]
+    Grant {
+        /// What the path is in the policy: `workspace`, `read-only grant`, …
+        what: &'static str,
+        /// The path as the user wrote it.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// Two places of the view cannot exist together.
+    #[error("{what} {}: {reason}", shown(path))]
+    View {
+        /// What the path is in the policy.
+        what: &'static str,
+        /// The path in the sandbox.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// This host cannot provide a required protection.
+    #[error("{protection}: {reason}")]
+    Unavailable {
+        /// The protection.
+        protection: Protection,
+        /// What the host lacks or refused.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// A step of the start failed inside, before the command ran. Nothing of it is left.
+    #[error("{}", harmless(step))]
+    Step {
+        /// The step in words, with the user's path.
+        step: String,
+        /// The protection that the step belongs to.
+        protection: Protection,
+        /// The kernel's answer.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// The program was not found in the sandbox.
+    #[error("{}: not found in the sandbox", harmless(program))]
+    NotFound {
+        /// The program as the caller named it.
+        program: String,
+    },
+    /// The program of a command that runs outside of a sandbox was not found.
+    #[error("{}: not found", harmless(program))]
+    NoProgram {
+        /// The program as the caller named it.
+        program: String,
+    },
+    /// The program is there but cannot be executed.
+    #[error("{}", harmless(program))]
+    NotExecutable {
+        /// The program as the caller named it.
+        program: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An argument, variable or directory of the command is not usable.
+    #[error("{what} `{}`: {reason}", harmless(value))]
+    Command {
+        /// `argument`, `environment variable`, `working directory`, …
+        what: &'static str,
+        /// The value, shortened.
+        value: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A call of the embedding program's side failed.
+    #[error("{what}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A file of a sandbox cannot be read or changed.
+    #[error("{what} {}", shown(path))]
+    File {
+        /// What was being done: `read`, `write`, `list`, …
+        what: &'static str,
+        /// The path in the sandbox, as the caller wrote it.
+        path: PathBuf,
+        /// The cause. Its `raw_os_error` is what a command would have got.
+        source: io::Error,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// A session cannot be offered to clients, or one that is offered cannot be used.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A program was not spawned.
+    #[error(transparent)]
+    Spawn(Box<SpawnError>),
+    /// The changes of an overlay cannot be listed, committed or discarded.
+    #[error(transparent)]
+    Overlay(#[from] OverlayError),
+    /// What is to happen cannot be written down, and the policy says that it must be.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// No worker of the session is ready, and the command was not to wait for one.
+    #[error("no worker of the session is ready")]
+    Busy,
+    /// The session has ended: it was shut down, or its zygote was killed.
+    #[error("the session has ended")]
+    SessionEnded,
+    /// The sandbox ended without a report: init was killed from outside.
+    #[error("the sandbox ended without a report")]
+    Lost,
+}
+
+impl From<SpawnError> for Error {
+    fn from(error: SpawnError) -> Self {
+        Self::Spawn(Box::new(error))
+    }
+}
+
+/// What [`Error::Command`] calls where a command starts.
+pub(crate) const WORKING_DIRECTORY: &str = "working directory";
+
+/// [`Error::Io`] about a command's own terminal.
+pub(crate) const TERMINAL: &str = "open a terminal for the command";
+
+/// How the reason ends where a command may not enter its working directory.
+pub(crate) const NOT_PERMITTED: &str = "its permissions keep the command out";
+
+/// The standard streams, by their numbers, as [`Error::Io`] names one that cannot be given to a command.
+pub(crate) const STREAMS: [&str; 3] =
+    ["stdin of the command", "stdout of the command", "stderr of the command"];
+
+/// What can be done about such a stream.
+fn of_stream(source: &io::Error) -> Option<&'static str> {
+    match source.raw_os_error() {
+        Some(libc::EISDIR) => {
+            Some("give it a file, a pipe or a terminal: from a directory a command could leave the sandbox")
+        }
+        Some(libc::EBADF) => {
+            Some("open it, for reading or writing and not as a path only; /dev/null will do")
+        }
+        _ => of_call(source),
+    }
+}
+
+/// Whether the sandbox does not allow it, whatever is there.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
+}
+
+impl Error {
+    /// For a descriptor that was lost on its way because there was no room for one.
+    pub(crate) fn no_descriptor() -> Self {
+        Self::io("take a descriptor of the sandbox")(nix::errno::Errno::EMFILE.into())
+    }
+
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+
+    /// What a person can do about it, if anything is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Grant { remedy, .. }
+            | Self::View { remedy, .. }
+            | Self::Unavailable { remedy, .. }
+            | Self::Step { remedy, .. }
+            | Self::File { remedy, .. } => remedy.as_deref(),
+            Self::Policy(error) => error.remedy(),
+            Self::Listen(error) => error.remedy(),
+            Self::Spawn(error) => error.remedy(),
+            Self::Audit(error) => error.remedy(),
+            Self::Overlay(error) => error.remedy(),
+            Self::NotFound { .. } => Some(
+                "only granted paths exist inside: grant the directory with --ro, or look at PATH; of a script, the \
+                     interpreter that its first line names must be there too",
+            ),
+            Self::NoProgram { .. } => Some("look at PATH, or name the program by its path"),
+            Self::Busy => Some("let the command wait, or keep more workers ready"),
+            Self::SessionEnded => Some("prepare a new session"),
+            Self::NotExecutable { source, .. } => Some(match source.raw_os_error() {
+                Some(libc::EACCES) => {
+                    "name a file, have it executable (chmod +x), and on a file system that is not mounted noexec; the same \
+                     for the interpreter that a script's first line names"
+                }
+                Some(libc::ENOEXEC) => {
+                    "begin a script with a line such as #!/bin/sh, or run it by its interpreter; a program must be for this \
+                     machine"
+                }
+                _ => of_call(source)?,
+            }),
+            Self::Command { what: WORKING_DIRECTORY, reason, .. } if reason.ends_with(NOT_PERMITTED) => Some(
+                "run kennel as the user who owns it, or open it (chmod): commands of root pass over no permissions either",
+            ),
+            Self::Command { what: WORKING_DIRECTORY, .. } => Some(
+                "name a directory that is visible inside: in the workspace, or in what --ro or --rw grant",
+            ),
+            Self::Io { what, source } if STREAMS.contains(what) => of_stream(source),
+            Self::Io { what: TERMINAL, source } => of_terminal(source),
+            Self::Io { what, source } if what.starts_with("write ") => of_writing(source),
+            Self::Io { source, .. } => of_call(source),
+            _ => None,
+        }
+    }
+
+    /// The error and its causes in one line, joined by `: `.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        failure::chain(self)
+    }
+
+    /// The lines that people are shown: the error and its causes, and a hint. A terminal only shows them: whatever
+    /// it would obey, or reorders what is seen, is written as a number.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let remedy = self.remedy().map(|remedy| format!("kennel: hint: {}", harmless(remedy)));
+        [format!("kennel: {}", self.chain())].into_iter().chain(remedy).collect()
+    }
+
+    /// Its exit status: 127 not found, 126 not executable, 125 everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::NotFound { .. } | Self::NoProgram { .. } => exit::NOT_FOUND,
+            Self::NotExecutable { .. } => exit::NOT_EXECUTABLE,
+            Self::Spawn(error) => error.exit_code(),
+            _ => exit::FAILED,
+        }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary) = match self {
+            Self::Policy(error) => return error.failure().with_message(self.chain()),
+            Self::Grant { .. } | Self::View { .. } => (Class::CapabilityDenied, Boundary::Manifest),
+            Self::Unavailable { .. } | Self::Step { .. } => {
+                (Class::SpawnSandboxUnavailable, Boundary::Sandbox)
+            }
+            Self::NotFound { .. } | Self::NotExecutable { .. } => (Class::LoadFailed, Boundary::Sandbox),
+            Self::NoProgram { .. } => (Class::LoadFailed, Boundary::External),
+            Self::Command { .. } => (Class::CapabilityDenied, Boundary::Action),
+            Self::Listen(error) => return error.failure(),
+            Self::Spawn(error) => return error.failure(),
+            Self::Audit(error) => return error.failure(),
+            Self::Overlay(_) => (Class::RuntimeError, Boundary::Runtime),
+            Self::File { source, .. } if is_refusal(source) => (Class::CapabilityDenied, Boundary::Sandbox),
+            Self::File { .. } => (Class::RuntimeError, Boundary::Sandbox),
+            Self::Io { .. } | Self::Busy | Self::SessionEnded | Self::Lost => {
+                (Class::RuntimeError, Boundary::Runtime)
+            }
+        };
+        let details = match self {
+            Self::Unavailable { .. } | Self::Step { .. } => failure::platform(self.chain(), self.remedy()),
+            _ => Details::None,
+        };
+        Failure::new(class, boundary, self.chain(), details)
+    }
+}

@@ -1,0 +1,363 @@
+//! The closed set of failure classes, for machines. Words for people are in `error`.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::audit_error::AuditError;
+use crate::report::error::Error;
+use crate::report::escape::harmless;
+use crate::report::listen_error::ListenError;
+use crate::report::outcome::Limit;
+use crate::report::policy_error::PolicyError;
+use crate::report::spawn_error::SpawnError;
+
+/// Exit statuses that are not the command's own, as env(1) and timeout(1) have them.
+pub(crate) mod exit {
+    pub(crate) const TIMED_OUT: u8 = 124;
+    pub(crate) const FAILED: u8 = 125;
+    pub(crate) const NOT_EXECUTABLE: u8 = 126;
+    pub(crate) const NOT_FOUND: u8 = 127;
+}
+
+/// What kind of failure it was. The set is closed: names are part of the wire format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// The policy does not allow what was asked for.
+    CapabilityDenied,
+    /// A limit ended the command.
+    ResourceLimitExceeded,
+    /// A credential is needed and was not given.
+    BindingRequired,
+    /// A credential could not be resolved.
+    BindingFailed,
+    /// Something of Kennel's own failed.
+    RuntimeError,
+    /// The program could not be loaded.
+    LoadFailed,
+    /// A connection failed in a way that may pass.
+    NetworkError,
+    /// The destination cannot be reached.
+    NetworkUnreachable,
+    /// This host cannot give the sandbox that the policy requires.
+    SpawnSandboxUnavailable,
+    /// The program is not the one that was approved.
+    HashMismatch,
+    /// The command's time was up.
+    Timeout,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// Which layer refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Boundary {
+    /// The policy or manifest.
+    Manifest,
+    /// The single action.
+    Action,
+    /// The sandbox on this host.
+    Sandbox,
+    /// Kennel and the embedding program.
+    Runtime,
+    /// Something beyond.
+    External,
+}
+
+/// What a failure is about, by its class.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum Details {
+    /// What was asked for and what is allowed.
+    Granted {
+        /// What was asked for.
+        requested: String,
+        /// What is allowed, in the words of the policy or manifest; empty if nothing of the kind is.
+        granted: Vec<String>,
+    },
+    /// The limit that was hit.
+    Limit {
+        /// Which one.
+        limit: Limit,
+        /// Its value, in the words of the policy.
+        configured: Option<String>,
+        /// What was used of it, in the same words, as far as that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        used: Option<String>,
+    },
+    /// What the host lacks.
+    Platform {
+        /// The operating system.
+        platform: Cow<'static, str>,
+        /// The cause.
+        reason: String,
+        /// What can be done.
+        remedy: Option<String>,
+    },
+    /// A program that is not the one that was approved.
+    Hash {
+        /// What the manifest has.
+        expected: String,
+        /// What the program has.
+        found: String,
+    },
+    /// Nothing beyond the message; serialised as `null`.
+    None,
+}
+
+/// A failure as it is serialised: `{class, message, boundary, retriable, details, audit_id}`.
+///
+/// Every error of this crate is exactly one: each has a method `failure`, and `Failure` is made `From` each.
+///
+/// ```
+/// use kennel::{Boundary, Class, Error, Failure};
+///
+/// let failure = Failure::from(&Error::NotFound { program: "make".to_owned() });
+/// assert_eq!((failure.class, failure.boundary), (Class::LoadFailed, Boundary::Sandbox));
+/// let text = serde_json::to_string(&failure)?;
+/// assert_eq!(serde_json::from_str::<Failure>(&text)?, failure);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Failure {
+    /// Its class.
+    pub class: Class,
+    /// One line for people.
+    pub message: String,
+    /// Which layer refused.
+    pub boundary: Boundary,
+    /// Whether trying again may help: true for `network_error` only.
+    pub retriable: bool,
+    /// Names the thing.
+    pub details: Details,
+    /// The audit record, if there is one.
+    pub audit_id: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(class: Class, boundary: Boundary, message: String, details: Details) -> Self {
+        let retriable = class == Class::NetworkError;
+        Self { class, message, boundary, retriable, details, audit_id: None }
+    }
+
+    /// With what led to it in its message.
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
+    /// With the audit record that tells of it.
+    pub(crate) fn recorded(mut self, audit_id: Option<String>) -> Self {
+        self.audit_id = audit_id;
+        self
+    }
+}
+
+/// Makes `Failure` of an error that says which it is.
+macro_rules! failure_of {
+    ($($error:ty),+ $(,)?) => {$(
+        impl From<&$error> for $crate::report::failure::Failure {
+            fn from(error: &$error) -> Self {
+                error.failure()
+            }
+        }
+    )+};
+}
+
+pub(crate) use failure_of;
+
+failure_of!(Error, AuditError, ListenError, PolicyError, SpawnError);
+
+/// What this host cannot give.
+pub(crate) fn platform(reason: String, remedy: Option<&str>) -> Details {
+    Details::Platform { platform: Cow::Borrowed("linux"), reason, remedy: remedy.map(str::to_owned) }
+}
+
+/// An error and its causes in one line, joined by `: `. What it names may be anybody's.
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut line = words(error);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line.push_str(": ");
+        line.push_str(&words(error));
+        cause = error.source();
+    }
+    harmless(&line)
+}
+
+/// A path in words: names are anybody's.
+pub(crate) fn shown(path: &Path) -> String {
+    harmless(&path.display().to_string())
+}
+
+/// An error in words, without the numbers that the standard library adds: they help nobody who reads the words.
+pub(crate) fn words(error: &(dyn StdError + 'static)) -> String {
+    const NUMBER: &str = " (os error ";
+    let whole = error.to_string();
+    let mut pieces = whole.split(NUMBER);
+    let mut words = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')') {
+            Some(rest) => words.push_str(rest),
+            None => words.extend([NUMBER, piece]),
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::capabilities::sbpl::SbplError;
+    use crate::session::confine::PathEscape;
+
+    const CLASSES: [(Class, &str); 12] = [
+        (Class::CapabilityDenied, "capability_denied"),
+        (Class::ResourceLimitExceeded, "resource_limit_exceeded"),
+        (Class::BindingRequired, "binding_required"),
+        (Class::BindingFailed, "binding_failed"),
+        (Class::RuntimeError, "runtime_error"),
+        (Class::LoadFailed, "load_failed"),
+        (Class::NetworkError, "network_error"),
+        (Class::NetworkUnreachable, "network_unreachable"),
+        (Class::SpawnSandboxUnavailable, "spawn_sandbox_unavailable"),
+        (Class::HashMismatch, "hash_mismatch"),
+        (Class::Timeout, "timeout"),
+        (Class::Cancelled, "cancelled"),
+    ];
+
+    const BOUNDARIES: [(Boundary, &str); 5] = [
+        (Boundary::Manifest, "manifest"),
+        (Boundary::Action, "action"),
+        (Boundary::Sandbox, "sandbox"),
+        (Boundary::Runtime, "runtime"),
+        (Boundary::External, "external"),
+    ];
+
+    fn details() -> [(Details, serde_json::Value); 5] {
+        let text = |text: &str| text.to_owned();
+        [
+            (
+                Details::Granted { requested: text("a"), granted: vec![text("b")] },
+                serde_json::json!({"requested": "a", "granted": ["b"]}),
+            ),
+            (
+                Details::Limit { limit: Limit::WallTime, configured: Some(text("1s")), used: None },
+                serde_json::json!({"limit": "wall_time", "configured": "1s"}),
+            ),
+            (
+                platform(text("no user namespaces"), Some("turn them on")),
+                serde_json::json!({"platform": "linux", "reason": "no user namespaces", "remedy": "turn them on"}),
+            ),
+            (
+                Details::Hash { expected: text("a"), found: text("b") },
+                serde_json::json!({"expected": "a", "found": "b"}),
+            ),
+            (Details::None, serde_json::Value::Null),
+        ]
+    }
+
+    #[test]
+    fn the_words_are_those_of_the_format_and_are_read_back() {
+        for (class, name) in CLASSES {
+            for (boundary, place) in BOUNDARIES {
+                for (details, value) in details() {
+                    let failure = Failure::new(class, boundary, "m".to_owned(), details);
+                    let written = serde_json::to_value(&failure).expect("plain data");
+                    let expected = serde_json::json!({
+                        "class": name, "message": "m", "boundary": place, "details": value,
+                        "retriable": name == "network_error", "audit_id": null,
+                    });
+                    assert_eq!(written, expected);
+                    assert_eq!(serde_json::from_value::<Failure>(written).expect("read back"), failure);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_set_is_closed() {
+        for bad in [
+            r#"{"class":"other","message":"","boundary":"action","retriable":false,"details":null,"audit_id":null}"#,
+            r#"{"class":"timeout","message":"","boundary":"x","retriable":false,"details":null,"audit_id":null}"#,
+            r#"{"class":"timeout","message":"","boundary":"action","retriable":false,"details":null,"audit_id":null,"x":1}"#,
+        ] {
+            serde_json::from_str::<Failure>(bad).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn causes_are_joined_without_numbers() {
+        let error = Error::io("open it")(io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(chain(&error), "open it: No such file or directory");
+        let error =
+            Error::from(AuditError::Write { path: "/log".into(), source: io::Error::from_raw_os_error(28) });
+        assert_eq!(chain(&error), "write to audit log /log: No space left on device");
+        let inner = io::Error::other(format!("/p: {}; b", io::Error::from_raw_os_error(13)));
+        assert_eq!(chain(&io::Error::other(inner)), "/p: Permission denied; b");
+        for other in ["a (os error ", "a (os error x) b"] {
+            assert_eq!(words(&io::Error::other(other)), other);
+        }
+    }
+
+    #[test]
+    fn what_somebody_named_does_nothing_to_a_terminal() {
+        let name = "a\n\u{1b}[2Jb\u{202e}c";
+        let (source, program, path) =
+            (|| io::Error::from_raw_os_error(libc::ENOENT), || name.to_owned(), || name.into());
+        let errors: Vec<Box<dyn StdError>> = vec![
+            Box::new(Error::NotFound { program: program() }),
+            Box::new(Error::NoProgram { program: program() }),
+            Box::new(Error::NotExecutable { program: program(), source: source() }),
+            Box::new(Error::File { what: "read", path: path(), source: source(), remedy: None }),
+            Box::new(Error::Grant { what: "workspace", path: path(), source: source(), remedy: None }),
+            Box::new(Error::View { what: "place", path: path(), reason: "no".to_owned(), remedy: None }),
+            Box::new(PathEscape::Escapes { path: path(), root: path() }),
+            Box::new(AuditError::Read { path: path(), source: source() }),
+            Box::new(PolicyError::Read { path: path(), source: source() }),
+            Box::new(PolicyError::Conflict {
+                target: path(),
+                first: "ro".to_owned(),
+                second: "rw".to_owned(),
+            }),
+            Box::new(SbplError { what: "home", path: path(), reason: "is not UTF-8" }),
+        ];
+        for error in errors {
+            let said = error.to_string();
+            assert_eq!(said, harmless(&said));
+            assert!(said.contains("a\\n\\u{1b}[2Jb\\u{202e}c"), "{said}");
+        }
+    }
+
+    #[test]
+    fn every_public_error_is_of_one_class() {
+        let io = || io::Error::from_raw_os_error(libc::ENOENT);
+        let path = || std::path::PathBuf::from("/p");
+        let escape = PathEscape::Escapes { path: path(), root: "/r".into() };
+        let sbpl = SbplError { what: "home", path: path(), reason: "is not UTF-8" };
+        let found: Vec<(Failure, Class)> = vec![
+            ((&Error::io("x")(io())).into(), Class::RuntimeError),
+            ((&AuditError::Read { path: path(), source: io() }).into(), Class::RuntimeError),
+            ((&ListenError::Running { name: "a".to_owned() }).into(), Class::RuntimeError),
+            ((&escape).into(), Class::CapabilityDenied),
+            ((&PathEscape::Root { root: path(), source: io() }).into(), Class::RuntimeError),
+            ((&PolicyError::Read { path: path(), source: io() }).into(), Class::LoadFailed),
+            ((&PolicyError::value("k", "v", "no")).into(), Class::CapabilityDenied),
+            ((&sbpl).into(), Class::CapabilityDenied),
+        ];
+        for (failure, class) in found {
+            assert_eq!(failure.class, class, "{failure:?}");
+            assert!(!failure.message.is_empty() && failure.audit_id.is_none());
+        }
+        let asked = serde_json::to_value(Failure::from(&escape).details).expect("plain data");
+        assert_eq!(asked, serde_json::json!({"requested": "/p", "granted": ["/r"]}));
+    }
+}

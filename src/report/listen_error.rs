@@ -1,0 +1,158 @@
+//! Why a session cannot be offered to clients, or not be reached by one.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::report::escape::harmless;
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::shortage::{of_call, of_session};
+
+/// What can be done where there is none.
+const START: &str = "start it with kennel session start --name; kennel session list shows those that run";
+
+/// Why a session cannot listen, or a session that listens cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ListenError {
+    /// The name is not valid for a session.
+    #[error("session name `{}`: {reason}", harmless(name))]
+    Name {
+        /// The name, shortened.
+        name: String,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Other users can write to the directory for sockets.
+    #[error("runtime directory {}: {reason}", shown(path))]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+        /// What can be done.
+        remedy: &'static str,
+    },
+    /// Another session of that name is running.
+    #[error("session {name} is running")]
+    Running {
+        /// Its name.
+        name: String,
+    },
+    /// No session of that name is running.
+    #[error("session {name}: no session of that name is running")]
+    NotRunning {
+        /// The name.
+        name: String,
+    },
+    /// A session of that name is running, but somebody has removed its socket, and it has not put it back.
+    #[error("session {name}: it is running, but its socket is gone")]
+    Unreachable {
+        /// Its name.
+        name: String,
+    },
+    /// The process that listens on the socket is another user's.
+    #[error("session {name}: its socket belongs to user {user}")]
+    Stranger {
+        /// The session's name.
+        name: String,
+        /// The user that listens.
+        user: u32,
+    },
+    /// The session refused this client or its call.
+    #[error("{message}")]
+    Refused {
+        /// What it said.
+        message: String,
+    },
+    /// The session went away, or its answer makes no sense.
+    #[error("session {name}: it ended before it answered")]
+    Gone {
+        /// Its name.
+        name: String,
+    },
+    /// The session has not answered although the time of a command is up.
+    #[error("session {name}: it does not answer, although the command's time is up")]
+    Silent {
+        /// Its name.
+        name: String,
+    },
+    /// A call failed.
+    #[error("{what} {}", shown(path))]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl ListenError {
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { what, path, source }
+    }
+
+    /// For who puts a socket back: whether it will never have its name again, since the directory is gone, or the name
+    /// is another's.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Running { .. } => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary) = match self {
+            Self::Name { .. } | Self::Stranger { .. } => (Class::CapabilityDenied, Boundary::Action),
+            Self::Directory { .. }
+            | Self::Running { .. }
+            | Self::NotRunning { .. }
+            | Self::Unreachable { .. }
+            | Self::Gone { .. }
+            | Self::Silent { .. }
+            | Self::Refused { .. }
+            | Self::Io { .. } => (Class::RuntimeError, Boundary::Runtime),
+        };
+        Failure::new(class, boundary, failure::chain(self), Details::None)
+    }
+
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Name { .. } => {
+                Some("use 1 to 64 of the characters A-Z a-z 0-9 _ . - and begin with a letter or digit")
+            }
+            Self::Directory { remedy, .. } => Some(remedy),
+            Self::Running { .. } => {
+                Some("use it with kennel exec, end it with kennel session stop, or take another name")
+            }
+            Self::NotRunning { .. } => Some(of_session().unwrap_or(START)),
+            Self::Gone { .. } => Some(START),
+            Self::Unreachable { .. } => Some(
+                "it puts the socket back within a second, unless its program is stopped or busy: continue that, or end it",
+            ),
+            Self::Silent { .. } => Some(
+                "its program is stopped or busy: continue it, or end it. Either kills what still runs of the command",
+            ),
+            Self::Stranger { .. } => Some("let XDG_RUNTIME_DIR name a directory of your own"),
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::WouldBlock => {
+                    Some("it does not answer: see whether its program is stopped or busy, or end that")
+                }
+                io::ErrorKind::NotFound
+                | io::ErrorKind::NotADirectory
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem => {
+                    Some("let XDG_RUNTIME_DIR name a directory that is there, and that you can write")
+                }
+                _ => of_call(source),
+            },
+            Self::Refused { .. } => of_session(),
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How a command ended, as one plain object: what `--json` writes.
+
+pub(crate) mod audit_error;
+pub(crate) mod change;
+pub(crate) mod enforcement;
+pub(crate) mod error;
+pub(crate) mod escape;
+pub(crate) mod failure;
+pub(crate) mod listen_error;
+pub(crate) mod outcome;
+pub(crate) mod overlay_error;
+pub(crate) mod policy_error;
+pub(crate) mod shortage;
+pub(crate) mod spawn_error;
+pub(crate) mod subject;
+pub(crate) mod words;
+
+use std::os::unix::process::ExitStatusExt;
+
+use serde::Serialize;
+
+use crate::report::change::{Change, Refused};
+use crate::report::enforcement::Enforcement;
+use crate::report::error::Error;
+use crate::report::failure::Failure;
+use crate::report::outcome::{Denial, Ended, Limit, Outcome, Usage};
+
+/// The object that `kennel run --json` and `kennel exec --json` write.
+///
+/// ```
+/// use kennel::{Error, Report};
+///
+/// let report = Report::failed(&Error::NotFound { program: "make".to_owned() });
+/// assert_eq!((report.ended, report.exit_code), (None, 127));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// What ended it; serialised as `failed` if it could not be started.
+    #[serde(serialize_with = "ended")]
+    pub ended: Option<Ended>,
+    /// The status a shell would report.
+    pub exit_code: u8,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// The limit that ended it.
+    pub limit: Option<Limit>,
+    /// From the start to the end, in milliseconds.
+    pub duration_ms: u128,
+    /// What it used.
+    pub usage: Option<Usage>,
+    /// Bytes it wrote to stdout, if Kennel collected them.
+    pub stdout_bytes: Option<u64>,
+    /// As `stdout_bytes`, for stderr.
+    pub stderr_bytes: Option<u64>,
+    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
+    pub truncated: bool,
+    /// What was enforced.
+    pub enforcement: Option<Enforcement>,
+    /// What was refused.
+    pub denials: Vec<Denial>,
+    /// Its changes in an overlay; with a commit, those that were committed. Only with an overlay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Change>>,
+    /// Changes that could not be committed. Only with a commit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_changes: Option<Vec<Refused>>,
+    /// What could not be written to the audit log, and why. Only if something could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unaudited: Option<String>,
+    /// What went wrong, if Kennel or a limit ended it, its output could not be written, or it could not be started.
+    pub failure: Option<Failure>,
+}
+
+impl Report {
+    /// The report of a command, however it went.
+    #[must_use]
+    pub fn of(result: &Result<Outcome, Error>) -> Self {
+        match result {
+            Ok(outcome) => Self::of_outcome(outcome),
+            Err(error) => Self::failed(error),
+        }
+    }
+
+    /// The report of a command that ran.
+    #[must_use]
+    pub fn of_outcome(outcome: &Outcome) -> Self {
+        Self {
+            ended: Some(outcome.ended),
+            exit_code: outcome.exit_code(),
+            signal: outcome.status.signal(),
+            limit: outcome.limit,
+            duration_ms: outcome.duration.as_millis(),
+            usage: Some(outcome.usage),
+            stdout_bytes: outcome.stdout_bytes,
+            stderr_bytes: outcome.stderr_bytes,
+            truncated: outcome.truncated,
+            enforcement: Some(outcome.enforcement.clone()),
+            denials: outcome.denials.clone(),
+            changes: None,
+            refused_changes: None,
+            unaudited: outcome.unaudited.clone(),
+            failure: outcome.failure(),
+        }
+    }
+
+    /// The report of a command that could not be started.
+    #[must_use]
+    pub fn failed(error: &Error) -> Self {
+        Self {
+            ended: None,
+            exit_code: error.exit_code(),
+            signal: None,
+            limit: None,
+            duration_ms: 0,
+            usage: None,
+            stdout_bytes: None,
+            stderr_bytes: None,
+            truncated: false,
+            enforcement: None,
+            denials: Vec::new(),
+            changes: None,
+            refused_changes: None,
+            unaudited: None,
+            failure: Some(error.failure()),
+        }
+    }
+}
+
+fn ended<S: serde::Serializer>(ended: &Option<Ended>, serializer: S) -> Result<S::Ok, S::Error> {
+    match ended {
+        Some(ended) => ended.serialize(serializer),
+        None => serializer.serialize_str("failed"),
+    }
+}

@@ -1,0 +1,313 @@
+//! How a command ended, what it used, what was refused. Plain data.
+
+use std::ops::Deref;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::enforcement::{Enforcement, Protection};
+use crate::report::escape::harmless;
+use crate::report::failure::{Boundary, Class, Details, Failure, exit};
+
+/// What ended a command. If it ended by itself before it was killed, that is what counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It exited on its own.
+    Exited,
+    /// A signal ended it.
+    Signaled,
+    /// It exceeded its wall time and Kennel killed it.
+    TimedOut,
+    /// The caller killed it.
+    Killed,
+}
+
+/// The limit that ended a command; each variant says by which rule. A command that succeeded hit none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// [`Limits::memory`](crate::policy::limits::Limits::memory), if the command has a cgroup, which reports it. Without a cgroup only the
+    /// program learns that there is no memory.
+    Memory,
+    /// [`Limits::pids`](crate::policy::limits::Limits::pids), likewise.
+    Pids,
+    /// [`Limits::timeout`](crate::policy::limits::Limits::timeout): Kennel killed it.
+    WallTime,
+    /// [`Limits::cpu_time`](crate::policy::limits::Limits::cpu_time), where the policy has it: ended by SIGXCPU, or by the
+    /// SIGKILL that follows a second later if that is ignored. The status by which a shell reports
+    /// that of a child (152, 137) counts too.
+    CpuTime,
+    /// [`Limits::output`](crate::policy::limits::Limits::output): Kennel killed it, because of
+    /// [`output_ends`](crate::policy::limits::Limits::output_ends). Otherwise excess output is only cut.
+    Output,
+    /// [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size) or [`tmp_inodes`](crate::policy::limits::Limits::tmp_inodes): nothing was left in a
+    /// private place or a tmpfs of the policy when the command failed.
+    Tmpfs,
+    /// [`Limits::file_size`](crate::policy::limits::Limits::file_size), where the policy has it: SIGXFSZ ended the command, or a child of
+    /// a shell (153). If the program ignores that signal, only the program learns that the file is too large.
+    FileSize,
+    /// [`Limits::open_files`](crate::policy::limits::Limits::open_files). Only the program learns that it hit this limit, so it is not
+    /// reported; [`Policy::explain`](crate::policy::Policy::explain) finds it in what the program says.
+    OpenFiles,
+}
+
+impl Limit {
+    /// Its name for people.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "processes",
+            Self::WallTime => "wall time",
+            Self::CpuTime => "processor time",
+            Self::Output => "output",
+            Self::Tmpfs => "private file systems",
+            Self::FileSize => "size of a file",
+            Self::OpenFiles => "open files",
+        }
+    }
+}
+
+/// What a command and all its descendants used together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// CPU time in user mode, in microseconds.
+    pub user_us: u64,
+    /// CPU time in the kernel, in microseconds.
+    pub system_us: u64,
+    /// Largest resident set of any one process, in bytes.
+    pub max_rss_bytes: u64,
+    /// Processes that outlived the command and were killed with the sandbox.
+    pub killed: u32,
+    /// Largest memory of all its processes together, with what the kernel held for them, in bytes. This and what follows
+    /// is known only where the command had a cgroup (memory.peak, Linux 5.19).
+    pub peak_memory_bytes: Option<u64>,
+    /// Most processes and threads at the same time (pids.peak, Linux 6.1).
+    pub peak_pids: Option<u64>,
+    /// Bytes read from block devices (io.stat).
+    pub io_read_bytes: Option<u64>,
+    /// Bytes written to block devices (io.stat).
+    pub io_write_bytes: Option<u64>,
+    /// Time throttled by the CPU limit, in microseconds (cpu.stat).
+    pub throttled_us: Option<u64>,
+    /// Processes that were killed because memory was at its limit (memory.events).
+    pub oom_kills: Option<u64>,
+}
+
+impl From<libc::rusage> for Usage {
+    /// As waitid(2) counts it for one process and the children that it waited for.
+    fn from(used: libc::rusage) -> Self {
+        let micros =
+            |time: libc::timeval| time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_usec.unsigned_abs();
+        Self {
+            user_us: micros(used.ru_utime),
+            system_us: micros(used.ru_stime),
+            max_rss_bytes: used.ru_maxrss.unsigned_abs() * 1024,
+            ..Self::default()
+        }
+    }
+}
+
+/// How it is known that something was refused.
+///
+/// ```
+/// use kennel::Basis;
+///
+/// assert!(Basis::Observed.is_certain() && Basis::Derived.is_certain() && !Basis::Possible.is_certain());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Basis {
+    /// Kennel refused it, or the kernel reported it.
+    Observed,
+    /// The command's output names it and an error, and under this policy that error is the only possible result. That
+    /// the command tried is known only from its output.
+    Derived,
+    /// The command's output names it and an error that this policy causes there, and that something else may have caused.
+    Possible,
+    /// Nothing was refused: what the command made in the place of a protected path was kept, because its directory is new, too.
+    Kept,
+}
+
+impl Basis {
+    /// Whether it is certain that the sandbox refused it.
+    #[must_use]
+    pub fn is_certain(self) -> bool {
+        matches!(self, Self::Observed | Self::Derived)
+    }
+}
+
+/// Something that the sandbox blocked or moved aside, or kept to be looked at ([`Basis::Kept`]).
+///
+/// Connections and protected paths are always reported, the rest only with [`Policy::explain`]. That finds nothing that
+/// the command did not say, or did not say in English.
+///
+/// [`Policy::explain`]: crate::policy::Policy::explain
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Denial {
+    /// The protection that refused it.
+    pub protection: Protection,
+    /// What was refused: a path, a destination, a system call. On one line, without control characters.
+    pub subject: String,
+    /// Why, and what was done about it.
+    pub reason: String,
+    /// How that is known.
+    pub basis: Basis,
+    /// The flag of `kennel run` that would allow it, if there is one; also in `reason`. What is not known of it is in capitals:
+    /// `--allow HOST:PORT`.
+    pub remedy: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// The status as wait(2) gives it; after a timeout that of the kill.
+    pub status: ExitStatus,
+    /// What ended it.
+    pub ended: Ended,
+    /// The limit that ended it, if one did.
+    pub limit: Option<Limit>,
+    /// From the start to the end of the command.
+    pub duration: Duration,
+    /// What it used.
+    pub usage: Usage,
+    /// Bytes it wrote to stdout, including those beyond the cap, if Kennel collected them. If you read a pipe yourself,
+    /// they are in [`ChildOutput::seen`](crate::command::output::ChildOutput::seen); [`count`](Self::count) enters them here.
+    pub stdout_bytes: Option<u64>,
+    /// As `stdout_bytes`, for stderr.
+    pub stderr_bytes: Option<u64>,
+    /// Whether output beyond the cap was discarded, or some could not be written to its destination.
+    pub truncated: bool,
+    /// Why some of its output could not be written to its destination, in words: a full disk, or no reader. Entered by
+    /// [`Copying::finish`](crate::command::outlet::Copying::finish), or by your program if it copies output itself. The command then counts
+    /// as failed.
+    pub unwritten: Option<String>,
+    /// What was enforced.
+    pub enforcement: Enforcement,
+    /// What was refused, as far as Kennel knows.
+    pub denials: Vec<Denial>,
+    /// Whether a change to a protected path could not be undone and may still be there, or may still be made by a killed
+    /// process that is stuck in a system call. The denials say where.
+    pub is_left: bool,
+    /// The record of the command in the audit log, if there is one.
+    pub audit_id: Option<String>,
+    /// How many records of the sandbox so far could not be written to the audit log, and why, in words. With
+    /// [`fail_closed`](crate::policy::audit::Audit::fail_closed) nothing runs then.
+    pub unaudited: Option<String>,
+    /// The configured value of the limit that ended it, in words.
+    pub(crate) configured: Option<String>,
+    /// What it used of that limit, in the same words, as far as that is known.
+    pub(crate) used: Option<String>,
+    /// The wall time that held for it.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Outcome {
+    /// The status a shell would report: the command's own, 128 + n after signal n, 124 after a timeout. It is 125 instead
+    /// of the command's own if its output was [not written](Self::unwritten), and instead of 0 if something was
+    /// [left](Self::is_left).
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        if self.ended == Ended::TimedOut {
+            return exit::TIMED_OUT;
+        }
+        if let Some(signal) = self.status.signal() {
+            return u8::try_from(128 + signal).unwrap_or(255);
+        }
+        if self.unwritten.is_some() || self.is_left && self.status.success() {
+            return exit::FAILED;
+        }
+        self.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)
+    }
+
+    /// The lines that people are told besides the exit status: what was refused, and why it did not end by itself. A terminal
+    /// only shows them.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let denials = self.denials.iter().map(|denial| {
+            let verb = match denial.basis {
+                Basis::Observed | Basis::Derived => "denied by ",
+                Basis::Possible => "possibly denied by ",
+                Basis::Kept => "note: ",
+            };
+            let Denial { protection, subject, reason, .. } = denial;
+            harmless(&format!("kennel: {verb}{protection}: {subject}: {reason}"))
+        });
+        // Whoever set no size has one.
+        let remedy = match self.limit {
+            Some(Limit::Tmpfs) => "; --tmp-size, --tmp-inodes or --tmpfs P:SIZE gives more",
+            _ => "",
+        };
+        let ended = self.ended_by().map(|failure| failure.message + remedy);
+        let lost = self.unwritten.iter().chain(&self.unaudited);
+        denials.chain(ended.iter().chain(lost).map(|line| format!("kennel: {line}"))).collect()
+    }
+
+    /// The limit that ended it, its value, and what was used of it where that says more.
+    fn limit_in_words(&self, limit: Limit) -> String {
+        let configured = self.configured.iter().map(|value| format!(", {value}"));
+        let more = self.used.iter().filter(|used| self.configured.as_ref() != Some(used));
+        let used = more.map(|used| format!(" (used {used})"));
+        let values: String = configured.chain(used).collect();
+        format!("the command hit a limit: {}{values}", limit.words())
+    }
+
+    /// The failure class, when Kennel or a limit ended the command, or its output could not be written.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        let unwritten = |words: &String| {
+            let failure = Failure::new(Class::RuntimeError, Boundary::Runtime, words.clone(), Details::None);
+            failure.recorded(self.audit_id.clone())
+        };
+        self.ended_by().or_else(|| self.unwritten.as_ref().map(unwritten))
+    }
+
+    /// The failure that ended the command.
+    fn ended_by(&self) -> Option<Failure> {
+        let details = self.limit.map_or(Details::None, |limit| Details::Limit {
+            limit,
+            configured: self.configured.clone(),
+            used: self.used.clone(),
+        });
+        let (class, boundary, message) = match (self.ended, self.limit) {
+            (Ended::TimedOut, _) => {
+                let timeout = self.timeout.unwrap_or(self.duration);
+                let message = format!("command timed out after {}ms", timeout.as_millis());
+                (Class::Timeout, Boundary::Sandbox, message)
+            }
+            (Ended::Killed, _) => {
+                (Class::Cancelled, Boundary::Action, "the caller killed the command".to_owned())
+            }
+            (_, Some(limit)) => (Class::ResourceLimitExceeded, Boundary::Sandbox, self.limit_in_words(limit)),
+            _ => return None,
+        };
+        Some(Failure::new(class, boundary, message, details).recorded(self.audit_id.clone()))
+    }
+}
+
+// What a command wrote, beside what became of it.
+
+/// The outcome of a command whose output was collected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Output {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it wrote to stdout, with a marker at the end where the cap cut it.
+    pub stdout: Vec<u8>,
+    /// What it wrote to stderr, likewise.
+    pub stderr: Vec<u8>,
+}
+
+impl Deref for Output {
+    type Target = Outcome;
+
+    fn deref(&self) -> &Outcome {
+        &self.outcome
+    }
+}

@@ -1,0 +1,100 @@
+//! Why changes cannot be listed, committed or discarded.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::report::failure::shown;
+
+/// Why the changes of an overlay cannot be listed, committed or discarded, or where they cannot be kept.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OverlayError {
+    /// The policy has no overlay, or its changes were discarded.
+    #[error("the session has no overlay")]
+    None,
+    /// A command of the session runs.
+    #[error("changes are not committed while a command runs")]
+    Running,
+    /// Changes are being committed.
+    #[error("no command starts while changes are being committed")]
+    Committing,
+    /// More changes than are listed.
+    #[error("there are too many changes to list")]
+    TooMany,
+    /// Another session keeps its changes there.
+    #[error("overlay directory {}: another session uses it", shown(path))]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Something lies in the directory that changes were to be kept in.
+    #[error("overlay directory {}: it is not empty, or belongs to another user", shown(path))]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Its mode lets others read or forge what commands change.
+    #[error("overlay directory {}: accessible to other users", shown(path))]
+    Reachable {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Each command of a [`Sandbox`](crate::session::sandbox::Sandbox) has an overlay of its own, in memory.
+    #[error("an overlay directory belongs to a session")]
+    NeedsSession,
+    /// The place for changes keeps no user attributes.
+    #[error("the changes of an overlay cannot be kept: no user extended attributes")]
+    Attributes {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Something could not be read.
+    #[error("{what} {}", shown(path))]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The changes could not be read.
+    #[error("read the changes of the session")]
+    Read {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl OverlayError {
+    pub(crate) fn io(what: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Io { what, path: path.to_owned(), source }
+    }
+
+    pub(crate) fn list(source: io::Error) -> Self {
+        if source.raw_os_error() == Some(libc::E2BIG) { Self::TooMany } else { Self::Read { source } }
+    }
+
+    /// What a person can do about it, if anything is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        Some(match self {
+            Self::None => "prepare the session with Policy::overlay, or --overlay",
+            Self::Running => "wait until the command has ended",
+            Self::Committing => "start the command when the commit is done",
+            Self::InUse { .. } => "name another directory, or wait until that session has ended",
+            Self::NotEmpty { .. } => {
+                "empty it (chmod -R u+rwX on it first), or name another: a session that was killed leaves its changes there"
+            }
+            Self::Reachable { .. } => "chmod 700 it, or name another directory",
+            Self::NeedsSession => "prepare a Session, or keep the changes in memory",
+            Self::Attributes { .. } => {
+                "keep them in a directory on ext4, XFS or btrfs (--overlay-upper), or use Linux 6.6 or later"
+            }
+            Self::TooMany => {
+                "let the command change fewer files, or keep the changes in a directory (--overlay-upper), where they stay"
+            }
+            Self::Io { .. } | Self::Read { .. } => return None,
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! What can be wrong with a policy. Each error names the key and the value, so that the user can find both.
+
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::report::escape::harmless;
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure};
+use crate::report::shortage::of_path;
+
+/// Why a policy was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The text is no policy: a slip of the TOML or JSON, an unknown key, a value of the wrong type.
+    #[error("{file}:{line}:{column}: {message}")]
+    Syntax {
+        /// The file as it was given to [`Policy::load`](crate::policy::Policy::load), otherwise `policy`.
+        file: String,
+        /// Counted from 1.
+        line: usize,
+        /// In characters, counted from 1.
+        column: usize,
+        /// What is wrong there.
+        message: String,
+    },
+    /// One value is not acceptable, alone or with the rest of the policy.
+    #[error("{key}{}: {reason}", quoted(value))]
+    Value {
+        /// Where the value is, as in a policy file: `limits.cpus`, `mounts[2].target`.
+        key: String,
+        /// The value, shortened when it is long; control characters are escaped. Empty where none was given.
+        value: String,
+        /// What is wrong with it and what would be right.
+        reason: String,
+    },
+    /// Two mounts want different things at the same path.
+    #[error("conflict at {}: {first} and {second}; keep one", failure::shown(target))]
+    Conflict {
+        /// The path inside the sandbox.
+        target: PathBuf,
+        /// The mount that comes first in the policy.
+        first: String,
+        /// The one that disagrees with it.
+        second: String,
+    },
+    /// The policy file is not readable; why, says the source.
+    #[error("read {}", failure::shown(path))]
+    Read {
+        /// The file as it was given.
+        path: PathBuf,
+        /// The answer of the system.
+        source: io::Error,
+    },
+}
+
+/// Longest value that is repeated in a message, in characters.
+const VALUE_MAX: usize = 80;
+/// Longest message taken from a parser: the list of all protections fits, a megabyte of garbage does not.
+const MESSAGE_MAX: usize = 1000;
+
+impl PolicyError {
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let class = match self {
+            Self::Syntax { .. } | Self::Read { .. } => Class::LoadFailed,
+            Self::Value { .. } | Self::Conflict { .. } => Class::CapabilityDenied,
+        };
+        Failure::new(class, Boundary::Manifest, failure::chain(self), Details::None)
+    }
+
+    /// What a person can do about it, if anything is known.
+    pub(crate) fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Read { source, .. } => {
+                Some(of_path(source, "run as a user who may read it", "name a file that is there"))
+            }
+            _ => None,
+        }
+    }
+
+    /// A refused value.
+    pub(crate) fn value(key: impl Into<String>, value: impl Display, reason: impl Into<String>) -> Self {
+        let value = one_line(&value.to_string(), VALUE_MAX);
+        PolicyError::Value { key: key.into(), value, reason: reason.into() }
+    }
+
+    /// A refused value that is a path.
+    pub(crate) fn path(key: impl Into<String>, path: &Path, reason: impl Into<String>) -> Self {
+        Self::value(key, path.display(), reason)
+    }
+
+    /// A slip of the text at a byte offset.
+    pub(crate) fn syntax(file: &str, text: &[u8], offset: usize, message: &str) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+        Self::syntax_at(file, line, column, message)
+    }
+
+    /// A slip of the text at a known place.
+    pub(crate) fn syntax_at(file: &str, line: usize, column: usize, message: &str) -> Self {
+        PolicyError::Syntax { file: file.to_owned(), line, column, message: one_line(message, MESSAGE_MAX) }
+    }
+}
+
+/// A value behind its key.
+fn quoted(value: &str) -> String {
+    if value.is_empty() { String::new() } else { format!(" `{value}`") }
+}
+
+/// A value as it may be repeated in a message.
+pub(crate) fn shown(value: &str) -> String {
+    one_line(value, VALUE_MAX)
+}
+
+/// A message that may have text from outside in it.
+pub(crate) fn told(message: &str) -> String {
+    one_line(message, MESSAGE_MAX)
+}
+
+/// Text from outside made fit for a message: one line, nothing that a terminal obeys, not longer than `max` characters.
+fn one_line(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => harmless(text.get(..end).unwrap_or_default()) + "…",
+        None => harmless(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_and_hostile_values_stay_one_short_line() {
+        let value = format!("\u{1b}[2J\n{}", "x".repeat(10 << 20));
+        let text = PolicyError::value("hostname", value, "no").to_string();
+        assert!(text.starts_with("hostname `\\u{1b}[2J\\nxxx"), "{text}");
+        assert!(text.len() < 150 && text.ends_with("…`: no"), "{text}");
+    }
+
+    #[test]
+    fn syntax_counts_lines_and_characters_from_one() {
+        for (offset, place) in [(0, "f:1:1: m"), (3, "f:1:3: m"), (4, "f:2:1: m"), (99, "f:2:2: m")] {
+            assert_eq!(PolicyError::syntax("f", "aé\nb".as_bytes(), offset, "m").to_string(), place);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_not_there_has_no_quotes() {
+        assert_eq!(PolicyError::value("hostname", "", "is missing").to_string(), "hostname: is missing");
+        assert_eq!(PolicyError::value("hostname", "a b", "no").to_string(), "hostname `a b`: no");
+    }
+
+    #[test]
+    fn cause_of_a_read_error_comes_only_through_source() {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        let error = PolicyError::Read { path: "/p".into(), source };
+        assert_eq!(error.to_string(), "read /p");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}

@@ -1,0 +1,250 @@
+//! Why a spawn did not happen.
+
+use std::error::Error as StdError;
+use std::{fmt, io};
+
+use serde::{Deserialize, Deserializer, de};
+
+use crate::report::error::Error;
+use crate::report::failure;
+use crate::report::failure::{Boundary, Class, Details, Failure, exit};
+use crate::report::policy_error::PolicyError;
+
+/// Why a program was not spawned. No variant has the value of a credential, of a variable or of an argument.
+///
+/// ```
+/// use kennel::{Class, Envelope, Manifest, SpawnPolicy};
+///
+/// let policy = SpawnPolicy::new(Manifest::from_toml("[capabilities]")?);
+/// let error = policy.check(&Envelope { program: "/bin/sh".into(), ..Envelope::default() }).unwrap_err();
+/// assert_eq!(error.failure().class, Class::CapabilityDenied);
+/// # Ok::<(), kennel::SpawnError>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// The manifest is not valid, or contradicts itself.
+    #[error("manifest")]
+    Manifest(#[from] PolicyError),
+    /// The envelope is not valid.
+    #[error(transparent)]
+    Envelope(PolicyError),
+    /// The manifest or the action does not allow it.
+    #[error("{what} {requested}: {reason}")]
+    Denied {
+        /// Which of them refused: [`Boundary::Manifest`] or [`Boundary::Action`].
+        boundary: Boundary,
+        /// What was asked for: `program`, `working directory`, …
+        what: &'static str,
+        /// Its name or path, shortened; for arguments only how many there are.
+        requested: String,
+        /// Why not.
+        reason: String,
+        /// What there is instead.
+        granted: Vec<String>,
+        /// The audit record of it, where there is one.
+        audit_id: Option<String>,
+    },
+    /// A path of the manifest cannot be granted.
+    #[error("{what} {path}")]
+    Path {
+        /// The key of the manifest: `fs_read`, `fs_write`, `cwd`.
+        what: &'static str,
+        /// The path as it is written there.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The program cannot be loaded.
+    #[error("program {program}")]
+    Load {
+        /// Its path as the manifest has it.
+        program: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The program is not the one that the manifest names.
+    #[error("program {program} is not the one that was approved: its hash is {found}, not {expected}")]
+    HashMismatch {
+        /// Its path as the manifest has it.
+        program: String,
+        /// The hash of the manifest.
+        expected: String,
+        /// The hash of the program.
+        found: String,
+        /// The audit record of it, where there is one.
+        audit_id: Option<String>,
+    },
+    /// A required credential is missing.
+    #[error("credential {key} is needed and was not given")]
+    CredentialRequired {
+        /// The variable that it comes in.
+        key: String,
+    },
+    /// A credential could not be resolved.
+    #[error("credential {key}")]
+    CredentialFailed {
+        /// The variable that it comes in.
+        key: String,
+        /// The resolver's reason.
+        source: CredentialError,
+    },
+    /// The sandbox could not be prepared, or the program not be run in it.
+    #[error(transparent)]
+    Sandbox(Box<Error>),
+}
+
+impl From<Error> for SpawnError {
+    fn from(error: Error) -> Self {
+        Self::Sandbox(Box::new(error))
+    }
+}
+
+impl SpawnError {
+    pub(crate) fn denied(
+        boundary: Boundary,
+        (what, requested): (&'static str, impl fmt::Display),
+        reason: impl Into<String>,
+        granted: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self::Denied {
+            boundary,
+            what,
+            requested: crate::report::policy_error::shown(&requested.to_string()),
+            // It may name what somebody made up.
+            reason: crate::report::policy_error::told(&reason.into()),
+            granted: granted.into_iter().map(Into::into).collect(),
+            audit_id: None,
+        }
+    }
+
+    pub(crate) fn mismatch(program: &str, expected: Hash, found: Hash) -> Self {
+        Self::HashMismatch {
+            program: program.to_owned(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+            audit_id: None,
+        }
+    }
+
+    /// With the audit record that tells of it.
+    pub(crate) fn recorded(mut self, id: Option<String>) -> Self {
+        if let Self::Denied { audit_id, .. } | Self::HashMismatch { audit_id, .. } = &mut self {
+            *audit_id = id;
+        }
+        self
+    }
+
+    /// What a person can do about it, if anything is known.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            // The program itself was there.
+            Self::Sandbox(error) if matches!(**error, Error::NotFound { .. }) => Some(
+                "the interpreter that its first line names, or the loader that it needs, must be of the system or in fs_read",
+            ),
+            Self::Sandbox(error) => error.remedy(),
+            Self::Manifest(error) => error.remedy(),
+            Self::HashMismatch { .. } => {
+                Some("find out who changed the program; if it was you, put its new hash into the manifest")
+            }
+            Self::CredentialRequired { .. } => Some(
+                "give it to the credential resolver; kennel op takes it from the variable or --credential",
+            ),
+            Self::Denied { boundary: Boundary::Manifest, .. } => {
+                Some("ask for what the manifest has, or change it")
+            }
+            _ => None,
+        }
+    }
+
+    /// The error and its causes in one line, joined by `: `.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        failure::chain(self)
+    }
+
+    /// Its exit status: 127 not found, 126 not executable, 125 everything else.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Sandbox(error) => error.exit_code(),
+            Self::Load { source, .. } if source.kind() == io::ErrorKind::NotFound => exit::NOT_FOUND,
+            Self::Load { .. } => exit::NOT_EXECUTABLE,
+            _ => exit::FAILED,
+        }
+    }
+
+    /// The failure class that machines read.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        let (class, boundary, details) = match self {
+            Self::Manifest(error) => return error.failure().with_message(self.chain()),
+            Self::Sandbox(error) => return error.failure(),
+            Self::Envelope(_) => (Class::CapabilityDenied, Boundary::Action, Details::None),
+            Self::Denied { boundary, requested, granted, .. } => {
+                let details = Details::Granted { requested: requested.clone(), granted: granted.clone() };
+                (Class::CapabilityDenied, *boundary, details)
+            }
+            Self::Path { .. } => (Class::CapabilityDenied, Boundary::Manifest, Details::None),
+            Self::Load { .. } => (Class::LoadFailed, Boundary::Manifest, Details::None),
+            Self::HashMismatch { expected, found, .. } => {
+                let details = Details::Hash { expected: expected.clone(), found: found.clone() };
+                (Class::HashMismatch, Boundary::Manifest, details)
+            }
+            Self::CredentialRequired { key } => {
+                let details = Details::Granted { requested: key.clone(), granted: Vec::new() };
+                (Class::BindingRequired, Boundary::Runtime, details)
+            }
+            Self::CredentialFailed { key, .. } => {
+                let details = Details::Granted { requested: key.clone(), granted: Vec::new() };
+                (Class::BindingFailed, Boundary::Runtime, details)
+            }
+        };
+        let audit_id = match self {
+            Self::Denied { audit_id, .. } | Self::HashMismatch { audit_id, .. } => audit_id.clone(),
+            _ => None,
+        };
+        Failure::new(class, boundary, self.chain(), details).recorded(audit_id)
+    }
+}
+
+/// Why a credential could not be resolved. Its words become part of messages: the value must not be in them.
+pub type CredentialError = Box<dyn StdError + Send + Sync>;
+
+/// A SHA-256, written `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hash(pub(crate) [u8; 32]);
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Hash {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:").filter(|digits| digits.len() == 64 && digits.is_ascii())?;
+        let mut bytes = [0; 32];
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            let pair = digits.get(at..at + 2).filter(|pair| pair.bytes().all(|c| c.is_ascii_hexdigit()))?;
+            *byte = u8::from_str_radix(pair, 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let form = "a hash is written `sha256:` and 64 hexadecimal digits, as `sha256sum` prints them";
+        Self::parse(&text).ok_or_else(|| de::Error::custom(form))
+    }
+}

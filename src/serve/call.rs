@@ -1,0 +1,153 @@
+//! What a client asks for, read and owned. Whoever sent it is our user's, but may be wrong or hostile: nothing of it is
+//! believed, and nothing of it can make us wait.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kennel_helper::client_wire;
+use kennel_helper::client_wire::Ask;
+use kennel_helper::wire::{Cursor, Field};
+use nix::fcntl::{FcntlArg, fcntl};
+
+use crate::command::Command;
+use crate::report::error::Error;
+use crate::serve::Brings;
+use crate::session::Session;
+use crate::sys::packet;
+use crate::sys::packet::Packet;
+
+/// Longest call in a memfd, in bytes: more than execve(2) takes.
+const LONGEST: u32 = 8 << 20;
+
+/// The first packet of a client.
+pub(crate) enum First {
+    Call(Box<Call>),
+    Stats,
+    Stop,
+}
+
+/// A command that a client wants to be run. Not to be printed: values of variables may be secrets.
+pub(crate) struct Call {
+    arguments: Vec<OsString>,
+    /// `NAME=value`.
+    environment: Vec<OsString>,
+    directory: Option<PathBuf>,
+    timeout: Option<Duration>,
+    pub(crate) terminal: Option<(u16, u16)>,
+    pub(crate) wants_report: bool,
+    pub(crate) stdio: [OwnedFd; 3],
+}
+
+impl First {
+    /// `None` where the packet makes no sense.
+    pub(crate) fn read(packet: Packet) -> Option<Self> {
+        let mut cursor = Cursor::new(&packet.bytes);
+        match Ask::take(&mut cursor)? {
+            Ask::Inline { length } => {
+                let stdio = packet.descriptors.try_into().ok()?;
+                Call::read(cursor.bytes(usize::try_from(length).ok()?)?, stdio)
+            }
+            Ask::Memfd { length } => {
+                let [input, output, error, memfd]: [OwnedFd; 4] = packet.descriptors.try_into().ok()?;
+                Call::read(&content(memfd, length)?, [input, output, error])
+            }
+            Ask::Stats {} => Some(Self::Stats),
+            Ask::Stop {} => Some(Self::Stop),
+            Ask::Signal { .. } => None,
+        }
+    }
+}
+
+/// The bytes of a memfd. Of any other file a read could make us wait.
+fn content(memfd: OwnedFd, length: u32) -> Option<Vec<u8>> {
+    fcntl(&memfd, FcntlArg::F_GET_SEALS).ok()?;
+    let file = File::from(memfd);
+    if length > LONGEST || file.metadata().ok()?.len() < length.into() {
+        return None;
+    }
+    packet::content(&file, length).ok()
+}
+
+impl Call {
+    fn read(bytes: &[u8], stdio: [OwnedFd; 3]) -> Option<First> {
+        let client_wire::Call { manner, arguments, environment } = Field::take(&mut Cursor::new(bytes))?;
+        let owned = |string: &CStr| OsStr::from_bytes(string.to_bytes()).to_owned();
+        let call = Self {
+            arguments: arguments.iter().map(owned).collect(),
+            environment: environment.iter().map(owned).collect(),
+            directory: (!manner.cwd.is_empty()).then(|| owned(manner.cwd).into()),
+            timeout: (manner.timeout_ms > 0).then(|| Duration::from_millis(manner.timeout_ms)),
+            terminal: (manner.terminal != 0).then(|| window(manner.window)),
+            wants_report: manner.report != 0,
+            stdio,
+        };
+        // A list whose bytes are malformed ends early.
+        let is_whole =
+            call.arguments.len() == arguments.count() && call.environment.len() == environment.count();
+        (is_whole && !call.arguments.is_empty()).then(|| First::Call(Box::new(call)))
+    }
+
+    /// The command, but for its standard descriptors.
+    pub(crate) fn command(&mut self, session: &Session, brings: Brings) -> Result<Command, Error> {
+        let mut arguments = std::mem::take(&mut self.arguments).into_iter();
+        let mut command = session.command(arguments.next().unwrap_or_default());
+        command.args(arguments);
+        if brings != Brings::Nothing {
+            command.replace_environment(self.variables(session, brings));
+        }
+        if let Some(directory) = &self.directory {
+            if !directory.is_absolute() {
+                return Err(Error::Command {
+                    what: "working directory",
+                    value: directory.display().to_string(),
+                    reason: "is not absolute".to_owned(),
+                });
+            }
+            command.current_dir(directory);
+        }
+        if let Some(timeout) = self.timeout {
+            command.timeout(timeout);
+        }
+        if let Some((rows, columns)) = self.terminal {
+            command.terminal(rows, columns);
+        }
+        Ok(command)
+    }
+
+    /// The variables of the command: the client's over the session's own, as far as the policy lets them, or the client's.
+    fn variables(&mut self, session: &Session, brings: Brings) -> Vec<(OsString, OsString)> {
+        let compiled = session.compiled();
+        let mut variables: BTreeMap<_, _> = match brings {
+            Brings::Variables => compiled.environment.0.iter().cloned().collect(),
+            Brings::Environment | Brings::Nothing => BTreeMap::new(),
+        };
+        // As getenv(3) does: of two with the same name the first counts.
+        for variable in self.environment.drain(..).rev() {
+            if let Some((name, value)) = split(variable)
+                && (brings == Brings::Environment || compiled.client_variables.allows(&name))
+            {
+                variables.insert(name, value);
+            }
+        }
+        variables.into_iter().collect()
+    }
+}
+
+fn split(variable: OsString) -> Option<(OsString, OsString)> {
+    let mut bytes = variable.into_vec();
+    let at = bytes.iter().position(|&byte| byte == b'=').filter(|&at| at > 0)?;
+    let value = bytes.split_off(at + 1);
+    bytes.truncate(at);
+    Some((OsString::from_vec(bytes), OsString::from_vec(value)))
+}
+
+/// Rows and columns.
+fn window(both: u32) -> (u16, u16) {
+    let [low, high] = [both & 0xffff, both >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
+    (high, low)
+}

@@ -1,0 +1,243 @@
+//! One client, from its first word to the end of its command. When the client goes away, so does the command.
+
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use kennel_helper::client_wire::{Answer, Ask};
+use kennel_helper::wire::{Cursor, Field};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use crate::command::Command;
+use crate::command::child::Child;
+use crate::command::outlet::Outlets;
+use crate::command::stdio::Stdio;
+use crate::report::error::Error;
+use crate::report::outcome::Outcome;
+use crate::report::shortage::is_shortage;
+use crate::serve::Brings;
+use crate::serve::call::{Call, First};
+use crate::serve::connection::Connection;
+use crate::session::Session;
+use crate::sys::packet::Packet;
+
+/// How long a client may take for its first word.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// How long a client may take to go away once it was told the end.
+pub(crate) const LAST: Duration = Duration::from_secs(2);
+
+/// Whether a signal means to end whom it reaches.
+fn is_ending(number: i32) -> bool {
+    matches!(number, libc::SIGHUP | libc::SIGINT | libc::SIGQUIT | libc::SIGTERM)
+}
+
+/// What a client leaves to be done.
+#[derive(Debug)]
+pub(crate) enum Wish {
+    Nothing,
+    /// The session shall end; the connection is closed when it has.
+    Stop(Option<Connection>),
+}
+
+/// Serves one client. The permit is held until it has said what it wants.
+pub(crate) async fn serve(
+    connection: Connection,
+    session: Session,
+    brings: Brings,
+    permit: OwnedSemaphorePermit,
+) -> Wish {
+    let packet = match timeout(FIRST, connection.first()).await {
+        Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
+        Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
+            drop(permit);
+            connection.want("receive what the client sends", &error);
+            let _ = timeout(LAST, connection.gone()).await;
+            return Wish::Nothing;
+        }
+        _ => return Wish::Nothing,
+    };
+    drop(permit);
+    let wish = match First::read(packet) {
+        Some(First::Call(call)) => run(&connection, &session, brings, *call).await,
+        Some(First::Stats) => {
+            stats(&connection, &session);
+            Wish::Nothing
+        }
+        Some(First::Stop) => return Wish::Stop(Some(connection)),
+        None => {
+            connection.refuse("the request is malformed, or from another version of Kennel");
+            Wish::Nothing
+        }
+    };
+    // A signal that crosses the answer must be read: closing a socket with something unread in it makes the other end
+    // forget what it was told.
+    let _ = timeout(LAST, connection.gone()).await;
+    wish
+}
+
+fn stats(connection: &Connection, session: &Session) {
+    let stats = session.stats();
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let answer = Answer::Stats {
+        ready: number(stats.ready),
+        running: number(stats.running),
+        served: stats.served,
+        refill_us: u64::try_from(stats.refill.as_micros()).unwrap_or(u64::MAX),
+    };
+    connection.answer(&answer, None);
+}
+
+async fn run(connection: &Connection, session: &Session, brings: Brings, mut call: Call) -> Wish {
+    let wants_report = call.wants_report;
+    let result = match call.command(session, brings) {
+        Ok(command) => to_its_end(connection, session, call, command).await,
+        Err(error) => Some(Err(error)),
+    };
+    // Else the client is gone, and the command with it.
+    let Some(result) = result else { return Wish::Nothing };
+    connection.ended(&result, wants_report);
+    match result {
+        // The zygote was killed: nothing will ever run here again.
+        Err(Error::SessionEnded) => Wish::Stop(None),
+        _ => Wish::Nothing,
+    }
+}
+
+/// Runs the command; `None` when the client goes away meanwhile.
+async fn to_its_end(
+    connection: &Connection,
+    session: &Session,
+    call: Call,
+    mut command: Command,
+) -> Option<Result<Outcome, Error>> {
+    let outlets = match connect(session, call, &mut command) {
+        Ok(outlets) => outlets,
+        Err(error) => return Some(Err(error)),
+    };
+    let (mut child, mut passed) = match start(connection, &mut command).await? {
+        Ok(started) => started,
+        Err(error) => return Some(Err(error)),
+    };
+    if let Some(terminal) = child.terminal.take() {
+        connection.answer(&Answer::Terminal {}, Some(terminal.as_fd()));
+    }
+    let copying = outlets.copy(&mut child);
+    let mut result = follow(connection, &mut child, &mut passed).await?;
+    if let Ok(outcome) = &mut result {
+        let was_passed = |number| is_ending(number) && passed.contains(&number);
+        let is_ended = outcome.status.signal().is_some_and(was_passed);
+        copying.finish(outcome, unwanted(connection, is_ended)).await;
+    }
+    Some(result)
+}
+
+/// Gives the command its standard descriptors: the client's own, or pipes where what it writes is counted, cut or read.
+fn connect(session: &Session, call: Call, command: &mut Command) -> Result<Outlets, Error> {
+    if call.terminal.is_some() {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        return Outlets::new(command, None, None);
+    }
+    let [stdin, stdout, stderr] = call.stdio;
+    let is_cut = session.compiled().limits.output.is_some();
+    // A report is no reason to take a terminal from a command that would notice.
+    let is_counted = |fd: &OwnedFd| is_cut || (call.wants_report && !fd.is_terminal());
+    // What it says on stderr is read for its errors.
+    let is_read = session.compiled().terms.is_some();
+    command.stdin(stdin);
+    let stdout = if is_counted(&stdout) {
+        Some(stdout)
+    } else {
+        command.stdout(stdout);
+        None
+    };
+    let stderr = if is_read || is_counted(&stderr) {
+        Some(stderr)
+    } else {
+        command.stderr(stderr);
+        None
+    };
+    Outlets::new(command, stdout, stderr)
+}
+
+/// Waits until the client wants no more of the command's output: it goes away, or passes on a signal that would have
+/// ended the command, or has ended it.
+async fn unwanted(connection: &Connection, is_ended: bool) {
+    if is_ended {
+        return;
+    }
+    while let Some(number) = connection.next().await.as_ref().and_then(signal) {
+        if is_ending(number) {
+            return;
+        }
+        yield_now().await;
+    }
+}
+
+/// Starts the command; `None` when the client goes away meanwhile. Signals that come early are delivered once it runs, and
+/// answered too.
+async fn start(connection: &Connection, command: &mut Command) -> Option<Result<(Child, Vec<i32>), Error>> {
+    let mut early = Vec::new();
+    let mut spawn = std::pin::pin!(command.spawn());
+    let child = loop {
+        tokio::select! {
+            biased;
+            child = &mut spawn => break child,
+            packet = connection.next() => {
+                let number = signal(&packet?)?;
+                note(&mut early, number);
+            }
+        }
+        // Packets that are there already are received without waiting: the runtime must see the start among them.
+        yield_now().await;
+    };
+    if let Ok(child) = &child {
+        early.iter().for_each(|&number| pass_on(child, number));
+    }
+    Some(child.map(|child| (child, early)))
+}
+
+/// As with signals that are pending: a second one of the same number says nothing more.
+fn note(numbers: &mut Vec<i32>, number: i32) {
+    if !numbers.contains(&number) {
+        numbers.push(number);
+    }
+}
+
+/// Waits for the end, passing signals on meanwhile; `None` when the client goes away. Each that was `passed` on is noted: a
+/// later one does not undo it, such as the SIGCONT that timeout(1) sends after SIGTERM.
+async fn follow(
+    connection: &Connection,
+    child: &mut Child,
+    passed: &mut Vec<i32>,
+) -> Option<Result<Outcome, Error>> {
+    loop {
+        let packet = tokio::select! {
+            biased;
+            outcome = child.wait() => return Some(outcome),
+            packet = connection.next() => packet,
+        };
+        let number = signal(&packet?)?;
+        pass_on(child, number);
+        note(passed, number);
+        yield_now().await;
+    }
+}
+
+/// The signal that a packet is about; `None` where it is about anything else.
+fn signal(packet: &Packet) -> Option<i32> {
+    match Ask::take(&mut Cursor::new(&packet.bytes))? {
+        Ask::Signal { number } => i32::try_from(number).ok().filter(|number| (1..=64).contains(number)),
+        _ => None,
+    }
+}
+
+/// A command that has ended gets no more signals; that is no error.
+fn pass_on(child: &Child, number: i32) {
+    if let Err(error) = child.signal(number) {
+        tracing::debug!(%error, number, "a signal was not passed on");
+    }
+}

@@ -1,0 +1,275 @@
+//! Files piece by piece. A writer's file is in its place only after `commit`, and dropping it removes what was written.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, fs, io};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::stat::{FileStat, Mode};
+use tokio::fs::File;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+
+use crate::report::error::Error;
+use crate::session::files::replace::{Replacement, Temporary};
+use crate::session::files::{blocking, failed};
+use crate::sys::dirfd;
+use crate::sys::inode::{FileKind, kind};
+
+/// A file of a session, being read; see [`Session::open_read`](crate::session::Session::open_read). It stays the same file,
+/// whatever becomes of its path, and can be read after the session has ended.
+pub struct FileReader(File);
+
+impl FileReader {
+    pub(crate) fn of(file: fs::File) -> Self {
+        Self(File::from_std(file))
+    }
+
+    pub(crate) async fn mode(&self) -> io::Result<u32> {
+        Ok(self.0.metadata().await?.mode())
+    }
+
+    /// How many bytes it has now.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub async fn size(&self) -> io::Result<u64> {
+        Ok(self.0.metadata().await?.len())
+    }
+}
+
+impl fmt::Debug for FileReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileReader").finish_non_exhaustive()
+    }
+}
+
+impl AsyncRead for FileReader {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+/// A file of a session, being written; see [`Session::open_write`](crate::session::Session::open_write). Until
+/// [`commit`](Self::commit) the old file is in its place; a writer that is dropped leaves nothing.
+///
+/// ```no_run
+/// # async fn example(session: kennel::Session) -> Result<(), Box<dyn std::error::Error>> {
+/// use tokio::io::AsyncWriteExt;
+///
+/// let mut file = session.open_write("out.csv").await?;
+/// for number in 0..1000 {
+///     file.write_all(format!("{number}\n").as_bytes()).await?;
+/// }
+/// file.commit().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "what was written is dropped without a commit"]
+pub struct FileWriter {
+    file: File,
+    written: u64,
+    replacement: Replacement,
+    path: PathBuf,
+}
+
+impl FileWriter {
+    pub(crate) fn of(replacement: Replacement, file: fs::File, path: PathBuf) -> Self {
+        Self { file: File::from_std(file), written: 0, replacement, path }
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// [`Error::File`]; the old file is as it was.
+    pub async fn commit(self) -> Result<(), Error> {
+        let Self { mut file, replacement, path, .. } = self;
+        let commit = async {
+            file.flush().await?;
+            let file = file.into_std().await;
+            blocking(move || dirfd::of_a_command(|| replacement.commit(&file))).await
+        };
+        commit.await.map_err(|error| failed("write", &path, error))
+    }
+}
+
+impl fmt::Debug for FileWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileWriter").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// What a file may have more that has so many bytes: tokio writes it on threads of its own, where a limit on the size of files is
+/// the end of the embedding program.
+///
+/// # Errors
+/// `EFBIG` where it is nothing.
+fn within_limit(written: u64, bytes: &[u8]) -> io::Result<&[u8]> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+    let room = usize::try_from(limit.saturating_sub(written)).unwrap_or(usize::MAX);
+    match bytes.get(..room) {
+        Some([]) if !bytes.is_empty() => Err(Errno::EFBIG.into()),
+        Some(part) => Ok(part),
+        None => Ok(bytes),
+    }
+}
+
+/// Delegates writing to the file in the field `file`.
+macro_rules! writes_to_file {
+    ($($writer:ty),*) => {$(
+        impl AsyncWrite for $writer {
+            fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                let bytes = within_limit(self.written, bytes)?;
+                let polled = Pin::new(&mut self.file).poll_write(cx, bytes);
+                if let Poll::Ready(Ok(count)) = &polled {
+                    self.written += *count as u64;
+                }
+                polled
+            }
+
+            fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.file).poll_flush(cx)
+            }
+
+            fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.file).poll_shutdown(cx)
+            }
+        }
+    )*};
+}
+
+writes_to_file!(FileWriter, HostWriter);
+
+/// A file of the host, being written in the same way.
+pub(crate) struct HostWriter {
+    file: File,
+    written: u64,
+    temporary: Temporary,
+    name: OsString,
+    /// The mode of what it replaces.
+    mode: Option<u32>,
+}
+
+impl HostWriter {
+    /// `mode` is what a new file has, less the file mask of this program.
+    pub(crate) fn begin(path: &Path, mode: u32) -> io::Result<Self> {
+        let name = path.file_name().ok_or(Errno::EISDIR)?.to_owned();
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = open(above, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
+        // Nobody reads it by a wider mode than the one it replaces.
+        let first = if before.is_some() { 0o600 } else { mode };
+        let (temporary, file) = Temporary::make(parent, first)?;
+        let mode = before.map(|before| before.mode() & 0o777);
+        Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
+    }
+
+    pub(crate) async fn commit(self) -> io::Result<()> {
+        let Self { mut file, temporary, name, mode, .. } = self;
+        file.flush().await?;
+        let file = file.into_std().await;
+        blocking(move || {
+            if let Some(mode) = mode {
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
+            }
+            temporary.rename(&file, &name)
+        })
+        .await
+    }
+}
+
+// What is told of a file.
+
+/// What [`Session::stat`](crate::session::Session::stat) answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileInfo {
+    /// What it is.
+    pub kind: FileKind,
+    /// Size in bytes; of a file what can be read from it.
+    pub size: u64,
+    /// Permission bits, as chmod(2) takes them.
+    pub mode: u32,
+    /// When its contents were changed last.
+    pub modified: SystemTime,
+}
+
+/// One name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileEntry {
+    /// The name, without a slash. Any bytes but that and NUL.
+    pub name: OsString,
+    /// What it is. Links are not followed.
+    pub kind: FileKind,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+impl FileInfo {
+    pub(crate) fn of(stat: &FileStat) -> Self {
+        let seconds = Duration::from_secs(stat.st_mtime.unsigned_abs());
+        let whole =
+            if stat.st_mtime < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+        let more = Duration::from_nanos(stat.st_mtime_nsec.unsigned_abs());
+        Self {
+            kind: kind(stat),
+            size: stat.st_size.unsigned_abs(),
+            mode: stat.st_mode & 0o7777,
+            modified: whole.and_then(|whole| whole.checked_add(more)).unwrap_or(UNIX_EPOCH),
+        }
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+impl FileEntry {
+    /// Whether it is a directory, and not a link to one.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind == FileKind::Directory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("a file").mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn what_replaces_a_file_is_never_open_wider() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (secret, new) = (dir.path().join("secret"), dir.path().join("new"));
+        fs::write(&secret, "").expect("a file");
+        for closed in [0o600, 0o400, 0o751] {
+            fs::set_permissions(&secret, fs::Permissions::from_mode(closed)).expect("ours");
+            let mut writer = HostWriter::begin(&secret, 0o777).expect("begun");
+            writer.write_all(b"x").await.expect("written");
+            writer.flush().await.expect("written");
+            let temporary = dir.path().join(&writer.temporary.name);
+            assert_eq!(mode(&temporary), 0o600, "nobody else reads it");
+            writer.commit().await.expect("in its place");
+            assert_eq!(mode(&secret), closed);
+        }
+        let by_hand = dir.path().join("by hand");
+        fs::write(&by_hand, "").expect("a file");
+        HostWriter::begin(&new, 0o666).expect("begun").commit().await.expect("in its place");
+        assert_eq!(mode(&new), mode(&by_hand), "as the file mask has it");
+    }
+}

@@ -1,0 +1,188 @@
+//! What lies below a directory that is held. Others may exchange any part of the way to it meanwhile, so everything is
+//! done by descriptors, and no path of the host is looked up twice. What is to be opened, changed or removed, and how far
+//! a way may lead, is for the rooms that use this: `files`, `overlay`, `watch` and others.
+//!
+//! Ways are gone elsewhere too, each in its own world: `compile::walk` tells what it comes by on the host,
+//! `compile::explain::links` goes through the view of a sandbox, `confine` keeps the end of a path that is not there yet,
+//! and `files::walk` leaves it to the kernel, in the view of a session.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use caps::{CapSet, Capability, CapsHashSet};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat};
+use nix::unistd::{Uid, geteuid};
+
+use crate::sys::inode::{FileKind, kind};
+
+/// As many links as path_resolution(7) follows.
+pub(crate) const MOST_LINKS: u32 = 40;
+
+/// How often a walk is begun again that met a rename or mount elsewhere on a step up.
+const MOST_TRIES: u32 = 1000;
+
+/// openat2(2), from a directory that is held. How far the way may lead is the caller's to say, by a `RESOLVE_…`. Linux 5.6.
+pub(crate) fn open(directory: impl AsFd, path: &Path, how: OpenHow) -> nix::Result<OwnedFd> {
+    for _ in 0..MOST_TRIES {
+        match openat2(directory.as_fd(), path, how) {
+            Err(Errno::EAGAIN) => std::thread::yield_now(),
+            opened => return opened,
+        }
+    }
+    Err(Errno::EAGAIN)
+}
+
+/// openat2(2), O_PATH, of a path that must have no link in it. Where that call is not to be had, as in many containers, the way
+/// is gone part by part.
+pub(crate) fn open_without_links(path: &Path, more: OFlag) -> io::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC | more)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    match open(AT_FDCWD, path, how) {
+        Err(Errno::ENOSYS | Errno::EPERM) => Ok(part_by_part(path, more)?),
+        opened => Ok(opened?),
+    }
+}
+
+fn part_by_part(path: &Path, more: OFlag) -> nix::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mut held: Option<OwnedFd> = None;
+    for part in path.components() {
+        let directory = held.as_ref().map_or(AT_FDCWD, OwnedFd::as_fd);
+        let next = openat(directory, part.as_os_str(), flags, Mode::empty())?;
+        // A link itself is what O_PATH opens then.
+        if kind(&fstat(&next)?) == FileKind::Link {
+            return Err(Errno::ELOOP);
+        }
+        held = Some(next);
+    }
+    let held = held.ok_or(Errno::ENOENT)?;
+    match more.contains(OFlag::O_DIRECTORY) && kind(&fstat(&held)?) != FileKind::Directory {
+        true => Err(Errno::ENOTDIR),
+        false => Ok(held),
+    }
+}
+
+/// What has `name` in a directory, itself and not what it links to; `None` where nothing has.
+pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> nix::Result<Option<FileStat>> {
+    match fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Err(Errno::ENOENT) => Ok(None),
+        stat => stat.map(Some),
+    }
+}
+
+/// A path to what is held, whatever name it has by now: in this process the link in /proc leads to the very thing.
+pub(crate) fn own_path(held: impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", held.as_fd().as_raw_fd()).into()
+}
+
+// Modes of what is held.
+
+/// Permission bits, with those for set-user-id, set-group-id and sticky.
+pub(crate) fn mode_of(stat: &FileStat) -> Mode {
+    Mode::from_bits_truncate(stat.st_mode & 0o7777)
+}
+
+/// chmod(2) of what is held, be it with `O_PATH` only, which fchmod(2) refuses.
+pub(crate) fn change_mode(held: impl AsFd, mode: Mode) -> nix::Result<()> {
+    fchmodat(AT_FDCWD, &own_path(held), mode, FchmodatFlags::FollowSymlink)
+}
+
+/// Opens a directory up to its owner; answers what it was before.
+pub(crate) fn open_up(held: impl AsFd) -> nix::Result<FileStat> {
+    let before = fstat(&held)?;
+    change_mode(held, mode_of(&before) | Mode::S_IRWXU)?;
+    Ok(before)
+}
+
+// The rights that calls for files have: those of a command, so none that root has over others' files.
+
+/// What a thread keeps that has the rights of a command: neither gives any over a file. Where another thread changes the ids
+/// of the program, glibc has every thread do so, and ends the program where only some of them may.
+const KEPT: [Capability; 2] = [Capability::CAP_SETUID, Capability::CAP_SETGID];
+
+/// Does `act` on this thread without capabilities over files. The thread has them back afterwards.
+///
+/// Without them the kernel also takes set-user-id bits away from what is written, and keeps others' files from root.
+pub(crate) fn of_a_command<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let held = caps::read(None, CapSet::Effective).map_err(io::Error::other)?;
+    let kept: CapsHashSet = held.iter().copied().filter(|capability| KEPT.contains(capability)).collect();
+    if held.len() == kept.len() {
+        return act();
+    }
+    let _back = Back { held, user: geteuid() };
+    caps::set(None, CapSet::Effective, &kept).map_err(io::Error::other)?;
+    act()
+}
+
+/// Gives the thread back what it had.
+struct Back {
+    held: CapsHashSet,
+    user: Uid,
+}
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        // The program became somebody else meanwhile, and has what the kernel left it.
+        if geteuid() != self.user {
+            return;
+        }
+        // What is permitted can be had again at any time.
+        if let Err(error) = caps::set(None, CapSet::Effective, &self.held) {
+            tracing::error!(%error, "a thread of the runtime has lost its capabilities");
+        }
+    }
+}
+
+#[cfg(test)]
+mod rights_tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_its_rights_back_also_after_a_panic() {
+        let before = caps::read(None, CapSet::Effective).expect("readable");
+        let within = of_a_command(|| caps::read(None, CapSet::Effective).map_err(io::Error::other));
+        assert!(within.expect("readable").is_subset(&KEPT.into()));
+        let panics = std::panic::catch_unwind(|| of_a_command(|| -> io::Result<()> { panic!("meant") }));
+        assert!(panics.is_err());
+        assert_eq!(caps::read(None, CapSet::Effective).expect("readable"), before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sys::inode::Identity;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_way_that_is_gone_part_by_part_is_the_one_that_openat2_goes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir_all(base.join("a/b")).expect("directories");
+        fs::write(base.join("a/f"), "").expect("a file");
+        symlink("a", base.join("link")).expect("a link");
+        for (path, more) in [
+            ("a/b", OFlag::O_DIRECTORY),
+            ("a/f", OFlag::empty()),
+            ("a/f", OFlag::O_DIRECTORY),
+            ("a/b/..", OFlag::empty()),
+            ("link", OFlag::empty()),
+            ("link/b", OFlag::empty()),
+            ("a/f/x", OFlag::empty()),
+            ("none", OFlag::empty()),
+        ] {
+            let identity = |held: OwnedFd| Identity::of_held(held).expect("its inode");
+            let by_parts = part_by_part(&base.join(path), more).map(identity);
+            let at_once = open_without_links(&base.join(path), more).map(identity);
+            let at_once = at_once.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()));
+            assert_eq!(by_parts, at_once, "{path}");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Receiving a packet, and the descriptors that come with it.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, sendmsg, socket,
+};
+
+use crate::sys;
+use crate::sys::{locked, received};
+
+/// What recvmsg(2) delivered.
+pub(crate) struct Received {
+    pub(crate) count: usize,
+    pub(crate) descriptors: Vec<OwnedFd>,
+    /// Bytes or descriptors were lost on the way.
+    pub(crate) cut: bool,
+    /// Descriptors were: this process had no room for them.
+    pub(crate) lacks_room: bool,
+}
+
+/// Words of control data: a header and as many descriptors as a message can carry (`SCM_MAX_FD`, 253).
+const CONTROL: usize = (16 + 253 * 4usize).div_ceil(8);
+
+/// recvmsg(2) of one packet. Every descriptor that came is owned by the answer, whatever else is wrong with it.
+pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut was_reset = false;
+    loop {
+        match receive_once(socket, buffer) {
+            // The other end went away with something unread. That is told once, and before what it said last.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => was_reset = true,
+            // A signal of the program that embeds us.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
+}
+
+fn receive_once(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    let mut control = [0u64; CONTROL];
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero bytes are a valid value of this plain record.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control);
+    let flags = libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the record describes one live buffer and one live control buffer with their true sizes.
+    let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let descriptors = descriptors(&message).into_iter().map(received).collect();
+    let lost = |what: i32| message.msg_flags & what != 0;
+    let cut = lost(libc::MSG_TRUNC | libc::MSG_CTRUNC);
+    Ok(Received { count, descriptors, cut, lacks_room: lost(libc::MSG_CTRUNC) })
+}
+
+/// The numbers of the descriptors in the control data of a received message.
+fn descriptors(message: &libc::msghdr) -> Vec<RawFd> {
+    let mut numbers = Vec::new();
+    // SAFETY: the kernel filled the control buffer and set its length; both are as they were.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR answer NULL or a header that lies in the control buffer.
+    while let Some(here) = unsafe { header.as_ref() } {
+        if (here.cmsg_level, here.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: arithmetic on a length only.
+            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = here.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
+            // SAFETY: the data of a header begins right behind it.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<RawFd>();
+            // SAFETY: the kernel wrote that many descriptors there; the control buffer is not written to any more.
+            numbers.extend((0..count).map(|at| unsafe { data.wrapping_add(at).read_unaligned() }));
+        }
+        // SAFETY: `header` lies in the message's control buffer.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    numbers
+}
+
+// Packets between a session that listens and its clients: bytes, and the descriptors that come with them. Both ends
+// use it; neither trusts what it reads.
+
+/// One packet as it came. Not to be printed: it may have secrets.
+pub(crate) struct Packet {
+    /// Empty when the other end is gone.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// A new socket for packets.
+pub(crate) fn packet_socket(flags: SockFlag) -> io::Result<OwnedFd> {
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags | SockFlag::SOCK_CLOEXEC, None)?)
+}
+
+/// The address of a path, which must be shorter than 108 bytes.
+pub(crate) fn address(path: &Path) -> io::Result<UnixAddr> {
+    Ok(UnixAddr::new(path)?)
+}
+
+/// Sends one packet.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    let rights = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
+    let socket = socket.as_fd().as_raw_fd();
+    let send = || loop {
+        match sendmsg::<UnixAddr>(socket, &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None) {
+            // A signal of the program that embeds us.
+            Err(Errno::EINTR) => {}
+            sent => return sent,
+        }
+    };
+    match send() {
+        Err(Errno::ETOOMANYREFS) => with_all_descriptors(send)?,
+        sent => sent?,
+    };
+    Ok(())
+}
+
+/// Does what the soft limit of descriptors is in the way of, with the hard one. Whoever starts a program meanwhile gives it
+/// that limit: this is for when nothing could be started else.
+pub(crate) fn with_all_descriptors<T>(act: impl FnOnce() -> nix::Result<T>) -> nix::Result<T> {
+    static ONE: Mutex<()> = Mutex::new(());
+    // Who comes second would take the first one's limit for the usual one.
+    let _one = locked(&ONE);
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    let done = act();
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+    done
+}
+
+/// Receives one packet of at most `longest` bytes. One that was cut is an error: `EMFILE` where there was no room for the
+/// descriptors that came with it.
+pub(crate) fn receive(socket: impl AsFd, longest: usize) -> io::Result<Packet> {
+    let mut bytes = vec![0; longest];
+    let received = receive_message(socket.as_fd(), &mut bytes)?;
+    if received.lacks_room {
+        // The kernel does not say why; the machine's own limit is rarely the reason.
+        return Err(Errno::EMFILE.into());
+    }
+    if received.cut {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    bytes.truncate(received.count);
+    Ok(Packet { bytes, descriptors: received.descriptors })
+}
+
+/// What is longer than a packet, in a memfd to send with one.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let memfd = File::from(memfd_create(c"kennel-packet", MFdFlags::MFD_CLOEXEC)?);
+    sys::without_sigxfsz(|| memfd.write_all_at(bytes, 0))?;
+    Ok(memfd.into())
+}
+
+/// The first `length` bytes of what [`memory_file`] made.
+pub(crate) fn content(memfd: &File, length: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length as usize];
+    memfd.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
+}
+
+// Paths that name a descriptor of this process, such as the `/dev/fd/63` that a shell puts in the place of `<(…)`. Only what
+// this process was started with is taken: by number alone it could be a descriptor of Kennel's own.
+
+/// A copy of the descriptor that `path` names, if it is `/dev/fd/N` or `/proc/self/fd/N` with an N from 3 on; `None` for every
+/// other path.
+///
+/// # Errors
+/// `EBADF`: this process was not started with such a descriptor. What is closed on execve(2) was opened since.
+///
+/// ```
+/// assert!(kennel::inherited_descriptor("/etc/hostname").is_none());
+/// assert!(kennel::inherited_descriptor("/dev/fd/2").is_none());
+/// let error = kennel::inherited_descriptor("/dev/fd/999999").expect("a descriptor").unwrap_err();
+/// assert_eq!(error.raw_os_error(), Some(9)); // EBADF
+/// ```
+pub fn inherited_descriptor(path: impl AsRef<Path>) -> Option<io::Result<OwnedFd>> {
+    number(path.as_ref()).map(sys::copy_inherited)
+}
+
+fn number(path: &Path) -> Option<RawFd> {
+    let directory = path.parent()?;
+    if directory != Path::new("/dev/fd") && directory != Path::new("/proc/self/fd") {
+        return None;
+    }
+    let name = path.file_name().map(OsStr::as_bytes)?;
+    let is_number = name.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(name).ok().filter(|_| is_number)?;
+    // One that is too large for a number is none that is open.
+    Some(number.parse().unwrap_or(RawFd::MAX)).filter(|&number| number > libc::STDERR_FILENO)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    /// As an embedding program may have one, without SA_RESTART.
+    #[test]
+    fn a_signal_does_not_cut_a_packet_short() {
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing, and no other test uses this signal.
+        unsafe { sigaction(Signal::SIGWINCH, &action) }.expect("a handler");
+        let (ours, theirs) = UnixDatagram::pair().expect("sockets");
+        let (tell, told) = mpsc::channel();
+        let receiver = thread::spawn(move || {
+            let received = receive_message(theirs.as_fd(), &mut [0; 8]).map(|received| received.count);
+            tell.send(received).expect("somebody waits");
+        });
+        for _ in 0..20 {
+            // SAFETY: the thread was not joined yet.
+            unsafe { libc::pthread_kill(receiver.as_pthread_t(), libc::SIGWINCH) };
+            if let Ok(received) = told.recv_timeout(Duration::from_millis(5)) {
+                panic!("nothing was sent, and it answers {received:?}");
+            }
+        }
+        ours.send(b"late").expect("sent");
+        assert_eq!(told.recv().expect("an answer").expect("a packet"), 4);
+        receiver.join().expect("it ended");
+    }
+}
+
+#[cfg(test)]
+mod inherited_tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn only_paths_of_descriptors_are_taken_for_some() {
+        for (path, expected) in [
+            ("/dev/fd/3", Some(3)),
+            ("/proc/self/fd/63", Some(63)),
+            ("/dev/fd/99999999999999999999", Some(RawFd::MAX)),
+            ("/dev/fd/2", None),
+            ("/dev/fd/0x3", None),
+            ("/dev/fd/+3", None),
+            ("/dev/fd/", None),
+            ("/dev/fd/3/x", None),
+            ("/dev/stdin", None),
+            ("/proc/1/fd/3", None),
+            ("dev/fd/3", None),
+            ("3", None),
+        ] {
+            assert_eq!(number(Path::new(path)), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_of_our_own_is_not_inherited() {
+        let own = File::open("/dev/null").expect("a descriptor");
+        let named = inherited_descriptor(format!("/dev/fd/{}", own.as_raw_fd())).expect("a descriptor");
+        assert_eq!(named.expect_err("ours").raw_os_error(), Some(libc::EBADF));
+    }
+}

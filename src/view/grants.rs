@@ -1,0 +1,244 @@
+//! The workspace and the policy's own mounts, checked against the host and put into the view.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::policy::mount::Mount;
+use crate::policy::validate::has_parent;
+use crate::report::error::Error;
+use crate::report::shortage::of_path;
+use crate::sys::lexical;
+use crate::sys::lexical::clean;
+use crate::view::inputs::Parts;
+use crate::view::resolved_path::Led;
+use crate::view::source::{Kind, Source};
+use crate::view::symlink_check::Named;
+use crate::view::tmpfs_size::Room;
+use crate::view::{Access, Node, Origin, Place, View, pin, secrets, system};
+
+/// Directories that are never a workspace: writable, each would be the host itself.
+const NOT_A_WORKSPACE: &[&str] = &[
+    "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin",
+    "/sys", "/usr", "/var",
+];
+
+/// Resolves the workspace: a directory that the caller can list, wherever its links lead.
+pub(crate) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
+    const NAME: &str = "name an existing directory with --workspace";
+    const REACH: &str = "run as a user who may reach the workspace";
+    const READ: &str = "run as a user who may read the workspace";
+    let given = clean(parts.caller.absolute(&parts.policy.workspace));
+    let refused = |source: io::Error, remedy: &str| Error::Grant {
+        what: "workspace",
+        path: given.clone(),
+        source,
+        remedy: Some(remedy.to_owned()),
+    };
+    let cannot = |error: io::Error, closed, otherwise| {
+        let remedy = of_path(&error, closed, otherwise);
+        refused(error, remedy)
+    };
+    let found = match given.is_absolute() {
+        true => Source::resolve(&given),
+        // The caller's own directory was removed. The kernel would still find it by `.`.
+        false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
+    };
+    let source = found.map_err(|error| cannot(error, REACH, NAME))?;
+    if !source.is_dir() {
+        return Err(refused(io::ErrorKind::NotADirectory.into(), "name a directory with --workspace"));
+    }
+    if NOT_A_WORKSPACE.iter().any(|path| source.path == Path::new(path)) || source.path.starts_with("/proc") {
+        let error =
+            io::Error::new(io::ErrorKind::InvalidInput, "a directory of the system cannot be a workspace");
+        return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
+    }
+    std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
+    system::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
+    Ok(source)
+}
+
+/// Puts the workspace into the view, at its own canonical path, and the path it was named by as a link to it.
+pub(crate) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<(), Error> {
+    let access = if parts.policy.profile.meaning().writes { Access::Write } else { Access::Read };
+    let node = Node::Bind { source: workspace.clone(), access };
+    view.grant("workspace", workspace.path.clone(), node)?;
+    link_to_canonical(view, parts, &parts.policy.workspace, &workspace.path);
+    Ok(())
+}
+
+/// People name directories through links and expect the name to work inside.
+fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical: &Path) {
+    let given = clean(parts.caller.absolute(given));
+    let plain = !has_parent(&given);
+    // Where the host's own directories are shown, the link is there already.
+    if plain && given != canonical && view.is_free(&given) {
+        view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
+    }
+}
+
+/// Puts the policy's own mounts into the view. Masks come when all is there that they cover.
+/// Answers how each of the host's was led to.
+pub(crate) fn show_mounts<'p>(view: &mut View, parts: &Parts<'p>) -> Result<Vec<Named<'p>>, Error> {
+    let mut named = Vec::new();
+    for mount in &parts.policy.mounts {
+        named.extend(show_mount(view, parts, mount)?);
+    }
+    pin_nested(view)?;
+    Ok(named)
+}
+
+/// Puts up the policy's masks.
+pub(crate) fn show_masks(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
+    parts.policy.mounts.iter().try_for_each(|mount| match mount {
+        Mount::Mask { path } => mask(view, path),
+        _ => Ok(()),
+    })
+}
+
+/// A grant that lies in a writable one stays where it is: else the directory around it could be renamed, and another
+/// put in its place on the host.
+fn pin_nested(view: &mut View) -> Result<(), Error> {
+    let granted = |place: &Place| place.origin == Origin::Policy && place.node.is_mount();
+    let targets: Vec<PathBuf> =
+        view.iter().filter(|(_, place)| granted(place)).map(|(target, _)| target.to_owned()).collect();
+    targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
+}
+
+fn show_mount<'p>(view: &mut View, parts: &Parts<'p>, mount: &'p Mount) -> Result<Option<Named<'p>>, Error> {
+    let (what, given, target, access) = match mount {
+        Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref(), Access::Read),
+        Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref(), Access::Write),
+        Mount::Device { path } => ("device", path, None, Access::Device),
+        other => return show_own(view, parts, other).map(|()| None),
+    };
+    bind(view, parts, what, (given, target), access).map(Some)
+}
+
+/// What is not of the host.
+fn show_own(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
+    match mount {
+        Mount::Tmpfs { target, size } => {
+            let room = Room::of_policy(parts, *size);
+            view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
+        }
+        Mount::File { target, contents, executable } => {
+            let mode = if *executable { 0o755 } else { 0o644 };
+            let contents = contents.clone().into_bytes();
+            view.grant("file", clean(target), Node::File { contents, mode })
+        }
+        Mount::Symlink { target, points_to } => {
+            view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
+        }
+        Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
+        // Masks come later.
+        _ => Ok(()),
+    }
+}
+
+fn bind<'p>(
+    view: &mut View,
+    parts: &Parts<'_>,
+    what: &'static str,
+    (given, target): (&'p Path, Option<&Path>),
+    access: Access,
+) -> Result<Named<'p>, Error> {
+    let path = parts.caller.absolute(given);
+    let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
+        what,
+        path: given.to_owned(),
+        source,
+        remedy: remedy.map(str::to_owned),
+    };
+    let led = Led::follow(&path).map_err(|error| {
+        let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
+        refused(error, Some(remedy))
+    })?;
+    let source = &led.source;
+    if source.path.starts_with("/proc") || source.path == Path::new("/") {
+        let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
+        let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
+        return Err(refused(error, Some(remedy)));
+    }
+    let access = match (access, source.kind) {
+        (_, Kind::Device) => Access::Device,
+        (Access::Device, _) => {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a device node");
+            return Err(refused(error, Some("grant files and directories with --ro or --rw")));
+        }
+        (access, _) => access,
+    };
+    if access != Access::Device {
+        system::may_show(source, access).map_err(|error| refused(error, Some("grant another path")))?;
+    }
+    let place = target.map_or_else(|| source.path.clone(), clean);
+    if target.is_none() {
+        link_to_canonical(view, parts, &path, &source.path);
+    }
+    view.grant(what, place, Node::Bind { source: source.clone(), access })?;
+    Ok(Named { what, given, led })
+}
+
+/// Covers a path that the view shows, or below which the profile shows something. A mask over nothing is an error: it
+/// would be believed to protect something.
+fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
+    let path = clean(path);
+    let on_host = view.host_path(&path);
+    let shown = on_host.as_deref().map(std::fs::symlink_metadata);
+    let kind = match (shown, view.get(&path).map(|place| &place.node)) {
+        (Some(Ok(metadata)), _) => Some(if metadata.is_dir() { Kind::Directory } else { Kind::File }),
+        (_, Some(Node::File { .. })) => Some(Kind::File),
+        (_, node) => node.map(|_| Kind::Directory),
+    };
+    let has_shown = view.retract_below(&path);
+    let refused = |reason: &str, remedy: &str| Error::View {
+        what: "mask",
+        path: path.clone(),
+        reason: reason.to_owned(),
+        remedy: Some(remedy.to_owned()),
+    };
+    let of_view = lexical::ancestors(&path).skip(1).filter_map(|above| view.get(above));
+    let is_linked = of_view.map(|place| &place.node).any(|node| matches!(node, Node::Symlink { .. }))
+        || on_host.as_ref().is_some_and(|it| std::fs::canonicalize(it).is_ok_and(|found| found != *it));
+    if is_linked {
+        return Err(refused("the way to it passes a symbolic link", "name the place it leads to"));
+    }
+    let Some(kind) = kind.or(has_shown.then_some(Kind::Directory)) else {
+        return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
+    };
+    pin::way_to(view, &path)?;
+    view.grant("mask", path, secrets::cover_node(kind))
+}
+
+/// HOME: a private directory, unless the policy shows what is there.
+pub(crate) fn show_home(view: &mut View, parts: &Parts<'_>) {
+    let home = parts.home();
+    let shown = view.host_path(&home).is_some() || home == Path::new("/");
+    if !shown {
+        view.offer("private directory", home, Node::Private { mode: 0o700 });
+    }
+}
+
+/// The files by which programs learn who they are, made to fit.
+pub(crate) fn show_identity(view: &mut View, parts: &Parts<'_>) {
+    if parts.policy.profile.meaning().shows_host {
+        return;
+    }
+    let (uid, gid, user) = (parts.caller.uid, parts.caller.gid, &parts.caller.user);
+    let home = parts.home();
+    let mut passwd = format!("{user}:x:{uid}:{gid}:{user}:{}:/bin/sh\n", home.display());
+    let mut group = format!("{user}:x:{gid}:\n");
+    for (name, id) in [("root", 0), ("nobody", 65534)] {
+        if uid != id {
+            passwd.push_str(&format!("{name}:x:{id}:{id}:{name}:/:/usr/sbin/nologin\n"));
+        }
+        if gid != id {
+            group.push_str(&format!("{}:x:{id}:\n", if name == "nobody" { "nogroup" } else { name }));
+        }
+    }
+    let hostname = &parts.policy.hostname;
+    let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
+    view.offer("file", "/etc/passwd", system::file(passwd));
+    view.offer("file", "/etc/group", system::file(group));
+    view.offer("file", "/etc/hosts", system::file(hosts));
+    view.offer("file", "/etc/hostname", system::file(format!("{hostname}\n")));
+}

@@ -1,0 +1,378 @@
+//! The view: what will be visible where, as a tree of places. Pure data; `emit` turns it into steps.
+
+pub(crate) mod grants;
+pub(crate) mod inputs;
+pub(crate) mod path_walk;
+pub(crate) mod pin;
+pub(crate) mod resolved_path;
+pub(crate) mod secrets;
+pub(crate) mod source;
+pub(crate) mod symlink_check;
+pub(crate) mod system;
+pub(crate) mod tmpfs_size;
+pub(crate) mod toolchains;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::path::{Path, PathBuf};
+
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::sys::lexical;
+use crate::sys::lexical::clean;
+use crate::view::source::Source;
+use crate::view::tmpfs_size::Room;
+
+/// Everything visible, by absolute path in the sandbox. Parents come before their children.
+///
+/// Keys are compared as bytes: paths here are clean, and comparing them by components costs ten times as much.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    places: BTreeMap<OsString, Place>,
+    /// Where the workspace is an overlay.
+    pub(crate) overlay: Option<Overlaid>,
+}
+
+impl View {
+    /// Puts a node of the profile at `target`, unless something is there.
+    pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
+        let place = Place { node, origin: Origin::Profile, what, protection: Protection::Root };
+        self.places.entry(target.as_ref().to_owned()).or_insert(place);
+    }
+
+    /// Puts a node that the policy names at `target`, in place of the profile's.
+    ///
+    /// # Errors
+    /// Where the policy names two different things for one place.
+    pub(crate) fn grant(&mut self, what: &'static str, target: PathBuf, node: Node) -> Result<(), Error> {
+        if let Some(old) = self.get(&target)
+            && old.origin >= Origin::Policy
+            && old.node != node
+        {
+            let remedy = match old.what {
+                // It is there by every policy, and the profile says how.
+                "workspace" => {
+                    "leave the other out: the profile says whether the workspace is writable (--profile)"
+                }
+                _ => "keep one of the two",
+            };
+            return Err(Error::View {
+                what,
+                path: target,
+                reason: format!("the policy puts a {} there as well", old.what),
+                remedy: Some(remedy.to_owned()),
+            });
+        }
+        let place = Place { node, origin: Origin::Policy, what, protection: Protection::Root };
+        self.places.insert(target.into(), place);
+        Ok(())
+    }
+
+    /// Puts up a wall at `target`, unless the policy names that very place.
+    pub(crate) fn wall(&mut self, what: &'static str, target: &Path, node: Node, protection: Protection) {
+        if self.get(target).is_none_or(|old| old.origin != Origin::Policy) {
+            let place = Place { node, origin: Origin::Wall, what, protection };
+            self.places.insert(target.into(), place);
+        }
+    }
+
+    /// Takes away what the profile shows below `target`, devices aside; answers whether there was anything.
+    pub(crate) fn retract_below(&mut self, target: &Path) -> bool {
+        let before = self.places.len();
+        self.places.retain(|at, place| {
+            let below = lexical::below(Path::new(at), target);
+            let is_below = below.is_some_and(|rest| !rest.as_os_str().is_empty());
+            let is_shown = match place.node {
+                Node::Bind { access, .. } => access != Access::Device,
+                Node::File { .. } | Node::Symlink { .. } => true,
+                _ => false,
+            };
+            !(is_below && is_shown && place.origin == Origin::Profile)
+        });
+        self.places.len() < before
+    }
+
+    pub(crate) fn get(&self, target: &Path) -> Option<&Place> {
+        self.places.get(target.as_os_str())
+    }
+
+    /// Places in order, parents first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
+        self.places.iter().map(|(target, place)| (Path::new(target), place))
+    }
+
+    /// The directories of the host that are granted writable, by their places.
+    pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &Source)> {
+        self.writable().filter(|(_, source)| source.is_dir())
+    }
+
+    /// What of the host is granted writable, by its places.
+    pub(crate) fn writable(&self) -> impl Iterator<Item = (&Path, &Source)> {
+        self.iter().filter_map(|(target, place)| match &place.node {
+            Node::Bind { source, access: Access::Write } => {
+                (place.origin != Origin::Wall).then_some((target, source))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether nothing shows what is at `target` yet: no bind or link lies there or above.
+    pub(crate) fn is_free(&self, target: &Path) -> bool {
+        let shows =
+            |place: &Place| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
+        !lexical::ancestors(target).any(|above| self.get(above).is_some_and(shows))
+    }
+
+    /// Whether a directory may be at `target`: for certain not where nothing is shown. What is in a directory of the
+    /// host's or in a private one, only a look inside could tell.
+    #[cfg(any(test, feature = "fluers"))]
+    pub(crate) fn may_be_entered(&self, target: &Path) -> bool {
+        let nearest = target.ancestors().find_map(|path| Some((path, &self.get(path)?.node)));
+        match nearest {
+            Some((_, Node::Symlink { .. } | Node::Private { .. } | Node::Tmpfs { .. } | Node::Proc)) => true,
+            Some((_, Node::DevPts)) => true,
+            Some((_, Node::Bind { source, .. })) => source.is_dir(),
+            Some((_, Node::File { .. } | Node::CoverFile | Node::OwnFile { .. })) => false,
+            Some((at, Node::Dir | Node::Cover)) => at == target || self.has_children(target),
+            None => target.parent().is_none() || self.has_children(target),
+        }
+    }
+
+    /// Whether anything lies below `target`.
+    pub(crate) fn has_children(&self, target: &Path) -> bool {
+        self.below(target).next().is_some()
+    }
+
+    /// Places below `target` in order, parents first.
+    fn below(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
+        let first = target.join("").into_os_string();
+        let from = self.places.range::<OsStr, _>((Excluded(first.as_os_str()), Unbounded));
+        from.map(|(at, place)| (Path::new(at), place)).take_while(move |(at, _)| {
+            at.as_os_str().as_encoded_bytes().starts_with(first.as_encoded_bytes())
+        })
+    }
+
+    /// What lies at `target` and below it, parents first.
+    pub(crate) fn within(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
+        let at = self.places.get_key_value(target.as_os_str());
+        at.into_iter().map(|(at, place)| (Path::new(at), place)).chain(self.below(target))
+    }
+
+    /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
+    pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &Place)> {
+        lexical::ancestors(target).skip(1).find_map(|path| self.mount_at(path))
+    }
+
+    /// Whether the mount point of what is at `target` lies in the overlay: in the workspace, or in what is bound over
+    /// itself there.
+    pub(crate) fn lies_in_overlay(&self, target: &Path) -> bool {
+        let Some(overlay) = &self.overlay else { return false };
+        let mut target = target;
+        while let Some((above, place)) = self.mount_above(target) {
+            match &place.node {
+                _ if above == overlay.target => return true,
+                Node::Bind { source, .. } if source.path == above => target = above,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn mount_at(&self, path: &Path) -> Option<(&Path, &Place)> {
+        let (path, place) = self.places.get_key_value(path.as_os_str())?;
+        place.node.is_mount().then_some((Path::new(path), place))
+    }
+
+    /// The host path that `target` shows, when it lies in something bound from the host.
+    pub(crate) fn host_path(&self, target: &Path) -> Option<PathBuf> {
+        let at = self.mount_at(target).or_else(|| self.mount_above(target))?;
+        shown_by(at, target)
+    }
+
+    /// The part of it that [`shown_at`](Self::shown_at) looks at. Walls that are put up later show nothing more.
+    pub(crate) fn binds(&self) -> Self {
+        let binds = self.places.iter().filter(|(_, place)| matches!(place.node, Node::Bind { .. }));
+        Self { places: binds.map(|(at, place)| (at.clone(), place.clone())).collect(), overlay: None }
+    }
+
+    /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
+    pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
+        let path = clean(path);
+        let shown = |(target, place): (&Path, &Place)| {
+            let Node::Bind { source, .. } = &place.node else { return None };
+            let below = lexical::below(&path, &source.path)?;
+            if below.as_os_str().is_empty() {
+                return (place.origin == Origin::Profile).then(|| target.to_owned());
+            }
+            Some(target.join(below))
+        };
+        self.iter().filter_map(shown).collect()
+    }
+
+    /// Whether something hides what would be at `target`.
+    pub(crate) fn is_covered(&self, target: &Path) -> bool {
+        lexical::ancestors(target).any(|above| self.get(above).is_some_and(|place| place.node.covers()))
+    }
+
+    /// Whether commands can change what lies at the host's `path`, under whatever name they see it.
+    pub(crate) fn is_writable(&self, path: &Path) -> bool {
+        let path = clean(path);
+        self.writable_directories().any(|(target, source)| {
+            let Some(below) = lexical::below(&path, &source.path) else { return false };
+            let target = target.join(below);
+            let mount = lexical::ancestors(&target).find_map(|at| self.mount_at(at));
+            let writes = |place: &Place| matches!(place.node, Node::Bind { access: Access::Write, .. });
+            mount.is_some_and(|(_, place)| writes(place)) && !self.is_covered(&target)
+        })
+    }
+
+    /// The host path under a mount at `target`: what the mount around it shows there.
+    pub(crate) fn host_path_of_mount_point(&self, target: &Path) -> Option<PathBuf> {
+        shown_by(self.mount_above(target)?, target)
+    }
+}
+
+fn shown_by((at, place): (&Path, &Place), target: &Path) -> Option<PathBuf> {
+    let Node::Bind { source, .. } = &place.node else { return None };
+    let below = target.strip_prefix(at).ok()?;
+    Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
+}
+
+/// What the view knows of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Overlaid {
+    /// The workspace, in the sandbox and on the host.
+    pub(crate) target: PathBuf,
+    /// The directory for changes; `None` is a tmpfs with that room.
+    pub(crate) upper: Option<Source>,
+    pub(crate) room: Room,
+    /// Of the workspace: the directory of changes lends the merged tree its own.
+    pub(crate) mode: u32,
+    pub(crate) hands_out: bool,
+}
+
+// A place of the view: what lies there, how much it allows, and who wanted it.
+
+/// What lies at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    /// An empty directory of the root.
+    Dir,
+    /// A thing of the host.
+    Bind { source: Source, access: Access },
+    /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
+    Private { mode: u32 },
+    /// A writable tmpfs of its own.
+    Tmpfs { mode: u32, room: Room },
+    /// An empty read-only directory over one that must not be seen.
+    Cover,
+    /// A file of the sandbox's own.
+    File { contents: Vec<u8>, mode: u32 },
+    /// A symbolic link of the root.
+    Symlink { points_to: PathBuf },
+    /// /dev/null over a file that must not be read.
+    CoverFile,
+    /// A file of the sandbox's own, which lies at `source`, over one of the host's.
+    OwnFile { source: PathBuf },
+    /// A fresh procfs.
+    Proc,
+    /// A fresh devpts.
+    DevPts,
+}
+
+impl Node {
+    /// Whether it is a mount, so that what lies below it lies in it.
+    pub(crate) fn is_mount(&self) -> bool {
+        !matches!(self, Self::Dir | Self::File { .. } | Self::Symlink { .. })
+    }
+
+    /// Whether it hides what is under it.
+    pub(crate) fn covers(&self) -> bool {
+        matches!(self, Self::Cover | Self::CoverFile)
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(&self) -> bool {
+        match self {
+            Self::Bind { source, .. } => source.is_dir(),
+            Self::File { .. } | Self::Symlink { .. } | Self::CoverFile | Self::OwnFile { .. } => false,
+            Self::Dir
+            | Self::Private { .. }
+            | Self::Tmpfs { .. }
+            | Self::Cover
+            | Self::Proc
+            | Self::DevPts => true,
+        }
+    }
+}
+
+/// How much a place allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    /// A device node: usable as the host lets its user use it.
+    Device,
+}
+
+/// Who wanted it there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Origin {
+    /// The profile: gives way to everything else.
+    Profile,
+    /// The policy's own mounts: two of them must not contradict each other.
+    Policy,
+    /// Covers, protected paths and pins: never over what the policy names.
+    Wall,
+}
+
+/// A node, where it comes from, and its name in messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: Node,
+    pub(crate) origin: Origin,
+    pub(crate) what: &'static str,
+    pub(crate) protection: Protection,
+}
+
+/// A mount that lies in a directory of the host's.
+#[derive(Clone, Debug)]
+pub(crate) struct OnHost {
+    /// Its place in the sandbox.
+    pub(crate) target: PathBuf,
+    /// Its mount point on the host.
+    pub(crate) path: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_can_be_only_where_something_is_shown() {
+        let mut view = View::default();
+        view.offer("", "/tmp", Node::Private { mode: 0o1777 });
+        view.offer("", "/bin", Node::Symlink { points_to: "usr/bin".into() });
+        view.offer("", "/etc", Node::Dir);
+        view.offer("", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
+        view.offer("", "/home/me/.ssh", Node::Cover);
+        for path in ["/", "/tmp", "/tmp/a/b", "/bin", "/bin/a", "/etc", "/home", "/home/me", "/home/me/.ssh"]
+        {
+            assert!(view.may_be_entered(Path::new(path)), "{path}");
+        }
+        let closed = [
+            "/srv",
+            "/tm",
+            "/tmpx",
+            "/etc/passwd",
+            "/etc/passwd/x",
+            "/etc/ssl",
+            "/home/you",
+            "/home/me/.ssh/x",
+        ];
+        for path in closed {
+            assert!(!view.may_be_entered(Path::new(path)), "{path}");
+        }
+    }
+}

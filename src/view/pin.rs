@@ -1,0 +1,97 @@
+//! Keeping what lies in a writable grant in its place: who can rename a directory on the way to a mount can put
+//! another one there, without the mount.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::report::enforcement::Protection;
+use crate::report::error::Error;
+use crate::report::shortage::EXCHANGED;
+use crate::view::source::Source;
+use crate::view::{Access, Node, Origin, Place, View};
+
+/// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
+/// those between that grant and a writable one around it, and so on.
+///
+/// # Errors
+/// Where the way leads through a link: it did not when `target` was found, so somebody is exchanging it.
+pub(crate) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
+    let mut inner = target.to_owned();
+    while let Some((grant, base)) = writable_around(view, &inner) {
+        pin_between(view, (&grant, &base), &inner)?;
+        // Who pinned that went all the way.
+        if view.get(&grant).is_some_and(|place| place.origin == Origin::Wall) {
+            break;
+        }
+        inner = grant;
+    }
+    Ok(())
+}
+
+fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) -> Result<(), Error> {
+    let Ok(below) = target.strip_prefix(grant) else { return Ok(()) };
+    let parents: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();
+    for parent in parents.into_iter().rev() {
+        let place = grant.join(parent);
+        if view.get(&place).is_none() {
+            let source = exact(&base.join(parent))?;
+            let node = Node::Bind { source, access: Access::Write };
+            view.wall("directory on the way to a wall", &place, node, Protection::ProtectedPaths);
+        }
+    }
+    Ok(())
+}
+
+/// As [`way_to`], for a mount that is in the view already and may lie in none of the host's directories.
+///
+/// # Errors
+/// As [`way_to`], but not where the mount point is missing or behind a link: that is told when the view is emitted.
+pub(crate) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), Error> {
+    match view.host_path_of_mount_point(target) {
+        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => way_to(view, target),
+        _ => Ok(()),
+    }
+}
+
+/// Where the commands of a session share private places, what is mounted in one stays where it is: every directory on the
+/// way to it is bound over itself, as on the host.
+pub(crate) fn in_shared_places(view: &mut View) {
+    let is_shared = |place: &Place| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
+    let mut ways: Vec<PathBuf> = Vec::new();
+    for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {
+        if let Some((above, around)) = view.mount_above(target)
+            && is_shared(around)
+            && above != Path::new(SHARED_MEMORY)
+        {
+            let between = target.ancestors().skip(1).take_while(|path| *path != above);
+            ways.extend(between.map(Path::to_owned));
+        }
+    }
+    for way in ways {
+        let node = Node::Private { mode: 0o755 };
+        view.wall("directory on the way to a wall", &way, node, Protection::Root);
+    }
+}
+
+/// The source at a path that has no link in it.
+///
+/// # Errors
+/// As [`way_to`].
+pub(crate) fn exact(path: &Path) -> Result<Source, Error> {
+    Source::exact(path).map_err(|source| Error::Grant {
+        what: "path",
+        path: path.to_owned(),
+        source,
+        remedy: Some(EXCHANGED.to_owned()),
+    })
+}
+
+/// The writable directory of the host that `target` lies in, if it does: where it is in the sandbox, and there.
+fn writable_around(view: &View, target: &Path) -> Option<(PathBuf, PathBuf)> {
+    let (at, place) = view.mount_above(target)?;
+    let Node::Bind { source, access: Access::Write } = &place.node else { return None };
+    Some((at.to_owned(), source.path.clone()))
+}
+
+/// Shared memory by name is IPC: it never passes from one command to another.
+pub(crate) const SHARED_MEMORY: &str = "/dev/shm";

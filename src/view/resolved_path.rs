@@ -1,0 +1,121 @@
+//! What a path of the host leads to, and the links that lead there: both from one walk, and what is there from a descriptor
+//! that was opened over no link. So what is looked at later is what these links led to, whoever exchanges parts of the path
+//! meanwhile. Looks; refuses nothing: who names the path knows what may lead.
+
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::sys::inode::Identity;
+use crate::sys::lexical;
+use crate::view::source::Source;
+use crate::view::{View, path_walk, source};
+
+/// A thing of the host, as a path led to it.
+#[derive(Debug)]
+pub(crate) struct Led {
+    pub(crate) source: Source,
+    /// Of that very thing.
+    pub(crate) metadata: Metadata,
+    /// The links on the way, each without links on the way to itself.
+    links: Vec<PathBuf>,
+}
+
+impl Led {
+    /// Goes along `path`, which is absolute.
+    ///
+    /// # Errors
+    /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
+    pub(crate) fn follow(path: &Path) -> io::Result<Self> {
+        match source::plain(path) {
+            Err(error) if source::may_have_links(&error) => {}
+            plain => return Ok(Self::of(path, plain?, Vec::new())),
+        }
+        // What realpath(3) refuses is told in its words. What it finds may be another thing by now.
+        let canonical = fs::canonicalize(path)?;
+        let (links, end) = path_walk::links_on(path).map_err(|_| source::exchanged())?;
+        if end != canonical {
+            return Err(source::exchanged());
+        }
+        let metadata = source::end(&end)?;
+        Ok(Self::of(&end, metadata, links))
+    }
+
+    /// The first link on the way that commands may have laid: it lies in a writable grant.
+    pub(crate) fn by_commands(&self, view: &View) -> Option<&Path> {
+        self.by_writers_of(&writable(view))
+    }
+
+    /// The first link on the way that lies in one of these directories. The directory itself is no link.
+    pub(crate) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
+        let lies_in_one = |at: &Path| {
+            at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
+        };
+        self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
+    }
+
+    fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
+        Self { source: Source::of(path.to_owned(), &metadata), metadata, links }
+    }
+}
+
+/// Whether `place`, with no link on the way to it, is `directory` or lies in it, by whatever name: what is mounted twice has
+/// several, and so has everything where case tells no names apart. Looks again: what lies above what commands write to, they
+/// cannot exchange. What cannot be looked at is compared by name alone.
+pub(crate) fn is_within(place: &Path, directory: &Path) -> bool {
+    // The place itself may be a link.
+    let identity =
+        |path: &Path| fs::symlink_metadata(path).ok().map(|metadata| Identity::of_metadata(&metadata));
+    let by_another_name = || {
+        let own = identity(directory);
+        own.is_some() && place.ancestors().any(|above| identity(above) == own)
+    };
+    lexical::is_within(place, directory) || by_another_name()
+}
+
+/// The directories that commands may write to.
+pub(crate) fn writable(view: &View) -> Vec<&Path> {
+    view.writable_directories().map(|(_, source)| &*source.path).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn every_link_on_the_way_is_told_and_the_end_has_none() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = fs::canonicalize(dir.path()).expect("its name");
+        fs::create_dir_all(base.join("a/b")).expect("directories");
+        symlink("a", base.join("one")).expect("a link");
+        symlink("../one/b", base.join("a/two")).expect("a link");
+        let led = Led::follow(&base.join("one/two")).expect("a way");
+        assert_eq!(led.source.path, base.join("a/b"));
+        assert_eq!(led.links, [base.join("one"), base.join("a/two"), base.join("one")]);
+        assert_eq!(led.source, Source::exact(&base.join("a/b")).expect("a directory"));
+        let plain = Led::follow(&base.join("a/b/../b")).expect("a way");
+        assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));
+    }
+
+    #[test]
+    fn what_realpath_refuses_is_refused_in_its_words() {
+        let dir = tempfile::tempdir().expect("a directory");
+        symlink("loop", dir.path().join("loop")).expect("a link");
+        symlink("none", dir.path().join("dangling")).expect("a link");
+        fs::write(dir.path().join("file"), "").expect("a file");
+        let errno = |name: &str| Led::follow(&dir.path().join(name)).expect_err("nothing").raw_os_error();
+        assert_eq!(errno("loop"), Some(libc::ELOOP));
+        assert_eq!(errno("dangling"), Some(libc::ENOENT));
+        assert_eq!(errno("file/"), Some(libc::ENOTDIR));
+        assert_eq!(errno("file/x"), Some(libc::ENOTDIR));
+    }
+
+    #[test]
+    fn the_root_is_an_end_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        symlink("/", dir.path().join("root")).expect("a link");
+        assert_eq!(Led::follow(&dir.path().join("root")).expect("a way").source.path, Path::new("/"));
+    }
+}

@@ -1,0 +1,129 @@
+//! What is granted, opened or trusted outside lies where no command can lead it elsewhere: what they wrote would decide
+//! then.
+
+use std::io;
+use std::path::Path;
+
+use crate::policy::audit::Audit;
+use crate::policy::network::ForeignProxy;
+use crate::report::error::Error;
+use crate::report::failure::shown;
+use crate::sys::inode::Identity;
+use crate::view::inputs::{Parts, Subject};
+use crate::view::path_walk::on_the_way;
+use crate::view::resolved_path::{Led, is_within};
+use crate::view::source::Source;
+use crate::view::{View, resolved_path};
+
+const LED: &str = "commands could put another there: it is reached through a writable grant";
+const ELSEWHERE: &str = "name a place outside of what is granted writable";
+
+/// Refuses what the policy has opened outside, in reach of commands.
+///
+/// # Errors
+/// There is such a thing.
+pub(crate) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
+    let absolute = |path: &Path| parts.caller.absolute(path);
+    // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
+    let is_granted_writable =
+        |at: &Path| view.writable_directories().any(|(_, source)| is_within(at, &source.path));
+    if let Some(audit) = &parts.policy.audit {
+        let path = absolute(&audit.path);
+        if is_led("audit log", &path, is_granted_writable)? {
+            return Err(in_reach("audit log", &audit.path, LED, ELSEWHERE));
+        }
+        if is_granted(view, audit, &path) {
+            let reason = "commands could write to it: it is a writable grant";
+            return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
+        }
+    }
+    if let Some(file) = parts.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
+        let what = if matches!(parts.subject, Subject::Workspace) { "policy file" } else { "manifest" };
+        let reason = "commands could write to it: it is a writable grant";
+        return Err(in_reach(
+            what,
+            file,
+            reason,
+            "remove that grant, or grant the directory that it lies in",
+        ));
+    }
+    if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy
+        && is_led("proxy socket", &absolute(unix), is_granted_writable)?
+    {
+        return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
+    }
+    Ok(())
+}
+
+/// A path of the host's that somebody names, and what it led to: this very thing is granted.
+pub(crate) struct Named<'p> {
+    pub(crate) what: &'static str,
+    pub(crate) given: &'p Path,
+    pub(crate) led: Led,
+}
+
+/// Refuses what a link led to that a command may have laid. All that is granted writable is in the view.
+///
+/// # Errors
+/// There is such a link.
+pub(crate) fn not_led(view: &View, named: &[Named<'_>]) -> Result<(), Error> {
+    let writable = resolved_path::writable(view);
+    named.iter().try_for_each(|named| named.not_by_writers_of(&writable))
+}
+
+impl Named<'_> {
+    /// Refuses it where a link in one of these directories led there, be that writable anyway: it would show once more, without
+    /// its walls, what is protected or covered.
+    ///
+    /// # Errors
+    /// There is such a link.
+    pub(crate) fn not_by_writers_of(&self, directories: &[&Path]) -> Result<(), Error> {
+        let Some(link) = self.led.by_writers_of(directories) else { return Ok(()) };
+        let (link, end) = (shown(link), shown(&self.led.source.path));
+        let reason =
+            format!("commands could have laid the link that leads there: {link} lies in a writable grant");
+        let remedy = format!("name the place it leads to, {end}, if that is what you mean");
+        Err(in_reach(self.what, self.given, reason, remedy))
+    }
+}
+
+/// Refuses a directory of sockets that commands could exchange: what lies there is executed and trusted outside.
+///
+/// # Errors
+/// A writable grant shows it, or a link on the way to it.
+pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
+    const WHAT: &str = "directory of sockets";
+    // The usual directory is covered, also in a writable /tmp.
+    match is_led(WHAT, directory, |at| view.is_writable(at))? {
+        true => Err(in_reach(WHAT, directory, LED, "have the sockets outside of what is granted writable")),
+        false => Ok(()),
+    }
+}
+
+/// Whether commands decide where `path` leads: they may write where it lies, or where a link on the way does.
+fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) -> Result<bool, Error> {
+    Ok(on_the_way(what, path)?.iter().any(|at| is_writable(at)))
+}
+
+/// Whether a log is granted writable itself, on whatever day.
+fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
+    let directory = |path: &Path| Identity::at(path.parent()?).ok();
+    let own = directory(path);
+    let is_log = |source: &Source| {
+        own.is_some()
+            && directory(&source.path) == own
+            && source.path.file_name().is_some_and(|name| audit.is_called(name))
+    };
+    view.writable().any(|(_, source)| is_log(source))
+}
+
+/// Whether this file, by whatever name, is granted writable itself. In a directory it is protected.
+fn is_itself_granted(view: &View, file: &Path) -> bool {
+    let Ok(identity) = Identity::at(file) else { return false };
+    view.writable().any(|(_, source)| source.identity == identity)
+}
+
+fn in_reach(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+    let (path, source) = (given.to_owned(), io::Error::other(reason.into()));
+    Error::Grant { what, path, source, remedy: Some(remedy.into()) }
+}
