@@ -1,22 +1,15 @@
 //! What was typed. Only shapes and help texts; no meaning.
 
-mod policy;
-mod session;
+use std::{ffi::OsString, path::PathBuf};
 
-use std::{error, ffi::OsString, path::PathBuf, str::FromStr};
-
-use clap::{
-    Args, Parser, Subcommand,
-    builder::{PossibleValuesParser, TypedValueParser},
-};
+use clap::{Arg, Args, Parser, Subcommand};
 use clap_complete::Shell;
-use kennel::Profile;
+use kennel::{Profile, Span};
 
-pub(crate) use self::{
-    policy::PolicyFlags,
-    session::{Exec, SessionAction, Start},
+use crate::{
+    flags::PolicyFlags,
+    parse::{self, assignment, credential, word},
 };
-use crate::home;
 
 /// Confine commands: own namespaces, a root that shows only what is granted, Landlock, seccomp, limits.
 #[derive(Debug, Parser)]
@@ -32,13 +25,13 @@ pub(crate) enum Verb {
     #[command(after_help = RUN_HELP)]
     Run(Run),
     /// Prepare a sandbox once, for many commands: start, list, stop.
-    #[command(after_help = session::HELP)]
+    #[command(after_help = SESSION_HELP)]
     Session {
         #[command(subcommand)]
         action: SessionAction,
     },
     /// Run a command in a session that was started before.
-    #[command(after_help = session::EXEC_HELP)]
+    #[command(after_help = EXEC_HELP)]
     Exec(Exec),
     /// Run one operation of a manifest: a program, confined to what the manifest grants, with its credentials.
     #[command(after_help = OP_HELP)]
@@ -111,7 +104,7 @@ allow it, Kennel failed or could not pass on its output; 126 and 127 when it can
 #[derive(Debug, Args)]
 pub(crate) struct Op {
     /// The manifest, a TOML file.
-    #[arg(value_name = "MANIFEST", value_parser = home::path())]
+    #[arg(value_name = "MANIFEST", value_parser = parse::path())]
     pub(crate) manifest: PathBuf,
     /// The name of one of its operations.
     #[arg(value_name = "OPERATION")]
@@ -123,10 +116,10 @@ pub(crate) struct Op {
     #[arg(long, value_name = "K=FILE", value_parser = credential)]
     pub(crate) credential: Vec<(String, PathBuf)>,
     /// Append requests and decisions to FILE, as lines of JSON.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) audit: Option<PathBuf>,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
     /// records that were lost, are said.
@@ -152,7 +145,7 @@ pub(crate) enum AuditAction {
         #[arg(long, value_name = "HASH")]
         head: Option<String>,
         /// The logs.
-        #[arg(required = true, value_name = "FILE", value_parser = home::path())]
+        #[arg(required = true, value_name = "FILE", value_parser = parse::path())]
         files: Vec<PathBuf>,
     },
 }
@@ -193,7 +186,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["max_output", "output_ends"])]
     pub(crate) tty: bool,
     /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
-    #[arg(long, value_name = "FILE", value_parser = home::path())]
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) json: Option<PathBuf>,
     /// Say nothing on stderr about degraded protections, denials, and the limit that ended the command. Errors, and output or
     /// records that were lost, are said.
@@ -204,28 +197,105 @@ pub(crate) struct Run {
     pub(crate) command: Vec<OsString>,
 }
 
-/// One of the words of `T`: help, completions and errors list them.
-fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
-where
-    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
-{
-    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
+const SESSION_HELP: &str = "\
+Examples:
+  kennel session start --name a1        the current directory writable, no network
+  kennel exec a1 -- make test           as often as you like
+  kennel session list
+  kennel session stop a1
+
+`start` takes the flags of `kennel run`, except --tty, --json and those of an overlay.
+Stopping a session that does not exist is not an error.";
+
+const START_HELP: &str = "\
+Examples:
+  kennel session start --name a1
+  kennel session start --name a2 --workspace ~/repo --ro /srv/models --tmp session
+
+The socket lies in $XDG_RUNTIME_DIR/kennel or /tmp/kennel-UID, and beside it `kennel-exec`, a small client:
+`kennel-exec SOCKET CMD` runs a command in its own directory and environment. `kennel exec` needs the name only.
+
+Exit status: 0 when the session takes commands; 125 when it could not be prepared or the name is taken.";
+
+const EXEC_HELP: &str = "\
+Examples:
+  kennel exec a1 -- make test
+  kennel exec a1 --cwd src --setenv RUST_LOG=debug --timeout 30s -- cargo test
+  kennel exec a1 --tty -- bash
+
+The command starts in the session's directory, wherever you are, with the session's environment.
+It has at most the access that the session was started with.
+
+Exit status: as with `kennel run`; 125 also if there is no session of that name.";
+
+/// A flag that is refused with its reason, and so not offered.
+fn hidden(flag: Arg) -> Arg {
+    flag.hide(true)
 }
 
-fn assignment(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionAction {
+    /// Prepare a session in the background; print the path of its socket when it takes commands.
+    #[command(
+        after_help = START_HELP,
+        mut_arg("overlay", hidden),
+        mut_arg("overlay_upper", hidden),
+        mut_arg("overlay_size", hidden)
+    )]
+    Start(Start),
+    /// What `start` starts.
+    #[command(hide = true)]
+    Host(Start),
+    /// List your running sessions; fail where one could not be looked at.
+    List {
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a session and everything in it, and wait until it is gone.
+    Stop {
+        /// Its name.
+        name: String,
+    },
 }
 
-fn count(text: &str) -> Result<u64, &'static str> {
-    text.parse().map_err(|_| "write a whole number, such as 64")
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    /// Name of the session: letters, digits, `_`, `.`, `-`, the first a letter or digit; 64 at most.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// Stay in the foreground; the session ends with this process.
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    #[command(flatten)]
+    pub(crate) policy: PolicyFlags,
+    /// Say nothing on stderr about degraded protections.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
 }
 
-fn processors(text: &str) -> Result<f64, &'static str> {
-    text.parse().map_err(|_| "write a number of processors, such as 1.5")
-}
-
-fn credential(text: &str) -> Result<(String, PathBuf), String> {
-    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
-    Ok((key.to_owned(), home::behind(file)?))
+#[derive(Debug, Args)]
+pub(crate) struct Exec {
+    /// Name of the session.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Start in DIR (relative to your directory) instead of the session's directory.
+    #[arg(long, value_name = "DIR", value_parser = parse::path())]
+    pub(crate) cwd: Option<PathBuf>,
+    /// Set variable K to V. With profile ci-only only one that the session passes (--pass-env); others are left out.
+    #[arg(long, value_name = "K=V", value_parser = assignment)]
+    pub(crate) setenv: Vec<(String, String)>,
+    /// Kill the command after TIME (exit status 124); at most the session's own timeout. If the session does not answer
+    /// then, give up five seconds later (125).
+    #[arg(long, value_name = "TIME")]
+    pub(crate) timeout: Option<Span>,
+    /// Run on its own terminal, with job control. Needs a terminal.
+    #[arg(long)]
+    pub(crate) tty: bool,
+    /// Write a report to FILE as JSON: exit status, resource usage, enforcement.
+    #[arg(long, value_name = "FILE", value_parser = parse::path())]
+    pub(crate) json: Option<PathBuf>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
 }

@@ -21,8 +21,9 @@ use nix::{
 use crate::{
     FAILED,
     args::Exec,
-    descriptor, report,
-    signals::{Ending, means_to_end, passed_on},
+    descriptor,
+    process::{Ending, means_to_end, passed_on},
+    report,
     terminal::{self, AGAIN, PATIENCE, unwritten},
     window::Window,
 };

@@ -5,24 +5,20 @@
 mod args;
 mod audit;
 mod descriptor;
-mod exec;
 #[path = "../../report/escape.rs"]
-mod harmless;
-mod home;
-mod host;
+mod escape;
+mod exec;
+mod flags;
 mod manual;
 mod op;
-mod overlay;
+mod parse;
 mod policy;
 mod probe;
-mod raw;
+mod process;
 mod report;
 mod run;
 mod session;
-mod shown;
-mod signals;
 mod terminal;
-mod typed;
 mod window;
 
 use std::{ffi::OsString, process::ExitCode};
@@ -40,13 +36,13 @@ fn main() -> ExitCode {
     // Whoever may write no file gets an error that says so, not a death without a word. Commands begin with none blocked.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let done = match typed::parse(&typed) {
+    let done = match parse::parse(&typed) {
         Ok(arguments) => answer(arguments.verb),
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             report::answered(error.print()).map(|()| ExitCode::SUCCESS)
         }
         // What the parser says of it does not say where.
-        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => Err(typed::not_text(&typed)),
+        Err(error) if error.kind() == ErrorKind::InvalidUtf8 => Err(parse::not_text(&typed)),
         Err(error) => {
             // Nothing can be said where nothing can be written.
             let _ = error.print();

@@ -24,7 +24,7 @@ use nix::sys::{
 use tokio::sync::oneshot;
 
 use crate::{
-    args::Op, descriptor::write_all, policy, report, run, signals::interrupted, terminal::no_thread,
+    args::Op, descriptor::write_all, flags, process, process::interrupted, report, terminal::no_thread,
 };
 
 /// Longest credential, in bytes: a variable of an environment cannot be longer.
@@ -43,9 +43,9 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     let json = op.json.as_deref().map(|path| create_report(path, policy.as_ref().ok())).transpose()?;
     // A pipe may be silent for long: as long as nothing runs, signals end this process at once.
     let given = policy.map(|policy| (from_files(&op.credential, &policy), policy));
-    let runtime = run::runtime(run::IDLE)?;
+    let runtime = process::runtime(process::IDLE)?;
     let showing = Showing::ready()?;
-    runtime.block_on(run::have_a_thread())?;
+    runtime.block_on(process::have_a_thread())?;
     let result = runtime.block_on(async {
         tokio::select! {
             // What was started goes with the future.
@@ -83,7 +83,7 @@ async fn spawn(
 ) -> Result<Output, SpawnError> {
     let (read, mut policy) = given?;
     if let Some(log) = &op.audit {
-        policy = policy.audit(policy::log(log)?)?;
+        policy = policy.audit(flags::log(log)?)?;
     }
     let values: Vec<(&str, &str)> = op.arg.iter().map(|(name, value)| (&**name, &**value)).collect();
     let envelope = policy.operation(&op.operation, &values)?;

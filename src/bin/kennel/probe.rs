@@ -4,14 +4,14 @@ use std::{fmt, process::ExitCode};
 
 use kennel::{Area, Error, Finding, Probe, Profile, Verdict};
 
-use crate::{FAILED, args, report, run, signals::interrupted};
+use crate::{FAILED, args, process, process::interrupted, report};
 
 /// Where details begin, so that remedies can begin there too.
 const MARGIN: usize = 33;
 
 /// Runs `kennel probe`.
 pub(crate) fn probe(arguments: &args::Probe) -> Result<ExitCode, Error> {
-    let probe = run::runtime(run::IDLE)?.block_on(async {
+    let probe = process::runtime(process::IDLE)?.block_on(async {
         tokio::select! {
             // The signals are listened to before there is anything to leave behind.
             biased;

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::{
     descriptor::{anew, unblocked, write_all, write_patiently},
-    harmless::harmless,
+    escape::harmless,
 };
 
 /// How long stderr may take nothing before what we have to say is dropped.

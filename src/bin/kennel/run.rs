@@ -4,35 +4,28 @@ use std::{
     ffi::OsStr,
     io::{self, IsTerminal},
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     process::{ExitCode, ExitStatus},
     time::Duration,
 };
 
-use kennel::{Child, Command, Ended, Error, Outcome, Outlets, Policy, Report, Sandbox, Session, Terminal};
-use nix::sys::{
-    resource::{Resource, getrlimit},
-    signal::{Signal, raise},
+use kennel::{
+    Change, Child, Command, Committed, Ended, Error, Outcome, Outlets, Policy, PolicyError, Refusal, Report,
+    Sandbox, Session, Terminal,
 };
-use tokio::runtime::{Builder, Runtime};
+use nix::sys::signal::{Signal, raise};
 
 use crate::{
+    FAILED,
     args::Run,
-    overlay::{Choice, Settled},
-    policy,
-    raw::{Raw, fit},
+    flags,
+    process::{Signals, have_a_thread, means_to_end, runtime},
     report,
-    signals::{Signals, means_to_end},
-    terminal::{self, Keyboard, Screen, Showing},
+    terminal::{self, Keyboard, Raw, Screen, Showing, fit},
 };
-
-/// How long a thread that may block stays with nothing to do, where it can be had again.
-pub(crate) const IDLE: Duration = Duration::from_secs(10);
 
 /// Longer than any command.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// What the runtime and one sandbox keep open at most.
-const NEEDED_DESCRIPTORS: usize = 20;
 
 /// Runs `kennel run`.
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
@@ -77,7 +70,7 @@ type Ran = Result<(Outcome, Result<Settled, Error>), Error>;
 
 /// Runs the command.
 fn confine(run: &Run) -> Ran {
-    let policy = policy::from_flags(&run.policy)?;
+    let policy = flags::from_flags(&run.policy)?;
     let choice = Choice::of(run, &policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
     let ground = match choice {
@@ -130,25 +123,6 @@ async fn until_outcome(run: &Run, policy: &Policy, mut command: Command) -> Resu
     on_descriptors(counted, &mut command).await
 }
 
-/// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
-pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
-    spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
-    Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(idle)
-        .build()
-        .map_err(|source| Error::Io { what: "start the runtime", source })
-}
-
-/// Changes are committed, and programs loaded, on a thread that may block. It is had before anything runs: the runtime panics
-/// where it cannot start one.
-pub(crate) async fn have_a_thread() -> Result<(), Error> {
-    let failed = |source| Error::Io { what: "start a thread", source };
-    let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
-    let _ = tokio::task::spawn_blocking(|| ()).await;
-    Ok(())
-}
-
 /// Why output passes through us at all.
 #[derive(Clone, Copy)]
 struct Counted {
@@ -162,18 +136,6 @@ impl Counted {
     fn needs_pipe(self, stream: &impl IsTerminal) -> bool {
         self.capped || (self.reported && !stream.is_terminal())
     }
-}
-
-/// The runtime panics where descriptors run out while it starts; where there could be too few, that is an error
-/// before.
-fn spare_descriptors() -> io::Result<()> {
-    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    if soft < 256 {
-        let spare: io::Result<Vec<_>> =
-            (0..NEEDED_DESCRIPTORS).map(|_| io::stdin().as_fd().try_clone_to_owned()).collect();
-        drop(spare?);
-    }
-    Ok(())
 }
 
 /// The command gets our own descriptors. Output is read by us only where it must be counted or cut.
@@ -295,4 +257,131 @@ fn pass_on(child: &Child, number: i32, window: Option<(&Terminal, &Raw)>) -> io:
         _ => {}
     }
     child.signal(number)
+}
+
+/// What the command line asks for.
+#[derive(Clone, Copy)]
+enum Choice {
+    Diff,
+    Commit,
+    Discard {
+        /// Whether a report lists them.
+        is_told: bool,
+    },
+}
+
+impl Choice {
+    /// `None` where there is no overlay.
+    fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
+        let choice = match (run.commit, run.discard) {
+            (true, _) => Self::Commit,
+            (_, true) => Self::Discard { is_told: run.json.is_some() },
+            _ => Self::Diff,
+        };
+        match (&policy.overlay, run.diff || run.commit || run.discard) {
+            (Some(_), _) => Ok(Some(choice)),
+            (None, false) => Ok(None),
+            (None, true) => Err(PolicyError::Value {
+                key: "overlay".to_owned(),
+                value: String::new(),
+                reason: "--diff, --commit and --discard need --overlay".to_owned(),
+            }
+            .into()),
+        }
+    }
+
+    /// Does it, once the command has ended. What is to be looked at is told with the outcome.
+    async fn settle(self, session: &Session, outcome: &mut Outcome) -> Result<Settled, Error> {
+        let mut settled = Settled::default();
+        match self {
+            Self::Commit if has_succeeded(outcome) => match session.commit().await {
+                Ok(mut committed) => {
+                    outcome.denials.append(&mut committed.denials);
+                    settled.committed = Some(committed);
+                }
+                Err(error) => {
+                    // They are all there are.
+                    if let Some(left) = session.leave_changes()? {
+                        report::say(format_args!(
+                            "kennel: what the command wrote is left in {}",
+                            left.display()
+                        ));
+                    }
+                    return Err(error);
+                }
+            },
+            Self::Discard { is_told: false } => {}
+            _ => {
+                settled.changes = Some(session.changes().await?);
+                settled.were_to_be_committed = matches!(self, Self::Commit);
+            }
+        }
+        if settled.has_refused() {
+            settled.left = session.leave_changes()?;
+        }
+        session.discard().await?;
+        Ok(settled)
+    }
+}
+
+/// Whether the command did, whatever became of its output.
+fn has_succeeded(outcome: &Outcome) -> bool {
+    outcome.status.success() && !outcome.is_left
+}
+
+/// What became of them.
+#[derive(Default)]
+struct Settled {
+    /// What is dropped.
+    changes: Option<Vec<Change>>,
+    /// Whether that was not the aim, had the command succeeded.
+    were_to_be_committed: bool,
+    committed: Option<Committed>,
+    /// Where those are that could not be committed.
+    left: Option<PathBuf>,
+}
+
+impl Settled {
+    fn has_refused(&self) -> bool {
+        self.committed.as_ref().is_some_and(|committed| !committed.refused.is_empty())
+    }
+
+    /// The report with the changes in it, and our own status.
+    fn told(&self, mut report: Report) -> Report {
+        report.exit_code = self.exit_code().unwrap_or(report.exit_code);
+        report.changes = self.changes.clone();
+        if self.were_to_be_committed {
+            let dropped = report.changes.replace(Vec::new()).unwrap_or_default();
+            let refused = dropped.into_iter().map(|change| change.refused(Refusal::Unsuccessful));
+            report.refused_changes = Some(refused.collect());
+        }
+        if let Some(Committed { applied, refused, .. }) = &self.committed {
+            report.changes = Some(applied.clone());
+            report.refused_changes = Some(refused.clone());
+        }
+        report
+    }
+
+    /// What people are told.
+    fn say(&self, run: &Run) {
+        let changes = self.changes.iter().flatten();
+        if !run.discard {
+            changes.for_each(report::say);
+        }
+        if self.were_to_be_committed {
+            report::say(format_args!("kennel: nothing was committed, because the command failed"));
+        }
+        let refused = self.committed.iter().flat_map(|committed| &committed.refused);
+        refused.for_each(|refused| {
+            report::say(format_args!("kennel: not committed: {}: {}", refused.change, refused.refusal));
+        });
+        if let Some(left) = &self.left {
+            report::say(format_args!("kennel: what the command wrote is left in {}", left.display()));
+        }
+    }
+
+    /// The status where not everything could be committed.
+    fn exit_code(&self) -> Option<u8> {
+        self.has_refused().then_some(FAILED)
+    }
 }

@@ -3,6 +3,7 @@
 use std::{
     io::{self, IsTerminal},
     mem,
+    os::fd::AsFd,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,7 +18,7 @@ use nix::{
     errno::Errno,
     fcntl::{FcntlArg, fcntl},
     poll::PollFlags,
-    sys::termios::tcgetattr,
+    sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr},
     unistd::read,
 };
 use tokio::{
@@ -278,4 +279,55 @@ async fn show(mut from: Terminal, to: Screen, mut end: oneshot::Receiver<()>) ->
     }
     drop(to.bytes);
     to.end.await.unwrap_or(Ok(()))
+}
+
+/// The user's terminal in raw mode; put back when this is dropped.
+pub(crate) struct Raw {
+    before: Termios,
+}
+
+impl Raw {
+    pub(crate) fn enter() -> io::Result<Self> {
+        let entered = Self { before: tcgetattr(io::stdin())? };
+        entered.set()?;
+        Ok(entered)
+    }
+
+    fn set(&self) -> io::Result<()> {
+        let mut raw = self.before.clone();
+        cfmakeraw(&mut raw);
+        Ok(tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?)
+    }
+
+    /// Raw once more, and the command's terminal as large as it: whoever had it while we were stopped, a shell, has modes of
+    /// his own, and was told of its size alone.
+    ///
+    /// # Errors
+    /// Those of [`fit`].
+    pub(crate) fn again(&self, terminal: impl AsFd) -> io::Result<()> {
+        // It may be gone.
+        let _ = self.set();
+        fit(terminal)
+    }
+
+    /// Puts it back, for as long as we are stopped or for good.
+    pub(crate) fn leave(&self) {
+        // The terminal may be gone; then there is nothing to put back. It may not be read: then TCSADRAIN would not return.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &self.before);
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Makes the command's terminal as large as ours, which may be gone.
+///
+/// # Errors
+/// Those of [`Terminal::set_size`].
+pub(crate) fn fit(terminal: impl AsFd) -> io::Result<()> {
+    let size = Terminal::size(io::stdin());
+    size.map_or(Ok(()), |(rows, columns)| Terminal::set_size(terminal, rows, columns))
 }

@@ -12,8 +12,7 @@ use nix::poll::{PollFd, PollFlags};
 
 use crate::{
     descriptor::{unblocked, wait, write_patiently, write_while},
-    raw::{Raw, fit},
-    terminal::{AGAIN, LAST, MOMENT, MOST_LAST, is_gone},
+    terminal::{AGAIN, LAST, MOMENT, MOST_LAST, Raw, fit, is_gone},
 };
 
 /// How long our terminal may take nothing of that.

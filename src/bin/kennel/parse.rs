@@ -1,16 +1,22 @@
 //! From what was typed to [`Arguments`].
 
-use std::ffi::OsString;
+use std::{
+    error,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::{
     Args, Command, Parser,
-    builder::StyledStr,
+    builder::{PathBufValueParser, PossibleValuesParser, StyledStr, TypedValueParser},
     error::{ContextKind, ContextValue, ErrorKind},
 };
-
 use kennel::Error;
 
 use crate::args::{Arguments, Exec, Run, Verb};
+
+const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
 
 const NOT_TEXT: &str = "is not UTF-8, which is not understood here";
 
@@ -78,11 +84,67 @@ fn alone<A: Args>(after: &[OsString]) -> Option<A> {
     A::from_arg_matches(&matches).ok()
 }
 
+/// One of the words of `T`: help, completions and errors list them.
+pub(crate) fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(all).try_map(|word| word.parse::<T>())
+}
+
+pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+pub(crate) fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "write a whole number, such as 64")
+}
+
+pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {
+    text.parse().map_err(|_| "write a number of processors, such as 1.5")
+}
+
+pub(crate) fn credential(text: &str) -> Result<(String, PathBuf), String> {
+    let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
+    Ok((key.to_owned(), behind(file)?))
+}
+
+/// A path.
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| expanded(path, home().as_deref()))
+}
+
+/// One or two paths with a colon between, or a path with something else behind a colon.
+pub(crate) fn paths(text: &str) -> Result<String, String> {
+    expanded_paths(text, home().as_deref())
+}
+
+/// A path behind something else.
+fn behind(text: &str) -> Result<PathBuf, String> {
+    expanded(text.into(), home().as_deref())
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
+fn expanded(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+    let Ok(rest) = path.strip_prefix("~") else { return Ok(path) };
+    Ok(home.ok_or(NO_HOME)?.join(rest).components().collect())
+}
+
+fn expanded_paths(text: &str, home: Option<&Path>) -> Result<String, String> {
+    let part = |part: &str| {
+        let path = if part.is_empty() { part.into() } else { expanded(part.into(), home)?.into_os_string() };
+        path.into_string().map_err(|_| "HOME is not UTF-8; a policy file can say `~/`".to_owned())
+    };
+    Ok(text.split(':').map(part).collect::<Result<Vec<_>, _>>()?.join(":"))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
-    use super::{Arguments, OsString, not_text, parse};
+    use super::*;
 
     #[test]
     fn what_is_no_text_has_the_remedy_of_its_flag() {
@@ -143,7 +205,7 @@ mod tests {
                 Ok(arguments) => format!("{arguments:?}"),
                 Err(error) => format!("{:?}: {error}", error.kind()),
             };
-            let whole = Arguments::try_parse_from(&typed).map_err(super::advised);
+            let whole = Arguments::try_parse_from(&typed).map_err(advised);
             assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());
@@ -163,6 +225,35 @@ mod tests {
             let said = parse(&typed).expect_err(line).to_string();
             assert_eq!(tip.is_some(), said.contains("tip:"), "{line}: {said}");
             assert!(said.contains(tip.unwrap_or_default()), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn home_is_where_a_path_begins_with_a_tilde() {
+        let home = Some(Path::new("/home/me"));
+        for (typed, meant) in [
+            ("~/x", "/home/me/x"),
+            ("~", "/home/me"),
+            ("~/", "/home/me"),
+            ("./~/x", "./~/x"),
+            ("~you/x", "~you/x"),
+            ("/a/~/x", "/a/~/x"),
+            ("a/", "a/"),
+        ] {
+            let path = expanded(typed.into(), home).expect(typed);
+            assert_eq!(path.as_os_str(), meant, "{typed}");
+        }
+        for (typed, meant) in [
+            ("~/x:~/y", "/home/me/x:/home/me/y"),
+            ("/a:~/y", "/a:/home/me/y"),
+            ("~/x:64M", "/home/me/x:64M"),
+            (":", ":"),
+            ("a:b:c", "a:b:c"),
+        ] {
+            assert_eq!(expanded_paths(typed, home).as_deref(), Ok(meant), "{typed}");
+        }
+        for refused in [expanded("~/x".into(), None).map(drop), expanded_paths("a:~", None).map(drop)] {
+            assert_eq!(refused, Err(NO_HOME.to_owned()));
         }
     }
 }

@@ -1,11 +1,60 @@
 //! Which signals are passed on to the command, which end us, and waiting for them.
 
-use std::{fs, future::poll_fn, io, os::unix::process::ExitStatusExt, process::ExitStatus, task::Poll};
+use std::{
+    fs,
+    future::poll_fn,
+    io,
+    os::{fd::AsFd, unix::process::ExitStatusExt},
+    process::ExitStatus,
+    task::Poll,
+    time::Duration,
+};
 
 use kennel::Error;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use nix::sys::resource::{Resource, getrlimit};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 use crate::FAILED;
+
+/// How long a thread that may block stays with nothing to do, where it can be had again.
+pub(crate) const IDLE: Duration = Duration::from_secs(10);
+
+/// What the runtime and one sandbox keep open at most.
+const NEEDED_DESCRIPTORS: usize = 20;
+
+/// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
+pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
+    spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
+    Builder::new_current_thread()
+        .enable_all()
+        .thread_keep_alive(idle)
+        .build()
+        .map_err(|source| Error::Io { what: "start the runtime", source })
+}
+
+/// Changes are committed, and programs loaded, on a thread that may block. It is had before anything runs: the runtime panics
+/// where it cannot start one.
+pub(crate) async fn have_a_thread() -> Result<(), Error> {
+    let failed = |source| Error::Io { what: "start a thread", source };
+    let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
+    let _ = tokio::task::spawn_blocking(|| ()).await;
+    Ok(())
+}
+
+/// The runtime panics where descriptors run out while it starts; where there could be too few, that is an error
+/// before.
+fn spare_descriptors() -> io::Result<()> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < 256 {
+        let spare: io::Result<Vec<_>> =
+            (0..NEEDED_DESCRIPTORS).map(|_| io::stdin().as_fd().try_clone_to_owned()).collect();
+        drop(spare?);
+    }
+    Ok(())
+}
 
 /// Signals that end, stop, continue or inform the command; a terminal sends some of them, a supervisor others. SIGXFSZ is our
 /// own: we have it blocked.
