@@ -1,4 +1,4 @@
-//! The flags that make a policy, of the commands that have one.
+//! The flags that make a policy, and the policy that they make.
 
 use std::path::{Path, PathBuf};
 
@@ -9,20 +9,20 @@ use kennel::{
 };
 
 use crate::{
-    descriptor::file_of,
+    descriptor::resolve_descriptor,
     parse::{self, assignment, count, processors, word},
 };
 
-/// They add to and override what a policy file says.
+/// Flags that add to a policy file and override it.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyFlags {
     /// Set of grants to start from [default: repo-write].
     #[arg(long, value_name = "PROFILE", value_parser = word::<Profile>(Profile::ALL.map(Profile::as_str)))]
     pub(crate) profile: Option<Profile>,
-    /// Directory to work on, visible at its own path [default: the current directory].
+    /// Directory to work in, visible at its own path [default: the current directory].
     #[arg(long, value_name = "DIR", value_parser = parse::path())]
     pub(crate) workspace: Option<PathBuf>,
-    /// Read a policy from a TOML or JSON file, or from a descriptor, such as <(…) of a shell.
+    /// Read a policy from a TOML or JSON file, or from a descriptor such as <(…) of a shell.
     #[arg(long, value_name = "FILE", value_parser = parse::path())]
     pub(crate) policy: Option<PathBuf>,
     /// Show P read-only, at T if given.
@@ -43,54 +43,56 @@ pub(crate) struct PolicyFlags {
     /// Collect changes to the workspace in memory instead of writing them.
     #[arg(long, help_heading = "View")]
     pub(crate) overlay: bool,
-    /// Like --overlay, with the changes in the empty directory DIR; for large changes, or before Linux 6.6.
+    /// Like --overlay, but keep the changes in the empty directory DIR. Use it for large changes or before
+    /// Linux 6.6.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) overlay_upper: Option<PathBuf>,
-    /// Like --overlay, at most SIZE [default: that of --tmp-size].
+    /// Like --overlay, with at most SIZE of changes [default: that of --tmp-size].
     #[arg(long, value_name = "SIZE", help_heading = "View")]
     pub(crate) overlay_size: Option<Size>,
     /// Show toolchains outside the system directories [default: auto].
     #[arg(long, value_name = "WHICH", help_heading = "View", value_parser = word::<Toolchains>(Toolchains::ALL.map(Toolchains::as_str)))]
     pub(crate) toolchains: Option<Toolchains>,
-    /// Whether /tmp, HOME and other private directories, but for /dev/shm, are new for each exec or shared by the
-    /// session [default: exec].
+    /// Whether each exec gets new private directories (/tmp, HOME and others) or the session shares them;
+    /// /dev/shm is not affected [default: exec].
     #[arg(long, value_name = "LIFE", help_heading = "View", value_parser = word::<TmpLife>(TmpLife::ALL.map(TmpLife::as_str)))]
     pub(crate) tmp: Option<TmpLife>,
     /// Start in DIR instead of the workspace.
     #[arg(long, value_name = "DIR", help_heading = "View", value_parser = parse::path())]
     pub(crate) cwd: Option<PathBuf>,
-    /// Network access [default: set by the profile; of repo-write and ci-only `proxy` with --allow or --proxy-socket].
+    /// Network access [default: that of the profile; repo-write and ci-only use `proxy` with --allow or
+    /// --proxy-socket].
     #[arg(long, value_name = "MODE", help_heading = "Network", value_parser = word::<NetworkMode>(NetworkMode::ALL.map(NetworkMode::as_str)))]
     pub(crate) net: Option<NetworkMode>,
     /// Allow connections to HOST:PORT, for example crates.io:443, *.crates.io:443, HOST:*, 192.0.2.0/24:80.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) allow: Vec<String>,
-    /// Refuse connections to HOST:PORT, whatever is allowed.
+    /// Refuse connections to HOST:PORT, even if another rule allows them.
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     pub(crate) deny: Vec<String>,
     /// Allow names that resolve to private or special addresses in CIDR.
     #[arg(long, value_name = "CIDR", help_heading = "Network")]
     pub(crate) allow_address: Vec<String>,
-    /// Go through the HTTP proxy at URL; `environment` uses https_proxy and no_proxy.
+    /// Connect through the HTTP proxy at URL; `environment` uses https_proxy and no_proxy.
     #[arg(long, value_name = "URL", help_heading = "Network")]
     pub(crate) upstream: Option<String>,
-    /// Use the proxy at this Unix socket instead of Kennel's; it alone decides what passes.
+    /// Use the proxy at this Unix socket instead of Kennel's; it alone decides which connections pass.
     #[arg(long, value_name = "SOCKET", help_heading = "Network", value_parser = parse::path())]
     pub(crate) proxy_socket: Option<PathBuf>,
     /// Ask the name server at ADDRESS[:PORT] instead of the system's.
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
     pub(crate) name_server: Vec<String>,
-    /// Turn off the DNS server and the listeners that serve programs without proxy support.
+    /// Turn off the DNS server and the listeners for programs without proxy support.
     #[arg(long, help_heading = "Network")]
     pub(crate) no_transparent: bool,
-    /// Append each command, decision, denial and limit to FILE, as lines of JSON; `{date}` in its name is the day. FILE must
-    /// lie outside of what is granted writable; /dev/fd/N is the file that was opened there.
+    /// Append each command, decision, denial and limit to FILE as lines of JSON. `{date}` in its name becomes
+    /// the day. FILE must be outside every writable directory. /dev/fd/N names an open file.
     #[arg(long, value_name = "FILE", help_heading = "Audit", value_parser = parse::path())]
     pub(crate) audit: Option<PathBuf>,
-    /// Give each line the hash of the one before, for `kennel audit verify`.
+    /// Give each line the hash of the line before it, for `kennel audit verify`.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_chain: bool,
-    /// Fail closed: refuse commands and connections that cannot be logged.
+    /// Refuse commands and connections that cannot be logged.
     #[arg(long, help_heading = "Audit")]
     pub(crate) audit_closed: bool,
     /// Log the arguments of commands too; they may contain secrets.
@@ -102,7 +104,7 @@ pub(crate) struct PolicyFlags {
     /// Environment to start from [default: scrubbed].
     #[arg(long, value_name = "BASE", help_heading = "Environment", value_parser = word::<EnvBase>(EnvBase::ALL.map(EnvBase::as_str)))]
     pub(crate) env: Option<EnvBase>,
-    /// Pass on variable N.
+    /// Pass variable N to the command.
     #[arg(long, value_name = "N", help_heading = "Environment")]
     pub(crate) pass_env: Vec<String>,
     /// Set variable K to V.
@@ -111,7 +113,7 @@ pub(crate) struct PolicyFlags {
     /// Memory limit, such as 512M.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<Size>,
-    /// Swap that may be used besides [default: none]. Needs --memory and a cgroup.
+    /// Swap that the command may use beyond --memory [default: none]. Needs --memory and a cgroup.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) swap: Option<Size>,
     /// Maximum number of processes.
@@ -123,10 +125,10 @@ pub(crate) struct PolicyFlags {
     /// CPUs to run on, such as 0-1. Needs a cgroup.
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     pub(crate) cpuset: Option<String>,
-    /// Rates for the disk of the workspace, per second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a cgroup.
+    /// Disk rates for the workspace, per second: read=10M,write=5M,read_ops=100,write_ops=50. Needs a cgroup.
     #[arg(long, value_name = "RATES", help_heading = "Limits")]
     pub(crate) io: Option<IoLimits>,
-    /// Where cgroups that hold limits may be made: auto, off, or a directory of cgroup v2 [default: auto].
+    /// Where to create cgroups for limits: auto, off, or a directory of cgroup v2 [default: auto].
     #[arg(long, value_name = "WHERE", help_heading = "Limits")]
     pub(crate) cgroup: Option<Cgroup>,
     /// CPU time limit of each process, such as 10s.
@@ -135,28 +137,30 @@ pub(crate) struct PolicyFlags {
     /// Kill the command after TIME (exit status 124).
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<Span>,
-    /// Bytes kept of stdout and of stderr; the rest is read and discarded.
+    /// Bytes to keep of stdout and of stderr; Kennel reads and discards the rest.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) max_output: Option<Size>,
     /// Kill the command when it exceeds --max-output instead of discarding the rest.
     #[arg(long, help_heading = "Limits")]
     pub(crate) output_ends: bool,
-    /// Size of all private places together: /tmp, /dev/shm, HOME [default: 2G]. With --tmp session /dev/shm has as much besides.
+    /// Total size of the private directories: /tmp, /dev/shm, HOME [default: 2G]. With --tmp session,
+    /// /dev/shm gets the same size on top.
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) tmp_size: Option<Size>,
-    /// Files and directories in all private places together, and in each --tmpfs [default: one for each 4K of size].
+    /// Total number of files and directories in the private directories, and in each --tmpfs [default: one
+    /// for each 4K of size].
     #[arg(long, value_name = "N", help_heading = "Limits", value_parser = count, allow_negative_numbers = true)]
     pub(crate) tmp_inodes: Option<u64>,
     /// What to do when the host cannot provide a protection [default: refuse].
     #[arg(long, value_name = "WHAT", value_parser = word::<OnUnavailable>(OnUnavailable::ALL.map(OnUnavailable::as_str)))]
     pub(crate) on_unavailable: Option<OnUnavailable>,
-    /// If the command fails, say which protection blocked what and which flag would allow it. Its stderr then goes
-    /// through a pipe.
+    /// If the command fails, report which protection blocked what and which flag would allow it. Its stderr
+    /// then goes through a pipe.
     #[arg(long)]
     pub(crate) explain: bool,
 }
 
-/// The policy that a file, if any, and the flags make together.
+/// Makes the policy from the policy file, if there is one, and the flags.
 pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     let mut policy = match &flags.policy {
         Some(file) => Policy::load(file)?,
@@ -182,13 +186,14 @@ pub(crate) fn from_flags(flags: &PolicyFlags) -> Result<Policy, Error> {
     Ok(policy)
 }
 
-/// The log that was named, also by a descriptor.
+/// Resolves the path of an audit log; it may name a descriptor.
 ///
 /// # Errors
-/// A descriptor that no log can be.
+/// The descriptor is not that of a regular file with a name.
 pub(crate) fn log(path: &Path) -> Result<PathBuf, Error> {
-    file_of(path).map_err(|source| {
-        let remedy = "open a file for it, as in 3>>kennel.log, or name the file itself".to_owned();
+    resolve_descriptor(path).map_err(|source| {
+        let remedy =
+            "open a regular file there, as in 3>>kennel.log, or pass the name of the file".to_owned();
         Error::Grant { what: "audit log", path: path.to_owned(), source, remedy: Some(remedy) }
     })
 }
@@ -251,7 +256,7 @@ fn mounts(flags: &PolicyFlags) -> Result<Vec<Mount>, Error> {
     Ok(ro.chain(rw).chain(tmpfs).chain(mask).collect::<Result<_, PolicyError>>()?)
 }
 
-/// A mount that is acceptable by itself. What is wrong with it is said of the flag: nobody wrote a list of mounts.
+/// Validates one mount by itself, so that an error names the flag and not the list of mounts.
 fn checked(flag: &str, parsed: Result<Mount, PolicyError>) -> Result<Mount, PolicyError> {
     let alone = |mount: &Mount| Policy { mounts: vec![mount.clone()], ..Policy::default() }.validate();
     parsed.and_then(|mount| alone(&mount).map(|()| mount)).map_err(|error| match error {
@@ -300,14 +305,14 @@ mod tests {
         text.split('`').skip(1).step_by(2).map(str::to_owned)
     }
 
-    /// The words in backticks in one column of all tables of keys.
+    /// The words in backticks in one column of every table of keys.
     fn column(number: usize) -> BTreeSet<String> {
         let tables = DOCUMENT.split("| key | flag | type | default | meaning |\n").skip(1);
         let rows = tables.flat_map(|table| table.lines().take_while(|line| line.starts_with('|')));
         rows.filter_map(|row| row.split('|').nth(number)).flat_map(quoted).collect()
     }
 
-    /// The keys of a policy, those of its tables with the table's name before.
+    /// The keys of a policy; a key inside a table has the table's name before it.
     fn keys() -> BTreeSet<String> {
         let mut policy = Policy::default().overlay(Overlay::default());
         policy.audit = Some(Audit { chain: true, ..Audit::new("log") });
@@ -321,7 +326,7 @@ mod tests {
                         inner.into_iter().map(|(name, _)| name).partition(|name| name == "proxy");
                     found.extend(proxy.iter().map(|name| format!("{key}.{name}.unix")));
                     found.extend(inner.iter().map(|name| format!("{key}.{name}")));
-                    // It may stand alone.
+                    // `overlay` may also stand alone, as `true`.
                     if key == "overlay" {
                         found.insert(key);
                     }

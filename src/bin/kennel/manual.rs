@@ -1,4 +1,4 @@
-//! `kennel completions` and `kennel man`: what shells and readers know of the flags, from their definitions.
+//! `kennel completions` and `kennel man`: completions and manual pages, generated from the flags.
 
 use std::{io, process::ExitCode};
 
@@ -19,7 +19,7 @@ pub(crate) fn completions(shell: Shell) -> Result<ExitCode, Error> {
 /// Runs `kennel man`.
 pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
     let mut whole = Arguments::command();
-    // Names and flags of commands are known once it is built.
+    // clap fills in the names and flags of subcommands when it builds the command.
     whole.build();
     let mut found = whole;
     for name in command {
@@ -35,7 +35,7 @@ pub(crate) fn page(command: &[String]) -> Result<ExitCode, Error> {
     print(&text)
 }
 
-/// Writes the page of a command under the name by which it is called: `kennel-exec` is another program.
+/// Writes the page of a command, named `kennel exec`, for example: `kennel-exec` is another program.
 fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     let name = command.get_bin_name().unwrap_or("kennel").to_owned();
     let usage = command.render_usage().to_string();
@@ -54,7 +54,7 @@ fn write_page(mut command: Command, text: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The commands of a command.
+/// Lists the subcommands of a command.
 fn commands(of: &Command) -> String {
     let mut roff = String::new();
     for command in
@@ -68,7 +68,7 @@ fn commands(of: &Command) -> String {
     roff
 }
 
-/// What follows the flags in a help text, paragraph by paragraph. Examples keep their lines.
+/// Converts the help text after the flags, paragraph by paragraph. Examples keep their lines.
 fn sections(help: &str) -> String {
     let mut roff = String::new();
     let mut last = "";
@@ -87,7 +87,7 @@ fn sections(help: &str) -> String {
     roff
 }
 
-/// Text that roff takes as it is.
+/// Escapes text for roff.
 fn escaped(text: &str) -> String {
     let line = |line: &str| {
         let guard = if line.starts_with('.') { "\\&" } else { "" };
@@ -99,7 +99,7 @@ fn escaped(text: &str) -> String {
 }
 
 fn print(text: &[u8]) -> Result<ExitCode, Error> {
-    report::answer(text).map(|()| ExitCode::SUCCESS)
+    report::print(text).map(|()| ExitCode::SUCCESS)
 }
 
 fn unwritten(source: io::Error) -> Error {
@@ -108,10 +108,10 @@ fn unwritten(source: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    //! The tables of docs/cli.md, written from the flags. Everything between a comment `<!-- flags of kennel run -->` and
-    //! `<!-- end -->` is generated; the rest of the page is written by hand.
+    //! Checks docs/cli.md against the flags. The flags generate the text between `<!-- flags of kennel run
+    //! -->` and `<!-- end -->`; people write the rest of the page.
     //!
-    //! After a change of flags: `KENNEL_WRITE=1 cargo test --bin kennel manual`.
+    //! To update it after a change of flags: `KENNEL_WRITE=1 cargo test --bin kennel manual`.
 
     use std::{env, fs, path::Path};
 
@@ -119,7 +119,7 @@ mod tests {
 
     use crate::args::Arguments;
 
-    /// The page as it is.
+    /// The page in the repository.
     const PAGE: &str = include_str!("../../../docs/cli.md");
 
     #[test]
@@ -145,14 +145,15 @@ mod tests {
         }
     }
 
-    /// The commands that do something, not those that only have others.
+    /// The commands without subcommands.
     fn leaves(of: &Command) -> Vec<&Command> {
         let shown = of.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help");
         let inner: Vec<_> = shown.flat_map(leaves).collect();
         if inner.is_empty() { vec![of] } else { inner }
     }
 
-    /// What a command does, how it is called, and its flags. Those that `run` has too are only mentioned if they are many.
+    /// Describes a command: what it does, its usage, its flags. If it shares many flags with `run`, the text
+    /// only refers to them.
     fn section(mut command: Command, run: &Command) -> String {
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();
         let usage = command.render_usage().to_string();
@@ -188,7 +189,7 @@ mod tests {
         text
     }
 
-    /// The arguments of a command that a reader is told of.
+    /// The arguments of a command that help shows.
     fn arguments(command: &Command) -> Vec<&Arg> {
         command
             .get_arguments()
@@ -218,7 +219,7 @@ mod tests {
         format!("| `{name}` | {help} |\n")
     }
 
-    /// Text in which Markdown sees no marks but backticks.
+    /// Escapes text for Markdown, except inside backticks.
     fn marked(text: &str) -> String {
         let pieces = text.replace('|', "\\|");
         let pieces = pieces.split('`').enumerate();

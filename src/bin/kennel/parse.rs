@@ -1,4 +1,4 @@
-//! From what was typed to [`Arguments`].
+//! Turns the words of a command line into [`Arguments`], and single words into values.
 
 use std::{
     error,
@@ -18,30 +18,30 @@ use crate::args::{Arguments, Exec, Run, Verb};
 
 const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
 
-const NOT_TEXT: &str = "is not UTF-8, which is not understood here";
+const NOT_UTF8: &str = "is not UTF-8";
 
-/// What was typed, `kennel` itself first.
+/// Parses a command line, the program's name first.
 ///
 /// # Errors
-/// What is not understood, and what asks for help or the version instead.
+/// Words that the parser does not understand, and requests for help or the version.
 pub(crate) fn parse(typed: &[OsString]) -> Result<Arguments, clap::Error> {
-    let after = typed.get(1..).unwrap_or_default();
-    // These two are started thousands of times. To build the flags of all commands, of which three have those of a
-    // policy, takes as long as to start a process.
-    let verb = match after.first().and_then(|verb| verb.to_str()) {
-        Some("run") => alone::<Run>(after).map(Verb::Run),
-        Some("exec") => alone::<Exec>(after).map(Verb::Exec),
+    let words = typed.get(1..).unwrap_or_default();
+    // `run` and `exec` start very often. Building the flags of all commands takes as long as starting a
+    // process, so build only those of this command.
+    let verb = match words.first().and_then(|verb| verb.to_str()) {
+        Some("run") => parse_one::<Run>(words).map(Verb::Run),
+        Some("exec") => parse_one::<Exec>(words).map(Verb::Exec),
         _ => None,
     };
     match verb {
         Some(verb) => Ok(Arguments { verb }),
-        // Whatever has to be said about it is said by the whole.
-        None => Arguments::try_parse_from(typed).map_err(advised),
+        // The full parser writes every error and every help text.
+        None => Arguments::try_parse_from(typed).map_err(with_advice),
     }
 }
 
-/// A command that was typed without `--` before it looks like an argument too many.
-fn advised(mut error: clap::Error) -> clap::Error {
+/// Suggests `--` if somebody typed a command without it, which clap takes for an unexpected argument.
+fn with_advice(mut error: clap::Error) -> clap::Error {
     let is_behind = |usage: &ContextValue| usage.to_string().contains("-- <CMD>");
     if error.kind() != ErrorKind::UnknownArgument || !error.get(ContextKind::Usage).is_some_and(is_behind) {
         return error;
@@ -51,19 +51,19 @@ fn advised(mut error: clap::Error) -> clap::Error {
             let tip = StyledStr::from(format!("put `--` before the command: -- {word}"));
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         }
-        // To pass a flag on as a value behind `--`, as the parser suggests, would run a command of that name.
+        // clap suggests passing the flag after `--`, but that would run a command of that name.
         _ => drop(error.remove(ContextKind::Suggested)),
     }
     error
 }
 
-/// The error for an argument that would have to be text and is not: the first of those that are ours.
-pub(crate) fn not_text(typed: &[OsString]) -> Error {
+/// The error for the first argument of Kennel's own that must be UTF-8 and is not.
+pub(crate) fn not_utf8(typed: &[OsString]) -> Error {
     let own: Vec<&OsString> = typed.iter().take_while(|argument| *argument != "--").collect();
     let at = own.iter().position(|argument| argument.to_str().is_none());
     let value =
         at.and_then(|at| own.get(at)).map_or_else(String::new, |value| value.to_string_lossy().into_owned());
-    // It has the flag in it, or behind it.
+    // The argument contains its flag, or follows it.
     let flag = match (value.strip_prefix("--"), at) {
         (Some(_), _) => value.split('=').next(),
         (None, Some(at)) => at.checked_sub(1).and_then(|before| own.get(before)?.to_str()),
@@ -71,20 +71,21 @@ pub(crate) fn not_text(typed: &[OsString]) -> Error {
     };
     let has_policy = own.get(1).is_some_and(|verb| *verb != "exec");
     let remedy = match flag {
-        Some("--ro" | "--rw" | "--tmpfs") => "; grant a path with such a name by a directory around it",
-        Some("--setenv") if has_policy => "; give `kennel` that variable, and name it with --pass-env",
+        Some("--ro" | "--rw" | "--tmpfs") => "; grant a parent directory instead",
+        Some("--setenv") if has_policy => "; set the variable for `kennel` and pass it with --pass-env",
         _ => "",
     };
-    Error::Command { what: "argument", value, reason: format!("{NOT_TEXT}{remedy}") }
+    Error::Command { what: "argument", value, reason: format!("{NOT_UTF8}{remedy}") }
 }
 
-/// The arguments of one command, its name first, if they are understood.
-fn alone<A: Args>(after: &[OsString]) -> Option<A> {
-    let matches = A::augment_args(Command::new("kennel")).try_get_matches_from(after).ok()?;
+/// Parses the arguments of one command, its name first. Returns `None` for anything that needs the full
+/// parser.
+fn parse_one<A: Args>(words: &[OsString]) -> Option<A> {
+    let matches = A::augment_args(Command::new("kennel")).try_get_matches_from(words).ok()?;
     A::from_arg_matches(&matches).ok()
 }
 
-/// One of the words of `T`: help, completions and errors list them.
+/// Parses one of the words of `T`; help, completions and errors list them.
 pub(crate) fn word<T>(all: impl IntoIterator<Item = &'static str>) -> impl TypedValueParser<Value = T>
 where
     T: FromStr<Err: error::Error + Send + Sync + 'static> + Clone + Send + Sync + 'static,
@@ -107,37 +108,38 @@ pub(crate) fn processors(text: &str) -> Result<f64, &'static str> {
 
 pub(crate) fn credential(text: &str) -> Result<(String, PathBuf), String> {
     let (key, file) = text.split_once('=').ok_or("write KEY=FILE")?;
-    Ok((key.to_owned(), behind(file)?))
+    Ok((key.to_owned(), expand_path(file)?))
 }
 
-/// A path.
+/// Parses a path. A leading `~/` is the home directory, as in policy files: shells do not expand it in
+/// `--ro=~/x` or `/data:~/x`.
 pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| expanded(path, home().as_deref()))
+    PathBufValueParser::new().try_map(|path| expand(path, home().as_deref()))
 }
 
-/// One or two paths with a colon between, or a path with something else behind a colon.
+/// Expands `~/` in each part of `P[:T]` or `P[:SIZE]`.
 pub(crate) fn paths(text: &str) -> Result<String, String> {
-    expanded_paths(text, home().as_deref())
+    expand_each(text, home().as_deref())
 }
 
-/// A path behind something else.
-fn behind(text: &str) -> Result<PathBuf, String> {
-    expanded(text.into(), home().as_deref())
+/// Expands `~/` in a path that follows `KEY=`.
+fn expand_path(text: &str) -> Result<PathBuf, String> {
+    expand(text.into(), home().as_deref())
 }
 
 fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute())
 }
 
-fn expanded(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
+fn expand(path: PathBuf, home: Option<&Path>) -> Result<PathBuf, String> {
     let Ok(rest) = path.strip_prefix("~") else { return Ok(path) };
     Ok(home.ok_or(NO_HOME)?.join(rest).components().collect())
 }
 
-fn expanded_paths(text: &str, home: Option<&Path>) -> Result<String, String> {
+fn expand_each(text: &str, home: Option<&Path>) -> Result<String, String> {
     let part = |part: &str| {
-        let path = if part.is_empty() { part.into() } else { expanded(part.into(), home)?.into_os_string() };
-        path.into_string().map_err(|_| "HOME is not UTF-8; a policy file can say `~/`".to_owned())
+        let path = if part.is_empty() { part.into() } else { expand(part.into(), home)?.into_os_string() };
+        path.into_string().map_err(|_| "HOME is not UTF-8; use `~/` in a policy file instead".to_owned())
     };
     Ok(text.split(':').map(part).collect::<Result<Vec<_>, _>>()?.join(":"))
 }
@@ -150,21 +152,21 @@ mod tests {
     fn what_is_no_text_has_the_remedy_of_its_flag() {
         use std::os::unix::ffi::OsStringExt;
         for (line, words) in [
-            ("run --ro /a\u{1} true", "by a directory around it"),
-            ("run --rw=/a\u{1} true", "by a directory around it"),
-            ("run --setenv A=\u{1} -- true", "name it with --pass-env"),
-            ("session start --name a --setenv=A=\u{1}", "name it with --pass-env"),
-            ("exec a --setenv A=\u{1} -- true", "not understood here"),
-            ("op m.toml say --arg a=\u{1}", "not understood here"),
-            ("run --allow \u{1}:1 true", "not understood here"),
-            ("run --hostname=\u{1} true", "not understood here"),
-            ("op m.toml \u{1}", "not understood here"),
+            ("run --ro /a\u{1} true", "parent directory instead"),
+            ("run --rw=/a\u{1} true", "parent directory instead"),
+            ("run --setenv A=\u{1} -- true", "pass it with --pass-env"),
+            ("session start --name a --setenv=A=\u{1}", "pass it with --pass-env"),
+            ("exec a --setenv A=\u{1} -- true", "is not UTF-8"),
+            ("op m.toml say --arg a=\u{1}", "is not UTF-8"),
+            ("run --allow \u{1}:1 true", "is not UTF-8"),
+            ("run --hostname=\u{1} true", "is not UTF-8"),
+            ("op m.toml \u{1}", "is not UTF-8"),
         ] {
-            // No UTF-8 has such a byte.
+            // No UTF-8 text contains the byte 0xff.
             let word = |word: &str| word.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
             let typed: Vec<_> =
                 ["kennel"].into_iter().chain(line.split(' ')).map(word).map(OsString::from_vec).collect();
-            let error = not_text(&typed).to_string();
+            let error = not_utf8(&typed).to_string();
             assert!(error.contains('\u{fffd}') && error.ends_with(words), "{line:?}: {error}");
         }
     }
@@ -205,7 +207,7 @@ mod tests {
                 Ok(arguments) => format!("{arguments:?}"),
                 Err(error) => format!("{:?}: {error}", error.kind()),
             };
-            let whole = Arguments::try_parse_from(&typed).map_err(advised);
+            let whole = Arguments::try_parse_from(&typed).map_err(with_advice);
             assert_eq!(told(parse(&typed)), told(whole), "{line}");
         }
         assert!(parse(&[]).is_err());
@@ -218,7 +220,7 @@ mod tests {
             ("kennel run --net none ls", Some("-- ls\n")),
             ("kennel exec a1 ls", Some("-- ls\n")),
             ("kennel session start --name a ls", None),
-            // To follow the parser's own would run a command of that name.
+            // Following clap's suggestion would run a command of that name.
             ("kennel run --ev inherit -- true", None),
         ] {
             let typed: Vec<OsString> = line.split(' ').map(Into::into).collect();
@@ -240,7 +242,7 @@ mod tests {
             ("/a/~/x", "/a/~/x"),
             ("a/", "a/"),
         ] {
-            let path = expanded(typed.into(), home).expect(typed);
+            let path = expand(typed.into(), home).expect(typed);
             assert_eq!(path.as_os_str(), meant, "{typed}");
         }
         for (typed, meant) in [
@@ -250,9 +252,9 @@ mod tests {
             (":", ":"),
             ("a:b:c", "a:b:c"),
         ] {
-            assert_eq!(expanded_paths(typed, home).as_deref(), Ok(meant), "{typed}");
+            assert_eq!(expand_each(typed, home).as_deref(), Ok(meant), "{typed}");
         }
-        for refused in [expanded("~/x".into(), None).map(drop), expanded_paths("a:~", None).map(drop)] {
+        for refused in [expand("~/x".into(), None).map(drop), expand_each("a:~", None).map(drop)] {
             assert_eq!(refused, Err(NO_HOME.to_owned()));
         }
     }

@@ -1,4 +1,4 @@
-//! Which signals are passed on to the command, which end us, and waiting for them.
+//! What this process needs for its own work: a runtime, a spare thread, and signals.
 
 use std::{
     fs,
@@ -19,15 +19,15 @@ use tokio::{
 
 use crate::FAILED;
 
-/// How long a thread that may block stays with nothing to do, where it can be had again.
-pub(crate) const IDLE: Duration = Duration::from_secs(10);
+/// How long an idle blocking thread stays if the runtime can start another one later.
+pub(crate) const IDLE_THREAD: Duration = Duration::from_secs(10);
 
-/// What the runtime and one sandbox keep open at most.
+/// Most descriptors that the runtime and one sandbox keep open.
 const NEEDED_DESCRIPTORS: usize = 20;
 
-/// One thread: the runtime only waits. Others, which may block, are let go when they were `idle` for so long.
+/// Builds a runtime with one thread, which only waits. Blocking threads end after `idle` without work.
 pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
-    spare_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
+    check_free_descriptors().map_err(|source| Error::Io { what: "start the runtime", source })?;
     Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(idle)
@@ -35,18 +35,17 @@ pub(crate) fn runtime(idle: Duration) -> Result<Runtime, Error> {
         .map_err(|source| Error::Io { what: "start the runtime", source })
 }
 
-/// Changes are committed, and programs loaded, on a thread that may block. It is had before anything runs: the runtime panics
-/// where it cannot start one.
-pub(crate) async fn have_a_thread() -> Result<(), Error> {
+/// Starts the blocking thread that commits changes and loads programs before any command runs: the runtime
+/// panics if it cannot start one later.
+pub(crate) async fn start_blocking_thread() -> Result<(), Error> {
     let failed = |source| Error::Io { what: "start a thread", source };
     let _ = std::thread::Builder::new().spawn(|| ()).map_err(failed)?.join();
     let _ = tokio::task::spawn_blocking(|| ()).await;
     Ok(())
 }
 
-/// The runtime panics where descriptors run out while it starts; where there could be too few, that is an error
-/// before.
-fn spare_descriptors() -> io::Result<()> {
+/// Fails if there are too few free descriptors: the runtime panics if it runs out of them while it starts.
+fn check_free_descriptors() -> io::Result<()> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < 256 {
         let spare: io::Result<Vec<_>> =
@@ -56,9 +55,9 @@ fn spare_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// Signals that end, stop, continue or inform the command; a terminal sends some of them, a supervisor others. SIGXFSZ is our
-/// own: we have it blocked.
-const PASSED_ON: [i32; 13] = [
+/// Signals that end, stop, continue or inform the command; terminals and supervisors send them. SIGXFSZ is
+/// missing because Kennel blocks it for itself.
+const FORWARDED: [i32; 13] = [
     libc::SIGINT,
     libc::SIGTERM,
     libc::SIGHUP,
@@ -74,13 +73,13 @@ const PASSED_ON: [i32; 13] = [
     libc::SIGXCPU,
 ];
 
-/// Signals that mean to end this program, where there is no command to pass them on to.
-const ENDING: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+/// Signals that end this program if it has no command to pass them on to.
+const ENDING_SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// The signals to pass on. Not among them is what we were started to ignore, by nohup(1) or a shell's `&`: it would not
-/// have reached the command without us either.
-pub(crate) fn passed_on() -> impl Iterator<Item = i32> {
-    not_ignored(PASSED_ON)
+/// The signals to pass on. It skips signals that this process inherited as ignored, from nohup(1) or a
+/// shell's `&`: without Kennel they would not have reached the command either.
+pub(crate) fn forwarded() -> impl Iterator<Item = i32> {
+    not_ignored(FORWARDED)
 }
 
 fn not_ignored<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
@@ -88,43 +87,43 @@ fn not_ignored<const N: usize>(signals: [i32; N]) -> impl Iterator<Item = i32> {
     signals.into_iter().filter(move |number| ignored >> (number - 1) & 1 == 0)
 }
 
-/// The ignored signals, as proc_pid_status(5) has them: a bit for each, the lowest for signal 1. None where it cannot be
-/// read.
+/// The ignored signals as a bit mask, lowest bit for signal 1; see proc_pid_status(5). Returns 0 if it cannot
+/// read them.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Signals that this process takes itself, from the moment this exists.
+/// Receivers for signals. This process handles the signals itself from the moment this value exists.
 pub(crate) struct Signals {
     receivers: Vec<(i32, Signal)>,
     ending: Ending,
 }
 
-/// The signals that have come and mean to end us. What comes after one does not undo it, such as the SIGCONT that
-/// timeout(1) sends after SIGTERM.
+/// The ending signals that arrived. A later signal does not undo them, such as the SIGCONT that timeout(1)
+/// sends after SIGTERM.
 #[derive(Default)]
 pub(crate) struct Ending(Vec<i32>);
 
 impl Ending {
-    /// Notes a signal that has come.
+    /// Records a signal that arrived, if it ends this program.
     pub(crate) fn note(&mut self, number: i32) {
-        if means_to_end(number) && !self.has(number) {
+        if is_ending(number) && !self.has(number) {
             self.0.push(number);
         }
     }
 
-    /// Whether that signal has come, and means to end us.
+    /// Whether this ending signal arrived.
     pub(crate) fn has(&self, number: i32) -> bool {
         self.0.contains(&number)
     }
 }
 
 impl Signals {
-    /// Those that are passed on.
-    pub(crate) fn to_pass_on() -> Result<Self, Error> {
-        Self::listen(passed_on())
+    /// Listens for the signals to pass on.
+    pub(crate) fn to_forward() -> Result<Self, Error> {
+        Self::listen(forwarded())
     }
 
     fn listen(numbers: impl Iterator<Item = i32>) -> Result<Self, Error> {
@@ -134,7 +133,7 @@ impl Signals {
         Ok(Self { receivers, ending: Ending::default() })
     }
 
-    /// The next signal's number.
+    /// Waits for the next signal and returns its number.
     pub(crate) async fn next(&mut self) -> i32 {
         let number = poll_fn(|cx| {
             let mut each = self.receivers.iter_mut();
@@ -148,19 +147,19 @@ impl Signals {
         number
     }
 
-    /// Whether a signal has come that was to end us, and has ended the command.
-    pub(crate) fn have_ended(&self, status: ExitStatus) -> bool {
+    /// Whether an ending signal arrived and killed the command.
+    pub(crate) fn killed(&self, status: ExitStatus) -> bool {
         status.signal().is_some_and(|number| self.ending.has(number))
     }
 }
 
-/// Waits for a signal that means to end this program; answers the status that it ends with.
+/// Waits for a signal that ends this program. Returns the exit status for it.
 pub(crate) async fn interrupted() -> Result<u8, Error> {
-    let number = Signals::listen(not_ignored(ENDING))?.next().await;
+    let number = Signals::listen(not_ignored(ENDING_SIGNALS))?.next().await;
     Ok(u8::try_from(128 + number).unwrap_or(FAILED))
 }
 
-/// Whether a signal means to end this program, when there is no command left to pass it on to.
-pub(crate) fn means_to_end(number: i32) -> bool {
-    ENDING.contains(&number)
+/// Whether a signal ends this program if it has no command to pass it on to.
+pub(crate) fn is_ending(number: i32) -> bool {
+    ENDING_SIGNALS.contains(&number)
 }
