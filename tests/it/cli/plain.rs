@@ -26,7 +26,7 @@ fn a_policy_that_cannot_be_shown_is_an_error() {
     for flag in ["--mask", "--workspace", "--cwd", "--audit", "--overlay-upper", "--proxy-socket"] {
         let mut show = Command::new(kennel_path());
         show.current_dir(dir.path()).args(["policy", "show", flag]).arg(odd);
-        is_refused(&show.output().unwrap(), "is not UTF-8, so that no policy file can say it");
+        is_refused(&show.output().unwrap(), "is not UTF-8, so a policy file cannot contain it");
     }
 }
 
