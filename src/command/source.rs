@@ -16,7 +16,7 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 
 /// A sandbox or a session, as its commands see it.
-pub(crate) trait Source: fmt::Debug + Send + Sync {
+pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// The plan of the last start, or of the first.
     fn prepared(&self) -> Arc<Prepared>;
 
@@ -41,7 +41,7 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
         prepared: &'s Prepared,
         narrow: Option<&'s Section>,
         fail_fast: bool,
-    ) -> BoxFuture<'s, Result<Taken, Error>>;
+    ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;
 
     /// Whether another worker can take the place of one that was killed before it got a command.
     ///
@@ -73,7 +73,7 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
 
 /// A worker for a command.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ReadyWorker {
     pub(crate) inside: Inside,
     /// What it said that its command has to know.
     pub(crate) said: Vec<Report>,
@@ -85,7 +85,7 @@ pub(crate) struct Taken {
     pub(crate) own: Option<Arc<OwnSteps>>,
 }
 
-impl Taken {
+impl ReadyWorker {
     /// Its steps that are not in the plan.
     pub(crate) fn steps(&self) -> Option<Section> {
         self.own.as_ref().map(|own| own.section.clone())

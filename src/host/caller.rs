@@ -25,13 +25,13 @@ pub(crate) struct Caller {
     /// How many descriptors this process may have open, and how many it may allow itself.
     pub(crate) descriptors: [u64; 2],
     /// What commands would inherit and are to be without.
-    pub(crate) ahead: Ahead,
+    pub(crate) ahead: SchedulingPrivileges,
 }
 
 /// What a process is ahead of others by. Limits on processors hold no real-time process, and one on memory finds nobody
 /// to end where `oom_score_adj` is -1000.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ahead {
+pub(crate) struct SchedulingPrivileges {
     /// Policy, nice value, I/O.
     pub(crate) scheduling: [bool; 3],
     /// `oom_score_adj` below 0.
@@ -40,7 +40,7 @@ pub(crate) struct Ahead {
     pub(crate) may_be: bool,
 }
 
-impl Ahead {
+impl SchedulingPrivileges {
     fn current() -> Self {
         let adjusted = fs::read("/proc/self/oom_score_adj").unwrap_or_default();
         let has = |resource| getrlimit(resource).is_ok_and(|(_, hard)| hard > 0);
@@ -77,7 +77,7 @@ impl Caller {
             directory: env::current_dir().unwrap_or_default(),
             environment,
             descriptors: getrlimit(Resource::RLIMIT_NOFILE).map_or([1024; 2], <[u64; 2]>::from),
-            ahead: Ahead::current(),
+            ahead: SchedulingPrivileges::current(),
         }
     }
 

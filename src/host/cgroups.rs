@@ -88,18 +88,18 @@ impl Setting {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cgroups {
     /// The root of what is mounted.
-    pub(crate) top: Option<Spot>,
+    pub(crate) top: Option<CgroupDirectory>,
     /// The cgroup of this process.
-    pub(crate) own: Option<Spot>,
+    pub(crate) own: Option<CgroupDirectory>,
     /// The one above it.
-    pub(crate) parent: Option<Spot>,
+    pub(crate) parent: Option<CgroupDirectory>,
     /// Controllers that are bound to cgroup v1, where v2 cannot have them.
     pub(crate) of_v1: Vec<Controller>,
 }
 
 /// One cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct CgroupDirectory {
     pub(crate) path: PathBuf,
     /// Controllers that it could give to groups in it.
     pub(crate) offers: Vec<Controller>,
@@ -146,9 +146,9 @@ impl Cgroups {
         };
         let parent = own.parent().filter(|parent| parent.starts_with(&top));
         Self {
-            parent: parent.map(|parent| Spot::look(parent, &own, &top)),
-            own: Some(Spot::look(&own, &own, &top)),
-            top: Some(Spot::look(&top, &own, &top)),
+            parent: parent.map(|parent| CgroupDirectory::look(parent, &own, &top)),
+            own: Some(CgroupDirectory::look(&own, &own, &top)),
+            top: Some(CgroupDirectory::look(&top, &own, &top)),
             of_v1,
         }
     }
@@ -157,7 +157,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// A path where no directory of cgroup v2 is.
-    pub(crate) fn at(&self, path: &Path) -> io::Result<Spot> {
+    pub(crate) fn at(&self, path: &Path) -> io::Result<CgroupDirectory> {
         let path = fs::canonicalize(path)?;
         if !path.is_dir() {
             return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
@@ -165,12 +165,14 @@ impl Cgroups {
         if statfs(&path)?.filesystem_type() != CGROUP2_SUPER_MAGIC {
             return Err(io::Error::other("it is not on a cgroup v2 file system"));
         }
-        let of = |spot: &Option<Spot>| spot.as_ref().map_or_else(PathBuf::new, |spot| spot.path.clone());
-        Ok(Spot::look(&path, &of(&self.own), &of(&self.top)))
+        let of = |spot: &Option<CgroupDirectory>| {
+            spot.as_ref().map_or_else(PathBuf::new, |spot| spot.path.clone())
+        };
+        Ok(CgroupDirectory::look(&path, &of(&self.own), &of(&self.top)))
     }
 }
 
-impl Spot {
+impl CgroupDirectory {
     fn look(path: &Path, own: &Path, top: &Path) -> Self {
         let read = |name: &str| fs::read_to_string(path.join(name)).unwrap_or_default();
         let processes = read("cgroup.procs");

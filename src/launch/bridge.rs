@@ -24,7 +24,7 @@ use crate::launch::inside::{Arrival, Inside, unless_gone};
 use crate::launch::prepared::{Bytes, Prepared, step_failed, step_skipped};
 use crate::launch::start;
 use crate::launch::start::Images;
-use crate::network::proxy::{BoxFuture, ForeignProxy, Serving};
+use crate::network::proxy::{BoxFuture, ProxyBridge, Serving};
 use crate::plan::bridge::BridgePlan;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
@@ -135,7 +135,7 @@ impl Bridge {
     }
 }
 
-impl ForeignProxy for Bridge {
+impl ProxyBridge for Bridge {
     fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>> {
         // The report of the sandbox names what the host lacks: both have the same walls.
         Box::pin(async move { self.serve(listener, &mut Enforcement::default()).await })
@@ -178,7 +178,7 @@ impl Serving {
         // It gets ready beside the sandbox.
         let bridge = bridge.map(|plan| Bridge::start(&prepared.images, plan)).transpose()?;
         let serving =
-            Self::new(gate, trail, bridge.map(|bridge| -> Arc<dyn ForeignProxy> { Arc::new(bridge) }));
+            Self::new(gate, trail, bridge.map(|bridge| -> Arc<dyn ProxyBridge> { Arc::new(bridge) }));
         let mut missing = gate.settings().sockets;
         while missing > 0 {
             match inside.next().await.map_err(Error::io("read the control socket"))? {

@@ -27,16 +27,16 @@ use tokio::io::Interest;
 
 use crate::host::cgroups::{Controller, Setting};
 use crate::launch::cgroup::group::{Locked, Parent};
-use crate::launch::cgroup::leaf::{Leaf, Refused};
+use crate::launch::cgroup::leaf::{Leaf, LimitEvents};
 use crate::launch::inside::PATIENCE;
 use crate::launch::start;
 use crate::launch::start::Images;
-use crate::plan::cgroup::GroupPlan;
+use crate::plan::cgroup::CgroupTree;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys;
 use crate::sys::locked;
-use crate::sys::reap::{Home, Left};
+use crate::sys::reap::{RuntimeHome, Unreaped};
 
 /// The leaf of a zygote.
 const ZYGOTE: &str = "zygote";
@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    plan: Arc<GroupPlan>,
+    plan: Arc<CgroupTree>,
     parent: Parent,
     group: Locked,
     reaper: Mutex<Option<Reaper>>,
@@ -61,7 +61,7 @@ impl Groups {
     ///
     /// # Errors
     /// What the kernel refuses, with the path.
-    pub(crate) fn make(plan: &Arc<GroupPlan>, images: &Images) -> Result<Arc<Self>, Error> {
+    pub(crate) fn make(plan: &Arc<CgroupTree>, images: &Images) -> Result<Arc<Self>, Error> {
         let failed = |what: &str| {
             let step = format!("{what} {}", plan.parent.display());
             move |source| failed(step, plan.protection, source)
@@ -144,17 +144,17 @@ impl Groups {
     }
 
     /// What the limits of all commands together have refused so far.
-    pub(crate) fn refused(&self) -> Refused {
+    pub(crate) fn refused(&self) -> LimitEvents {
         let read = |file: &str| group::read(self.group.as_fd(), file);
         let has = |controller| self.plan.controllers.contains(&controller);
-        let mut refused = Refused::default();
+        let mut refused = LimitEvents::default();
         if has(Controller::Memory) {
-            refused.memory = Refused::memory(&read("memory.events.local").unwrap_or_default());
+            refused.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
         }
         if has(Controller::Pids) {
             // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
             let events = read("pids.events.local").or_else(|_| read("pids.events"));
-            refused.pids = Refused::pids(&events.unwrap_or_default());
+            refused.pids = LimitEvents::pids(&events.unwrap_or_default());
         }
         refused
     }
@@ -231,19 +231,23 @@ const REAPING_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Reaper {
     /// Taken at the end, which the reaper waits for.
     control: Option<OwnedFd>,
-    left: Option<Left<()>>,
-    home: Home,
+    left: Option<Unreaped<()>>,
+    home: RuntimeHome,
 }
 
 impl Reaper {
     pub(crate) fn start(
         images: &Images,
-        plan: &GroupPlan,
+        plan: &CgroupTree,
         parent: &Parent,
         name: &str,
     ) -> Result<Self, Error> {
         let (control, pidfd) = start::start_reaper(images, &plan.reaper, name, parent.as_fd())?;
-        Ok(Self { control: Some(control), left: Some(Left::of(Arc::new(pidfd), ())), home: Home::here() })
+        Ok(Self {
+            control: Some(control),
+            left: Some(Unreaped::of(Arc::new(pidfd), ())),
+            home: RuntimeHome::here(),
+        })
     }
 
     /// Lets it go, and waits until it has ended, a second at most.

@@ -16,13 +16,13 @@ use nix::errno::Errno;
 use tokio::io::Interest;
 
 use crate::launch::cgroup::leaf::Leaf;
-use crate::network::proxy::Listening;
-use crate::plan::mount_state::{Change, Footing};
+use crate::network::proxy::ListeningSocket;
+use crate::plan::mount_state::{MountChange, MountSnapshot};
 use crate::protect::recheck;
 use crate::protect::recheck::{Undone, Watch};
 use crate::sys;
 use crate::sys::packet;
-use crate::sys::reap::{Home, Left};
+use crate::sys::reap::{RuntimeHome, Unreaped};
 
 /// How long what was killed may take to be gone.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,14 +35,14 @@ pub(crate) struct Inside {
     pidfd: Option<Arc<OwnedFd>>,
     watches: Arc<[Watch]>,
     /// What its walls stand on, where nobody else looks after that.
-    footing: Footing,
+    footing: MountSnapshot,
     /// Whether it is a child of this process, so that its zombie is ours to take away.
     is_child: bool,
-    home: Home,
+    home: RuntimeHome,
     /// Whether it said that everything of it has ended.
     over: bool,
     /// Kept until everything of it has ended and was undone.
-    hold: Option<Hold>,
+    hold: Option<CommandHold>,
     /// The cgroup of everything of it, where there is one.
     leaf: Option<Leaf>,
 }
@@ -61,12 +61,12 @@ impl Inside {
     }
 
     /// What its walls are about to be put on; looked at once more when everything inside has ended.
-    pub(crate) fn stands_on(&mut self, footing: Footing) {
+    pub(crate) fn stands_on(&mut self, footing: MountSnapshot) {
         self.footing = footing;
     }
 
     /// What has changed of that.
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> MountChange {
         self.footing.change(true)
     }
 
@@ -76,9 +76,9 @@ impl Inside {
             control,
             pidfd: None,
             watches: Arc::default(),
-            footing: Footing::default(),
+            footing: MountSnapshot::default(),
             is_child: false,
-            home: Home::here(),
+            home: RuntimeHome::here(),
             over: false,
             hold: None,
             leaf: None,
@@ -87,7 +87,7 @@ impl Inside {
 
     /// It is followed in this runtime from now on; it may have been started before there was one.
     pub(crate) fn set_home(&mut self) {
-        self.home = Home::here();
+        self.home = RuntimeHome::here();
     }
 
     /// Its cgroup, where it has one; removed once everything of it has ended.
@@ -108,7 +108,7 @@ impl Inside {
     }
 
     /// It has a command of a session from now on, after which `watches` are looked at.
-    pub(crate) fn hold(&mut self, hold: Hold, watches: &Arc<[Watch]>) {
+    pub(crate) fn hold(&mut self, hold: CommandHold, watches: &Arc<[Watch]>) {
         self.hold = Some(hold);
         self.watch(watches);
     }
@@ -127,7 +127,7 @@ impl Inside {
     pub(crate) fn set_over(&mut self) {
         self.over = true;
         self.watches = Arc::default();
-        self.footing = Footing::default();
+        self.footing = MountSnapshot::default();
     }
 
     /// Undoes what was done to watched paths. To be called after the end was reported.
@@ -231,8 +231,8 @@ impl Drop for Inside {
         }
         let (watches, footing) = (std::mem::take(&mut self.watches), std::mem::take(&mut self.footing));
         let (hold, leaf) = (self.hold.take(), self.leaf.take());
-        let remains = Remains { watches, footing, _hold: hold, _leaf: leaf };
-        Left::of(pidfd, remains).drop_at_end(self.home);
+        let remains = KilledInit { watches, footing, _hold: hold, _leaf: leaf };
+        Unreaped::of(pidfd, remains).drop_at_end(self.home);
     }
 }
 
@@ -247,7 +247,7 @@ pub(crate) enum Arrival {
     /// The pidfd of a worker's init.
     Born(OwnedFd),
     /// A socket of the sandbox's, to be served outside.
-    Listening(Listening),
+    Listening(ListeningSocket),
     /// The root of a worker.
     Root(OwnedFd),
     /// The mount namespace of a worker.
@@ -268,7 +268,7 @@ impl Arrival {
             (Some(Report::Born {}), Some(pidfd)) => Ok(Self::Born(pidfd)),
             (Some(Report::Listening { kind, port }), Some(socket)) => {
                 let port = u16::try_from(port).map_err(|_| io::ErrorKind::InvalidData)?;
-                Ok(Self::Listening(Listening { kind: kind.cast_signed(), port, socket }))
+                Ok(Self::Listening(ListeningSocket { kind: kind.cast_signed(), port, socket }))
             }
             (Some(Report::Root {}), Some(root)) => Ok(Self::Root(root)),
             (Some(Report::Mounts {}), Some(mounts)) => Ok(Self::Mounts(mounts)),
@@ -283,23 +283,23 @@ impl Arrival {
 // What is left when a sandbox was killed and nobody waits for its end.
 
 /// What an init that was killed leaves. Dropping this, after its end, undoes it.
-pub(crate) struct Remains {
+pub(crate) struct KilledInit {
     pub(crate) watches: Arc<[Watch]>,
-    pub(crate) footing: Footing,
+    pub(crate) footing: MountSnapshot,
     /// Let go after the rest.
-    pub(crate) _hold: Option<Hold>,
+    pub(crate) _hold: Option<CommandHold>,
     /// Removed after the rest, when nobody is in it any more.
     pub(crate) _leaf: Option<Leaf>,
 }
 
-impl Drop for Remains {
+impl Drop for KilledInit {
     fn drop(&mut self) {
         recheck::log(&undo(&self.watches, &self.footing));
     }
 }
 
 /// Undoes what was done to watched paths, and tells of walls that somebody took away.
-pub(crate) fn undo(watches: &[Watch], footing: &Footing) -> Undone {
+pub(crate) fn undo(watches: &[Watch], footing: &MountSnapshot) -> Undone {
     let mut undone = recheck::undo(watches);
     undone.denials.extend(footing.denials());
     undone
@@ -308,9 +308,9 @@ pub(crate) fn undo(watches: &[Watch], footing: &Footing) -> Undone {
 /// Somebody who may have a command running: until it is dropped, what appears in the place of a protected path is the
 /// command's.
 #[derive(Debug)]
-pub(crate) struct Hold(Arc<AtomicUsize>);
+pub(crate) struct CommandHold(Arc<AtomicUsize>);
 
-impl Hold {
+impl CommandHold {
     /// Counts one more holder, until it is dropped.
     pub(crate) fn new(holds: &Arc<AtomicUsize>) -> Self {
         holds.fetch_add(1, SeqCst);
@@ -318,7 +318,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for CommandHold {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }

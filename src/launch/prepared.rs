@@ -25,7 +25,7 @@ use crate::network::gate::Gate;
 use crate::plan::Section;
 use crate::plan::compile::Compiled;
 use crate::plan::landlock::WITHOUT_FILTER;
-use crate::plan::mount_state::Change;
+use crate::plan::mount_state::MountChange;
 use crate::plan::request::RequestBuf;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
@@ -119,12 +119,12 @@ impl Prepared {
     }
 
     /// What has changed below what was started ahead, if nobody has had it, or since the policy was compiled.
-    pub(crate) fn change(&self) -> Change {
+    pub(crate) fn change(&self) -> MountChange {
         match (&*locked(&self.begun), &self.compiled.ground) {
             (Some(begun), _) => begun.change(),
             (None, Some(ground)) => ground.change(true),
             // Nobody has looked.
-            (None, None) => Change::Some,
+            (None, None) => MountChange::Some,
         }
     }
 

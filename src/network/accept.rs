@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 use crate::network::dns::Answer;
 use crate::network::http::noted;
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, dns, http, relay};
 use crate::policy::destination::{Destination, Host, Name};
@@ -125,24 +125,27 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     }
 }
 
-fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destination, Refusal> {
+fn destination(command: Socks5Command, target: &TargetAddr) -> Result<Destination, ProxyRefusal> {
     let subject = target.to_string();
     if command != Socks5Command::TCPConnect {
-        return Err(Refusal::request(&subject, Reason::Method("only CONNECT of SOCKS5 is served, no UDP")));
+        return Err(ProxyRefusal::request(
+            &subject,
+            Reason::Method("only CONNECT of SOCKS5 is served, no UDP"),
+        ));
     }
     let (host, port) = match target {
         TargetAddr::Ip(at) => (Ok(Host::of(at.ip())), at.port()),
         TargetAddr::Domain(name, port) => (Host::parse(name), *port),
     };
     match host {
-        Ok(_) if port == 0 => Err(Refusal::request(&subject, Reason::Malformed("0 is not a port"))),
+        Ok(_) if port == 0 => Err(ProxyRefusal::request(&subject, Reason::Malformed("0 is not a port"))),
         Ok(host) => Ok(Destination { host, port }),
-        Err(malformed) => Err(Refusal::malformed(&subject, &malformed)),
+        Err(malformed) => Err(ProxyRefusal::malformed(&subject, &malformed)),
     }
 }
 
 /// The nearest of the protocol's few words.
-fn reply(refusal: &Refusal) -> ReplyError {
+fn reply(refusal: &ProxyRefusal) -> ReplyError {
     match refusal.reason {
         Reason::NotAllowed
         | Reason::NotServed
@@ -191,7 +194,7 @@ pub(crate) fn answer_names(proxy: Arc<Proxy>, socket: OwnedFd) -> io::Result<Joi
     }))
 }
 
-fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<Refusal>) -> Answer {
+fn look_up(proxy: &Proxy, name: &Name, refusal: &mut Option<ProxyRefusal>) -> Answer {
     if let Err(why) = proxy.gate.may_name(name) {
         *refusal = Some(why);
         return Answer::NoSuchName;

@@ -20,7 +20,7 @@ use crate::network::gate::{Permit, Route};
 use crate::network::http::noted;
 use crate::network::metered::Passage;
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::{Allowance, Bounded, Stream};
 use crate::policy::destination::{Destination, Host};
 use crate::policy::upstream::Upstream;
@@ -48,11 +48,11 @@ pub(crate) struct Dialled {
 ///
 /// # Errors
 /// Why not; it is remembered and in the audit log already.
-pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, Refusal> {
+pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, ProxyRefusal> {
     let permit = permit(proxy, destination).await?;
     let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
         Ok(reached) => reached,
-        Err(_) => Err(Refusal::of(&permit.destination, Reason::Timeout("connecting"))),
+        Err(_) => Err(ProxyRefusal::of(&permit.destination, Reason::Timeout("connecting"))),
     };
     if let Err(refusal) = &reached {
         proxy.refused(refusal).await;
@@ -64,10 +64,10 @@ pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Resul
 ///
 /// # Errors
 /// As [`reach`].
-pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, Refusal> {
+pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Result<Permit, ProxyRefusal> {
     let destination = proxy.named(destination);
     let permit = if proxy.meter.is_exhausted() {
-        Err(Refusal::of(&destination, Reason::Limit))
+        Err(ProxyRefusal::of(&destination, Reason::Limit))
     } else {
         proxy.gate.permit(destination).await.and_then(|permit| {
             proxy.record_begin(&permit.destination, permit.by.word())?;
@@ -80,9 +80,10 @@ pub(crate) async fn permit(proxy: &Arc<Proxy>, destination: Destination) -> Resu
     permit
 }
 
-async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal> {
+async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRefusal> {
     let Permit { destination, route, by } = permit;
-    let failed = |error: io::Error| Refusal::of(destination, Reason::Unreachable(failure::words(&error)));
+    let failed =
+        |error: io::Error| ProxyRefusal::of(destination, Reason::Unreachable(failure::words(&error)));
     let (stream, early, address) = match route {
         Route::Direct(addresses) => {
             let stream = connect(&proxy.spare, addresses).await.map_err(failed)?;
@@ -111,7 +112,7 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, Refusal>
 pub(crate) async fn first_hop(
     proxy: &Arc<Proxy>,
     permit: &Permit,
-) -> Result<(TcpStream, Option<IpAddr>), Refusal> {
+) -> Result<(TcpStream, Option<IpAddr>), ProxyRefusal> {
     let connect = async {
         match &permit.route {
             Route::Direct(addresses) => connect(&proxy.spare, addresses).await,
@@ -127,7 +128,7 @@ pub(crate) async fn first_hop(
     };
     let stream = match connected {
         Ok(stream) => stream,
-        Err(reason) => return Err(noted(proxy, Refusal::of(&permit.destination, reason)).await),
+        Err(reason) => return Err(noted(proxy, ProxyRefusal::of(&permit.destination, reason)).await),
     };
     let is_direct = matches!(permit.route, Route::Direct(_));
     let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);

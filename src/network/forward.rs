@@ -20,7 +20,7 @@ use crate::network::gate::Route;
 use crate::network::http::{Body, noted, shown};
 use crate::network::metered::{Metered, Passage};
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::{Allowance, Bounded};
 use crate::policy::destination::Destination;
 use crate::report::failure;
@@ -41,7 +41,7 @@ const OF_ONE_HOP: [HeaderName; 9] = [
 
 /// The connection to an origin that a client's connection keeps for its next request.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptConnection {
     origin: Option<Origin>,
 }
 
@@ -56,13 +56,13 @@ struct Origin {
     _driver: JoinSet<()>,
 }
 
-impl Kept {
+impl KeptConnection {
     /// Passes a request on.
     pub(crate) async fn forward(
         &mut self,
         proxy: &Arc<Proxy>,
         mut request: Request<Incoming>,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, ProxyRefusal> {
         let destination = match destination(&request) {
             Ok(destination) => destination,
             Err(refusal) => return Err(noted(proxy, refusal).await),
@@ -87,7 +87,7 @@ impl Kept {
             match answer {
                 Ok(mut response) => {
                     if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
-                        return Err(noted(proxy, Refusal::of(destination, reason)).await);
+                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
                     }
                     self.origin = Some(origin);
                     strip(response.headers_mut());
@@ -102,7 +102,7 @@ impl Kept {
                             true => Reason::Malformed("the body of the request is malformed or breaks off"),
                             false => unanswered(&error),
                         };
-                        return Err(noted(proxy, Refusal::of(destination, reason)).await);
+                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
                     }
                 },
             }
@@ -117,7 +117,10 @@ impl Kept {
 }
 
 impl Origin {
-    async fn connect(proxy: &Arc<Proxy>, permit: &crate::network::gate::Permit) -> Result<Self, Refusal> {
+    async fn connect(
+        proxy: &Arc<Proxy>,
+        permit: &crate::network::gate::Permit,
+    ) -> Result<Self, ProxyRefusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
         let passage = Passage::new(proxy, &destination, address, permit.by.word());
@@ -131,7 +134,7 @@ impl Origin {
             Ok(both) => both,
             Err(error) => {
                 let reason = Reason::Unreachable(failure::words(&error));
-                return Err(noted(proxy, Refusal::of(&destination, reason)).await);
+                return Err(noted(proxy, ProxyRefusal::of(&destination, reason)).await);
             }
         };
         let mut driver = JoinSet::new();
@@ -176,9 +179,9 @@ fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Re
 }
 
 /// Where a request shall go; the Host header says nothing (RFC 9112, 3.2.2).
-fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
+fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal> {
     let uri = request.uri();
-    let refuse = |reason| Err(Refusal::request(shown(uri), reason));
+    let refuse = |reason| Err(ProxyRefusal::request(shown(uri), reason));
     if request.method() == Method::TRACE {
         return refuse(Reason::Method("method TRACE is not served"));
     }
@@ -197,7 +200,7 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, Refusal> {
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
-    Destination::parse(&with_port).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+    Destination::parse(&with_port).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
 }
 
 /// Whether everybody on the way finds the same end of the body. Of several encodings the outer one was taken off here, and

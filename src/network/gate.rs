@@ -11,9 +11,9 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use crate::network::ask::Ask;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::resolve::{Interfaces, Resolver};
-use crate::plan::network::{Settings, Way};
+use crate::plan::network::{Reach, Settings};
 use crate::policy::address;
 use crate::policy::destination::{Destination, Host, Name};
 use crate::policy::upstream::Upstream;
@@ -75,7 +75,7 @@ impl Gate {
     /// A proxy socket that is gone.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
         let foreign = match &settings.way {
-            Way::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
+            Reach::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
@@ -106,25 +106,25 @@ impl Gate {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn may_name(&self, name: &Name) -> Result<(), Refusal> {
+    pub(crate) fn may_name(&self, name: &Name) -> Result<(), ProxyRefusal> {
         let host = Host::Name(name.clone());
         let Settings { allow, ports, .. } = &self.settings;
         if self.ask.get().is_some() || self.foreign.is_some() || allow.may_match_at(&host, ports) {
             return Ok(());
         }
         let reason = if allow.may_match(&host) { Reason::NotServed } else { Reason::NotAllowed };
-        Err(Refusal { subject: name.to_string(), destination: None, reason })
+        Err(ProxyRefusal { subject: name.to_string(), destination: None, reason })
     }
 
     /// Decides. Names are resolved once, here; only what was checked is dialled.
-    pub(crate) async fn permit(&self, destination: Destination) -> Result<Permit, Refusal> {
+    pub(crate) async fn permit(&self, destination: Destination) -> Result<Permit, ProxyRefusal> {
         if let Some(foreign) = &self.foreign {
             let route = Route::Foreign(Arc::clone(foreign));
             return Ok(Permit { destination, route, by: By::Foreign });
         }
         let by = self.listed(&destination).await?;
         let route = match &self.settings.way {
-            Way::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+            Reach::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
                     self.check(address, &destination, by)?;
                 }
@@ -136,26 +136,28 @@ impl Gate {
     }
 
     /// What the lists say, or whoever is asked.
-    async fn listed(&self, destination: &Destination) -> Result<By, Refusal> {
+    async fn listed(&self, destination: &Destination) -> Result<By, ProxyRefusal> {
         if let Some(rule) = self.settings.deny.find(destination) {
-            return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+            return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
         }
         if self.settings.allow.find(destination).is_some() {
             return Ok(By::List);
         }
         match self.ask.get() {
             Some(ask) if ask.allows(destination).await => Ok(By::Answer),
-            _ => Err(Refusal::of(destination, Reason::NotAllowed)),
+            _ => Err(ProxyRefusal::of(destination, Reason::NotAllowed)),
         }
     }
 
     /// The addresses of a destination that may be dialled.
-    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, Refusal> {
+    async fn addresses(&self, destination: &Destination, by: By) -> Result<Vec<SocketAddr>, ProxyRefusal> {
         let found = match &destination.host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => self.resolver.resolve(name).await.map_err(|error| match error.kind() {
-                io::ErrorKind::TimedOut => Refusal::of(destination, Reason::Timeout("looking its name up")),
-                _ => Refusal::of(destination, Reason::Unreachable(error.to_string())),
+                io::ErrorKind::TimedOut => {
+                    ProxyRefusal::of(destination, Reason::Timeout("looking its name up"))
+                }
+                _ => ProxyRefusal::of(destination, Reason::Unreachable(error.to_string())),
             })?,
         };
         let mut refused = None;
@@ -169,19 +171,19 @@ impl Gate {
         match (checked.is_empty(), refused) {
             (true, Some(refusal)) => Err(refusal),
             (true, None) => {
-                Err(Refusal::of(destination, Reason::Unreachable("its name has no address".to_owned())))
+                Err(ProxyRefusal::of(destination, Reason::Unreachable("its name has no address".to_owned())))
             }
             (false, _) => Ok(checked),
         }
     }
 
     /// One address, as it will be dialled.
-    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, Refusal> {
+    fn check(&self, address: IpAddr, destination: &Destination, by: By) -> Result<IpAddr, ProxyRefusal> {
         // What is written as IPv6 and means IPv4 is judged, and dialled, as that.
         let address = address.to_canonical();
         for here in [address, reached(address)] {
             if let Some(rule) = self.settings.deny.find_address(here, destination.port) {
-                return Err(Refusal::of(destination, Reason::Denied(rule.to_string())));
+                return Err(ProxyRefusal::of(destination, Reason::Denied(rule.to_string())));
             }
         }
         // Whoever was asked about this very address has seen it.
@@ -194,7 +196,7 @@ impl Gate {
         }
         let own = || self.interfaces.have(address).then_some("an address of this host");
         match address::special(address).or_else(own) {
-            Some(range) => Err(Refusal::of(destination, Reason::AddressBlocked(address, range))),
+            Some(range) => Err(ProxyRefusal::of(destination, Reason::AddressBlocked(address, range))),
             None => Ok(address),
         }
     }

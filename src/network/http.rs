@@ -18,10 +18,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
-use crate::network::forward::Kept;
-use crate::network::metered::{Watch, Watched};
+use crate::network::forward::KeptConnection;
+use crate::network::metered::{StreamMeter, Watched};
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
 use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
@@ -43,12 +43,12 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         .max_buf_size(limits.header_size)
         .half_close(true);
     let tunnel = Arc::new(Tunnel::default());
-    let kept = Arc::new(tokio::sync::Mutex::new(Kept::default()));
+    let kept = Arc::new(tokio::sync::Mutex::new(KeptConnection::default()));
     let service = service_fn(|request| {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
-    let watch = Arc::new(Watch::new());
+    let watch = Arc::new(StreamMeter::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
     let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
     // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
@@ -78,7 +78,7 @@ async fn answer(
     proxy: &Arc<Proxy>,
     mut request: Request<Incoming>,
     tunnel: &Tunnel,
-    kept: &tokio::sync::Mutex<Kept>,
+    kept: &tokio::sync::Mutex<KeptConnection>,
 ) -> Response<Body> {
     if request.method() != Method::CONNECT {
         return kept
@@ -100,7 +100,7 @@ async fn answer(
     }
 }
 
-async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, Refusal> {
+async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, ProxyRefusal> {
     let destination = match request.body().is_end_stream() {
         true => destination(request.uri()),
         // As much of the tunnel would be taken for it (RFC 9110, 9.3.6).
@@ -113,16 +113,16 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
 }
 
 /// The target of a CONNECT, which is a host and a port and nothing else (RFC 9112, 3.2.3).
-fn destination(uri: &Uri) -> Result<Destination, Refusal> {
+fn destination(uri: &Uri) -> Result<Destination, ProxyRefusal> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if uri.scheme().is_some() || uri.path_and_query().is_some() {
         return Err(malformed(uri, "the target of CONNECT is a host and a port, not a URL"));
     }
-    Destination::parse(authority).map_err(|malformed| Refusal::malformed(shown(uri), &malformed))
+    Destination::parse(authority).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
 }
 
-fn malformed(target: &Uri, what: &'static str) -> Refusal {
-    Refusal::request(shown(target), Reason::Malformed(what))
+fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
+    ProxyRefusal::request(shown(target), Reason::Malformed(what))
 }
 
 /// What may be repeated of a target: whom it names, without credentials, path and query.
@@ -132,13 +132,13 @@ pub(crate) fn shown(uri: &Uri) -> &str {
 }
 
 /// A refusal that nobody has noted yet.
-pub(crate) async fn noted(proxy: &Proxy, refusal: Refusal) -> Refusal {
+pub(crate) async fn noted(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
     proxy.refused(&refusal).await;
     refusal
 }
 
 /// A refusal as an answer: what was asked, why not, and what would allow it.
-pub(crate) fn explain(proxy: &Proxy, refusal: &Refusal) -> Response<Body> {
+pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
     if matches!(refusal.reason, Reason::NotAllowed) {
         let allow = &proxy.gate.settings().allow;

@@ -25,7 +25,7 @@ const IN_A_ROW: usize = 254;
 
 /// Names and their addresses. A name that has one keeps it.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Mutex<Given>);
+pub(crate) struct LoopbackNames(Mutex<Given>);
 
 #[derive(Debug, Default)]
 struct Given {
@@ -36,7 +36,7 @@ struct Given {
     hand: usize,
 }
 
-impl Names {
+impl LoopbackNames {
     /// The address of a name, from now on. `None`: too many names have one.
     pub(crate) fn address_of(&self, name: &Name) -> Option<Ipv4Addr> {
         self.address_at(name, Instant::now())
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_name_keeps_its_address_and_the_address_leads_back() {
-        let names = Names::default();
+        let names = LoopbackNames::default();
         let first = names.address_of(&name("crates.io")).expect("the first");
         let second = names.address_of(&name("static.crates.io")).expect("the second");
         assert_eq!([first, second], [Ipv4Addr::new(127, 1, 0, 1), Ipv4Addr::new(127, 1, 0, 2)]);
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_more_names_than_there_may_be() {
-        let names = Names::default();
+        let names = LoopbackNames::default();
         let addresses: HashSet<Ipv4Addr> =
             (0..MOST).map(|n| names.address_of(&name(&format!("n{n}.example"))).expect("room")).collect();
         assert_eq!(addresses.len(), MOST);
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_place_is_given_again_once_nobody_has_wanted_its_name_for_long() {
-        let (names, now) = (Names::default(), Instant::now());
+        let (names, now) = (LoopbackNames::default(), Instant::now());
         for n in 0..MOST {
             names.address_at(&name(&format!("n{n}.example")), now).expect("room");
         }
@@ -162,7 +162,7 @@ mod tests {
     proptest! {
         #[test]
         fn names_and_addresses_are_one_to_one(asked in prop::collection::vec("[a-c]{1,3}", 0..60)) {
-            let names = Names::default();
+            let names = LoopbackNames::default();
             let distinct: HashSet<&String> = asked.iter().collect();
             let mut addresses = HashSet::new();
             for text in &asked {

@@ -18,7 +18,7 @@ use crate::audit::record::{Egress, Record};
 use crate::audit::trail::millis;
 use crate::network::meter::{Heading, Tally};
 use crate::network::proxy::Proxy;
-use crate::network::refusal::{Reason, Refusal};
+use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::relay::HALF_OPEN;
 use crate::network::stream::{Count, Counted};
 use crate::policy::destination::{Destination, Host};
@@ -113,16 +113,16 @@ impl AsyncWrite for Metered {
 // has ended its side and waits for an answer looks the same as one that is dead. Nor does one stay whose client takes
 // nothing of what there is for it.
 
-pub(crate) type Watched = Counted<TcpStream, Arc<Watch>>;
+pub(crate) type Watched = Counted<TcpStream, Arc<StreamMeter>>;
 
 /// What was noticed.
-pub(crate) struct Watch {
+pub(crate) struct StreamMeter {
     tally: Tally,
     /// Whether what there was for the client last found no room.
     is_full: AtomicBool,
 }
 
-impl Count for Arc<Watch> {
+impl Count for Arc<StreamMeter> {
     fn read(&self, bytes: usize) -> io::Result<()> {
         self.tally.add(Heading::Up, bytes);
         Ok(())
@@ -138,7 +138,7 @@ impl Count for Arc<Watch> {
     }
 }
 
-impl Watch {
+impl StreamMeter {
     pub(crate) fn new() -> Self {
         Self { tally: Tally::new(), is_full: AtomicBool::new(false) }
     }
@@ -175,7 +175,7 @@ fn egress(host: String, port: Option<u16>, decision: &'static str, reason: &'sta
 
 impl Proxy {
     /// Writes down what did not pass. It did not, whether that is written or not.
-    pub(crate) fn record_refusal(&self, refusal: &Refusal) {
+    pub(crate) fn record_refusal(&self, refusal: &ProxyRefusal) {
         let _ = self.trail.write(self.trail.only(), || {
             let decision = if refusal.is_denial() { "denied" } else { "failed" };
             let (host, port) = match &refusal.destination {
@@ -197,14 +197,14 @@ impl Proxy {
         &self,
         destination: &Destination,
         reason: &'static str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ProxyRefusal> {
         if !self.trail.is_strict() {
             return Ok(());
         }
         let record = || Record::Egress(passed(destination, "begun", reason));
         match self.trail.write(self.trail.only(), record) {
             Ok(_) => Ok(()),
-            Err(_) => Err(Refusal::of(destination, Reason::Unrecorded)),
+            Err(_) => Err(ProxyRefusal::of(destination, Reason::Unrecorded)),
         }
     }
 }
@@ -269,7 +269,7 @@ mod tests {
             TcpStream::connect(listener.local_addr().expect("its number")).await.expect("a connection");
         client.write_all(b"unread").await.expect("room");
         let (served, _) = listener.accept().await.expect("the connection");
-        let watch = Watch::new();
+        let watch = StreamMeter::new();
         let over = async |within| {
             let idle = Duration::from_secs(900);
             timeout(Duration::from_secs(within), watch.is_over(served.as_raw_fd(), idle)).await.is_ok()

@@ -18,9 +18,9 @@ use tokio::time::{Instant, timeout_at};
 use crate::audit::trail::Trail;
 use crate::network::accept;
 use crate::network::gate::Gate;
-use crate::network::loopback_names::Names;
+use crate::network::loopback_names::LoopbackNames;
 use crate::network::meter::Meter;
-use crate::network::refusal::{Denials, Refusal};
+use crate::network::refusal::{Denials, ProxyRefusal};
 use crate::plan::network::PORT;
 use crate::policy::destination::{Destination, Host};
 use crate::report::error::Error;
@@ -36,7 +36,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// The proxy of one network namespace.
 pub(crate) struct Proxy {
     pub(crate) gate: Arc<Gate>,
-    pub(crate) names: Names,
+    pub(crate) names: LoopbackNames,
     denials: Denials,
     pub(crate) meter: Meter,
     pub(crate) slots: Arc<Semaphore>,
@@ -50,7 +50,7 @@ impl Proxy {
     fn new(gate: &Arc<Gate>, trail: &Arc<Trail>) -> Self {
         let limits = &gate.settings().limits;
         Self {
-            names: Names::default(),
+            names: LoopbackNames::default(),
             denials: Denials::default(),
             meter: Meter::new(limits.bytes, limits.rate),
             slots: Arc::new(Semaphore::new(limits.connections)),
@@ -65,7 +65,7 @@ impl Proxy {
     /// client is told, so that no command ends before its denial is known.
     ///
     /// Who is refused too often waits for the answer: nobody shall fill a disk with what he may not do.
-    pub(crate) async fn refused(&self, refusal: &Refusal) {
+    pub(crate) async fn refused(&self, refusal: &ProxyRefusal) {
         self.record_refusal(refusal);
         if let Some(until) = self.denials.add(refusal) {
             // Not for long: whoever waits takes the room of a connection.
@@ -74,7 +74,7 @@ impl Proxy {
     }
 
     /// As `refused`, for an answer that need not be given. Whether it may be.
-    pub(crate) fn refuses(&self, refusal: &Refusal) -> bool {
+    pub(crate) fn refuses(&self, refusal: &ProxyRefusal) -> bool {
         if self.denials.is_too_much() {
             return false;
         }
@@ -102,7 +102,7 @@ impl Proxy {
 }
 
 /// The way to a proxy that is not Kennel's own: it takes the listening socket of the proxy's port and serves it.
-pub(crate) trait ForeignProxy: Send + Sync {
+pub(crate) trait ProxyBridge: Send + Sync {
     /// Serves whoever connects to `listener`; returns once that has begun. To be called once.
     fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>>;
 
@@ -127,7 +127,7 @@ pub(crate) struct Serving {
     proxy: Arc<Proxy>,
     served: Mutex<Vec<Served>>,
     /// What the proxy's own port leads to, where the proxy is not ours.
-    bridge: Option<Arc<dyn ForeignProxy>>,
+    bridge: Option<Arc<dyn ProxyBridge>>,
     /// When who has something to send at the end has had time enough.
     last: Option<Instant>,
 }
@@ -135,7 +135,7 @@ pub(crate) struct Serving {
 /// A socket of the sandbox's, and the task that serves it.
 struct Served {
     /// Kept, so that nothing inside can ever take its place; none where the bridge has it.
-    socket: Option<Listening>,
+    socket: Option<ListeningSocket>,
     task: JoinHandle<()>,
 }
 
@@ -146,7 +146,7 @@ impl std::fmt::Debug for Serving {
 }
 
 impl Serving {
-    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<dyn ForeignProxy>>) -> Self {
+    pub(crate) fn new(gate: &Arc<Gate>, trail: &Arc<Trail>, bridge: Option<Arc<dyn ProxyBridge>>) -> Self {
         Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
     }
 
@@ -154,7 +154,7 @@ impl Serving {
     ///
     /// # Errors
     /// Those of putting it under the runtime's watch, and of the bridge.
-    pub(crate) async fn take(&self, listening: Listening) -> Result<(), Error> {
+    pub(crate) async fn take(&self, listening: ListeningSocket) -> Result<(), Error> {
         let served = match &self.bridge {
             Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
                 Served { socket: None, task: lead(Arc::clone(bridge), listening.socket).await? }
@@ -168,7 +168,7 @@ impl Serving {
         Ok(())
     }
 
-    fn serve(&self, Listening { kind, port, socket }: &Listening) -> io::Result<JoinHandle<()>> {
+    fn serve(&self, ListeningSocket { kind, port, socket }: &ListeningSocket) -> io::Result<JoinHandle<()>> {
         let (proxy, socket) = (Arc::clone(&self.proxy), socket.try_clone()?);
         match (*kind, *port) {
             (libc::SOCK_DGRAM, _) => accept::answer_names(proxy, socket),
@@ -237,7 +237,7 @@ impl Drop for Serving {
 }
 
 /// Has a bridge serve a listener; the task says so if it ends before its time.
-async fn lead(bridge: Arc<dyn ForeignProxy>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
+async fn lead(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
     bridge.serve(listener).await?;
     Ok(tokio::spawn(async move {
         let error = bridge.ended().await;
@@ -272,7 +272,7 @@ impl Witness {
 
 /// A socket in the network namespace of a sandbox.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ListeningSocket {
     /// As socket(2) has it.
     pub(crate) kind: i32,
     pub(crate) port: u16,

@@ -42,13 +42,13 @@ pub(crate) enum Reason {
 
 /// Something that did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct ProxyRefusal {
     pub(crate) subject: String,
     pub(crate) destination: Option<Destination>,
     pub(crate) reason: Reason,
 }
 
-impl Refusal {
+impl ProxyRefusal {
     pub(crate) fn of(destination: &Destination, reason: Reason) -> Self {
         Self { subject: destination.to_string(), destination: Some(destination.clone()), reason }
     }
@@ -140,7 +140,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ProxyRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.reason {
             Reason::NotAllowed => f.write_str("not on the list of what is allowed"),
@@ -202,7 +202,7 @@ impl Log {
 
 impl Denials {
     /// Remembers one; answers until when to wait with the answer.
-    pub(crate) fn add(&self, refusal: &Refusal) -> Option<Instant> {
+    pub(crate) fn add(&self, refusal: &ProxyRefusal) -> Option<Instant> {
         if !refusal.is_denial() {
             return self.lock().wait();
         }
@@ -253,8 +253,8 @@ mod tests {
     use super::Reason;
     use super::*;
 
-    fn refusal(name: &str) -> Refusal {
-        Refusal::request(name, Reason::NotAllowed)
+    fn refusal(name: &str) -> ProxyRefusal {
+        ProxyRefusal::request(name, Reason::NotAllowed)
     }
 
     #[tokio::test]
@@ -301,10 +301,10 @@ mod tests {
         let denials = Denials::default();
         let destination = crate::policy::destination::Destination::parse("a.example:1").expect("valid");
         for reason in [Reason::Unreachable("x".into()), Reason::Timeout("x")] {
-            denials.add(&Refusal::of(&destination, reason));
+            denials.add(&ProxyRefusal::of(&destination, reason));
         }
         assert!(denials.since(0).is_empty());
-        denials.add(&Refusal::of(&destination, Reason::Limit));
+        denials.add(&ProxyRefusal::of(&destination, Reason::Limit));
         assert_eq!(denials.since(0).len(), 1);
     }
 }

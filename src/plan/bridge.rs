@@ -22,9 +22,9 @@ use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::sys::inode::Identity;
 use crate::view::inputs;
-use crate::view::inputs::{Parts, Shape, Subject};
-use crate::view::source::Source;
-use crate::view::tmpfs_size::Room;
+use crate::view::inputs::{Inputs, SandboxKind, Subject};
+use crate::view::source::BindSource;
+use crate::view::tmpfs_size::TmpfsSize;
 
 /// The root has one file of no bytes in it.
 const ROOT_SIZE: u64 = 64 << 10;
@@ -59,23 +59,23 @@ pub(crate) fn compile(
     caller: &Caller,
     path: &Path,
 ) -> Result<BridgePlan, Error> {
-    let (names, shape, subject) = (&inputs::Names::default(), Shape::Once, Subject::Workspace);
-    let parts = Parts { policy, host, caller, names, shape, subject, controllers: None };
+    let (names, shape, subject) = (&inputs::HomeNames::default(), SandboxKind::Once, Subject::Workspace);
+    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: None };
     let socket = socket(caller, path).map_err(|(source, remedy)| {
         let remedy = Some(remedy.to_owned());
         Error::Grant { what: "proxy socket", path: path.to_owned(), source, remedy }
     })?;
     let (files, connections) = capacity();
     Ok(BridgePlan {
-        namespaces: namespaces(&parts),
+        namespaces: namespaces(&inputs),
         setup: setup(&socket),
-        walls: walls(&parts, files),
+        walls: walls(&inputs, files),
         connections,
     })
 }
 
 /// Looks at the socket.
-fn socket(caller: &Caller, path: &Path) -> Result<Source, (io::Error, &'static str)> {
+fn socket(caller: &Caller, path: &Path) -> Result<BindSource, (io::Error, &'static str)> {
     let there = fs::canonicalize(caller.absolute(path)).and_then(|path| Ok((fs::metadata(&path)?, path)));
     let (metadata, path) = there
         .map_err(|error| (error, "start the proxy first, and name the Unix socket that it listens on"))?;
@@ -90,7 +90,7 @@ fn socket(caller: &Caller, path: &Path) -> Result<Source, (io::Error, &'static s
             "let the user who runs kennel write to the socket; capabilities of root do not count",
         ));
     }
-    Ok(Source::of(path, &metadata))
+    Ok(BindSource::of(path, &metadata))
 }
 
 /// Whether connect(2) will be allowed. The bridge has no capability: for root its own bits count, as they do for others.
@@ -125,9 +125,9 @@ fn connections(files: u64) -> u32 {
 }
 
 /// Its own of everything; of the network not even a loopback device. Its listener brings the sandbox's with it.
-fn namespaces(parts: &Parts<'_>) -> Section {
+fn namespaces(inputs: &Inputs<'_>) -> Section {
     let mut namespaces = Section::default();
-    namespaces::id_maps(parts, &mut namespaces);
+    namespaces::id_maps(inputs, &mut namespaces);
     for (protection, flag) in [
         (MountNamespace, libc::CLONE_NEWNS),
         (IpcNamespace, libc::CLONE_NEWIPC),
@@ -135,17 +135,17 @@ fn namespaces(parts: &Parts<'_>) -> Section {
         (CgroupNamespace, libc::CLONE_NEWCGROUP),
         (NetworkNamespace, libc::CLONE_NEWNET),
     ] {
-        namespaces::unshare(parts, &mut namespaces, protection, flag);
+        namespaces::unshare(inputs, &mut namespaces, protection, flag);
     }
     namespaces
 }
 
 /// A root that shows the socket.
-fn setup(socket: &Source) -> Section {
+fn setup(socket: &BindSource) -> Section {
     let mut setup = Section::default();
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
     let Identity { device, inode } = socket.identity;
-    push(&Step::NewRoot { options: &Room::of_size(ROOT_SIZE).options(0o755) });
+    push(&Step::NewRoot { options: &TmpfsSize::of_size(ROOT_SIZE).options(0o755) });
     push(&Step::MakeMountPoint { path: PROXY });
     push(&Step::Bind {
         source: &absolute(&socket.path),
@@ -161,18 +161,18 @@ fn setup(socket: &Source) -> Section {
 }
 
 /// As a payload's, and narrower where it knows what it needs.
-fn walls(parts: &Parts<'_>, files: u64) -> Section {
+fn walls(inputs: &Inputs<'_>, files: u64) -> Section {
     let mut walls = Section::default();
     // What is in force is told of the sandbox; of the bridge, what could not be put up.
     let mut told = Enforcement::default();
-    namespaces::keyring(parts, &mut walls, &mut told);
-    namespaces::privileges(parts, &mut walls, &mut told);
-    landlock::socket_alone(parts, PROXY, &mut walls);
+    namespaces::keyring(inputs, &mut walls, &mut told);
+    namespaces::privileges(inputs, &mut walls, &mut told);
+    landlock::socket_alone(inputs, PROXY, &mut walls);
     walls.push(Protection::CoreDumps, &limits::rlimit(libc::RLIMIT_CORE, limits::NO_CORE));
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
-    if parts.host.seccomp {
+    if inputs.host.seccomp {
         let program = &seccomp::bytes(&seccomp::of_bridge());
-        sections::push_filter(parts, &mut walls, &Step::Seccomp { program });
+        sections::push_filter(inputs, &mut walls, &Step::Seccomp { program });
     }
     walls
 }

@@ -14,21 +14,21 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use crate::host::caller::Caller;
 use crate::host::cgroups::{CPUS, Cgroups, Controller, Setting};
 use crate::host::{Host, mounts};
-use crate::plan::cgroup::place::{Lack, Place, delegated, missing, named};
+use crate::plan::cgroup::place::{CgroupPlace, MissingCgroup, delegated, missing, named};
 use crate::plan::{Section, limits, namespaces, seccomp};
 use crate::policy::Policy;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// The group of one command counts its init too.
 const INIT: u64 = 1;
 
 /// The groups of a session, or of the one-shots of a sandbox.
 #[derive(Clone, Debug)]
-pub(crate) struct GroupPlan {
+pub(crate) struct CgroupTree {
     /// Where they are made.
     pub(crate) parent: PathBuf,
     /// Controllers that it does not give to groups in it yet.
@@ -49,14 +49,14 @@ pub(crate) struct GroupPlan {
 
 /// Whether there are groups, or why not.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Groups {
-    pub(crate) plan: Option<Arc<GroupPlan>>,
-    lack: Option<Lack>,
+pub(crate) struct CgroupPlan {
+    pub(crate) plan: Option<Arc<CgroupTree>>,
+    lack: Option<MissingCgroup>,
     /// Disks that what commands write and read lies on.
     disks: Vec<(u64, u64)>,
 }
 
-impl Groups {
+impl CgroupPlan {
     /// The controllers that the groups have; `None` where there are no groups.
     pub(crate) fn controllers(&self) -> Option<&[Controller]> {
         self.plan.as_ref().map(|plan| &plan.controllers[..])
@@ -73,9 +73,9 @@ impl Groups {
     }
 
     /// Why they do not, where somebody wanted them.
-    pub(crate) fn lack(&self, controller: Controller) -> Option<Lack> {
+    pub(crate) fn lack(&self, controller: Controller) -> Option<MissingCgroup> {
         match (&self.plan, &self.lack) {
-            (Some(plan), _) if plan.controllers.contains(&controller) => Some(Lack::new(
+            (Some(plan), _) if plan.controllers.contains(&controller) => Some(MissingCgroup::new(
                 "the workspace, or the overlay's directory, lies on a file system without a block device",
                 "have the workspace on a disk, or do without the limit",
             )),
@@ -86,7 +86,7 @@ impl Groups {
 
     /// Why there are none, and what can be done.
     pub(crate) fn why(&self) -> Option<(String, String)> {
-        self.lack.clone().map(|Lack { reason, remedy }| (reason, remedy))
+        self.lack.clone().map(|MissingCgroup { reason, remedy }| (reason, remedy))
     }
 
     /// The limits of one command alone: those of `wanted` that a group holds.
@@ -129,12 +129,17 @@ fn asked(limits: &Limits) -> Vec<(Controller, Protection)> {
 ///
 /// # Errors
 /// A path of the policy's where no cgroup is.
-pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Groups, Error> {
+pub(crate) fn groups(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: SandboxKind,
+) -> Result<CgroupPlan, Error> {
     let limits = &policy.limits;
     let asked = asked(limits);
     let is_named = matches!(limits.cgroup, Cgroup::At(_));
     if limits.cgroup == Cgroup::Off || asked.is_empty() && !is_named {
-        return Ok(Groups::default());
+        return Ok(CgroupPlan::default());
     }
     let facts = Cgroups::look();
     let found = match &limits.cgroup {
@@ -153,7 +158,7 @@ pub(crate) fn groups(policy: &Policy, host: &Host, caller: &Caller, shape: Shape
     };
     let place = match found {
         Ok(place) => place,
-        Err(lack) => return Ok(Groups { lack: Some(lack), ..Groups::default() }),
+        Err(lack) => return Ok(CgroupPlan { lack: Some(lack), ..CgroupPlan::default() }),
     };
     let disks = if limits.io.is_some() { disks(policy, caller) } else { Vec::new() };
     Ok(plan(policy, host, place, shape, disks))
@@ -176,11 +181,17 @@ fn disks(policy: &Policy, caller: &Caller) -> Vec<(u64, u64)> {
     disks
 }
 
-fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u64, u64)>) -> Groups {
+fn plan(
+    policy: &Policy,
+    host: &Host,
+    place: CgroupPlace,
+    shape: SandboxKind,
+    disks: Vec<(u64, u64)>,
+) -> CgroupPlan {
     let limits = &policy.limits;
     // Where nobody asks for it, it would only be in the way of whatever moves tasks between processors.
     let is_asked = |controller: &Controller| *controller != Controller::Cpuset || limits.cpuset.is_some();
-    let Place { path: parent, mut enable, mut controllers, leave } = place;
+    let CgroupPlace { path: parent, mut enable, mut controllers, leave } = place;
     enable.retain(is_asked);
     controllers.retain(is_asked);
     let protection = asked(limits).first().map_or(Protection::Memory, |(_, protection)| *protection);
@@ -191,11 +202,11 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u6
         leaf.push(Setting::new("memory.oom.group", 1));
     }
     let (shared, leaf) = match shape {
-        Shape::Once | Shape::OneShot => {
+        SandboxKind::Once | SandboxKind::OneShot => {
             leaf.extend(settings(limits, means, INIT));
             (Vec::new(), leaf)
         }
-        Shape::Session { ready } => {
+        SandboxKind::Session { ready } => {
             // Whoever hits it first shall be the one who made them.
             let of_each = Limits { pids: limits.pids, ..Limits::default() };
             leaf.extend(settings(&of_each, means, INIT));
@@ -203,8 +214,8 @@ fn plan(policy: &Policy, host: &Host, place: Place, shape: Shape, disks: Vec<(u6
         }
     };
     let reaper = reaper(host);
-    let plan = GroupPlan { parent, enable, controllers, leave, shared, leaf, protection, reaper };
-    Groups { plan: Some(Arc::new(plan)), lack: None, disks }
+    let plan = CgroupTree { parent, enable, controllers, leave, shared, leaf, protection, reaper };
+    CgroupPlan { plan: Some(Arc::new(plan)), lack: None, disks }
 }
 
 /// A reaper lies beside the embedding program, in no namespace of its own, and makes few calls. What is sent to the

@@ -15,10 +15,10 @@ use crate::host::caller::Caller;
 use crate::host::{Host, OLDEST};
 use crate::plan::bridge::BridgePlan;
 use crate::plan::explain::Terms;
-use crate::plan::mount_state::Footing;
+use crate::plan::mount_state::MountSnapshot;
 use crate::plan::network::Settings;
 use crate::plan::request::ClientVariables;
-use crate::plan::restrict::Grants;
+use crate::plan::restrict::RestrictableGrants;
 use crate::plan::{
     Section, cgroup, limits, mount_state, namespaces, network, overlay, request, sections, worker_mounts,
 };
@@ -32,15 +32,15 @@ use crate::protect::{case_fold, git, paths};
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;
 use crate::view;
-use crate::view::inputs::{OwnProgram, Parts, Shape, Subject};
-use crate::view::tmpfs_size::Room;
+use crate::view::inputs::{Inputs, OwnProgram, SandboxKind, Subject};
+use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{View, grants, inputs, pin, secrets, source, symlink_check, system, toolchains};
 
 /// What is known without a look at what is granted: a start can begin with it while the rest is compiled.
 pub(crate) struct Begun {
     pub(crate) namespaces: Section,
     /// Cgroups that PID 1 is to be born in one of.
-    pub(crate) groups: cgroup::Groups,
+    pub(crate) groups: cgroup::CgroupPlan,
     enforcement: Enforcement,
 }
 
@@ -48,7 +48,12 @@ pub(crate) struct Begun {
 ///
 /// # Errors
 /// A policy that contradicts itself, or asks for what this host or this version does not have.
-pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape) -> Result<Begun, Error> {
+pub(crate) fn begin(
+    policy: &Policy,
+    host: &Host,
+    caller: &Caller,
+    shape: SandboxKind,
+) -> Result<Begun, Error> {
     policy.validate()?;
     if host.kernel < OLDEST {
         return Err(Error::Unavailable {
@@ -59,14 +64,14 @@ pub(crate) fn begin(policy: &Policy, host: &Host, caller: &Caller, shape: Shape)
     }
     let subject = Subject::Workspace;
     let groups = cgroup::groups(policy, host, caller, shape)?;
-    let names = &inputs::Names::default();
-    let parts = Parts { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
+    let names = &inputs::HomeNames::default();
+    let inputs = Inputs { policy, host, caller, names, shape, subject, controllers: groups.controllers() };
     let (mut namespaces, mut enforcement) = (Section::default(), Enforcement::default());
-    namespaces::namespaces(&parts, &mut namespaces, &mut enforcement);
-    network::listen(&parts, &mut namespaces, &mut enforcement);
-    limits::pid_max(&parts, &mut namespaces);
-    limits::ordinary(&parts, &mut namespaces);
-    limits::no_core(&parts, &mut namespaces);
+    namespaces::namespaces(&inputs, &mut namespaces, &mut enforcement);
+    network::listen(&inputs, &mut namespaces, &mut enforcement);
+    limits::pid_max(&inputs, &mut namespaces);
+    limits::ordinary(&inputs, &mut namespaces);
+    limits::no_core(&inputs, &mut namespaces);
     Ok(Begun { namespaces, groups, enforcement })
 }
 
@@ -78,7 +83,7 @@ pub(crate) fn compile(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: Shape,
+    shape: SandboxKind,
 ) -> Result<Compiled, Error> {
     finish(begin(policy, host, caller, shape)?, policy, host, caller, shape)
 }
@@ -92,7 +97,7 @@ pub(crate) fn finish(
     policy: &Policy,
     host: &Host,
     caller: &Caller,
-    shape: Shape,
+    shape: SandboxKind,
 ) -> Result<Compiled, Error> {
     finish_for(Subject::Workspace, begun, (policy, host, caller, shape))
 }
@@ -107,43 +112,43 @@ pub(crate) fn compile_program(
     caller: &Caller,
     program: Option<&OwnProgram>,
 ) -> Result<Compiled, Error> {
-    let begun = begin(policy, host, caller, Shape::Once)?;
-    finish_for(Subject::Program(program), begun, (policy, host, caller, Shape::Once))
+    let begun = begin(policy, host, caller, SandboxKind::Once)?;
+    finish_for(Subject::Program(program), begun, (policy, host, caller, SandboxKind::Once))
 }
 
 fn finish_for(
     subject: Subject<'_>,
     begun: Begun,
-    (policy, host, caller, shape): (&Policy, &Host, &Caller, Shape),
+    (policy, host, caller, shape): (&Policy, &Host, &Caller, SandboxKind),
 ) -> Result<Compiled, Error> {
     let Begun { namespaces, groups, mut enforcement } = begun;
-    let names = inputs::Names::read(&caller.homes);
-    let parts =
-        Parts { policy, host, caller, names: &names, shape, subject, controllers: groups.controllers() };
+    let names = inputs::HomeNames::read(&caller.homes);
+    let inputs =
+        Inputs { policy, host, caller, names: &names, shape, subject, controllers: groups.controllers() };
     let workspace = match subject {
-        Subject::Workspace => Some(grants::workspace(&parts)?),
+        Subject::Workspace => Some(grants::workspace(&inputs)?),
         Subject::Program(_) => None,
     };
-    let (view, mut protected) = view_of(&parts, workspace.as_ref())?;
+    let (view, mut protected) = view_of(&inputs, workspace.as_ref())?;
     let overlay = workspace.as_ref().and_then(|it| overlay::merged(&view, it, &mut protected.watches));
-    symlink_check::check(&view, &parts)?;
-    let (setup, on_host) = sections::setup_steps(&parts, &view, &mut enforcement)?;
-    let ground = (shape != Shape::Once)
-        .then(|| Footing::of(&view, &on_host, &protected, secrets::absent(&view, &parts)));
+    symlink_check::check(&view, &inputs)?;
+    let (setup, on_host) = sections::setup_steps(&inputs, &view, &mut enforcement)?;
+    let ground = (shape != SandboxKind::Once)
+        .then(|| MountSnapshot::of(&view, &on_host, &protected, secrets::absent(&view, &inputs)));
     let (footing, again) = match shape {
         // No mount of it is ever put up again.
-        Shape::Once | Shape::OneShot => {
-            (Footing::of_one_shot(&view, &on_host, shape == Shape::Once), Section::default())
+        SandboxKind::Once | SandboxKind::OneShot => {
+            (MountSnapshot::of_one_shot(&view, &on_host, shape == SandboxKind::Once), Section::default())
         }
-        Shape::Session { .. } => (Footing::default(), mount_state::again(&view, &on_host)),
+        SandboxKind::Session { .. } => (MountSnapshot::default(), mount_state::again(&view, &on_host)),
     };
-    let modes = worker_mounts::modes(&parts, &view);
-    let worker = modes.followed_by(&sections::worker_steps(&parts, &view, &mut enforcement));
-    let files = sections::file_steps(&parts, &view);
-    let (walls, rooms) = sections::wall_steps(&parts, &view, &mut enforcement)?;
-    protected.report(&parts, &mut enforcement)?;
-    case_fold::report(&parts, &view, &on_host, &mut enforcement)?;
-    let payload = sections::payload_steps(&parts, &groups, &mut enforcement)?;
+    let modes = worker_mounts::modes(&inputs, &view);
+    let worker = modes.followed_by(&sections::worker_steps(&inputs, &view, &mut enforcement));
+    let files = sections::file_steps(&inputs, &view);
+    let (walls, rooms) = sections::wall_steps(&inputs, &view, &mut enforcement)?;
+    protected.report(&inputs, &mut enforcement)?;
+    case_fold::report(&inputs, &view, &on_host, &mut enforcement)?;
+    let payload = sections::payload_steps(&inputs, &groups, &mut enforcement)?;
     let view = Arc::new(view);
     Ok(Compiled {
         namespaces,
@@ -156,19 +161,19 @@ fn finish_for(
         footing,
         again,
         files,
-        grants: Grants::of(&view),
+        grants: RestrictableGrants::of(&view),
         overlay,
-        environment: Variables(request::environment(&parts, &view)),
+        environment: PlannedVariables(request::environment(&inputs, &view)),
         client_variables: request::client_variables(policy),
-        directory: directory(&parts, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
+        directory: directory(&inputs, workspace.map_or_else(|| "/".into(), |workspace| workspace.path)),
         watches: protected.watches.into(),
         rooms,
         limits: policy.limits.clone(),
-        descriptors: limits::descriptors(&parts),
+        descriptors: limits::descriptors(&inputs),
         audit: policy.audit.clone().map(|audit| Audit { path: caller.absolute(&audit.path), ..audit }),
-        network: network::settings(&parts)?,
-        bridge: network::bridge(&parts)?.map(Arc::new),
-        terms: policy.explain.then(|| Arc::new(Terms::new(&parts, Arc::clone(&view)))),
+        network: network::settings(&inputs)?,
+        bridge: network::bridge(&inputs)?.map(Arc::new),
+        terms: policy.explain.then(|| Arc::new(Terms::new(&inputs, Arc::clone(&view)))),
         groups,
         enforcement,
         view,
@@ -177,52 +182,52 @@ fn finish_for(
 
 /// Everything visible. Of what the profile offers the first wins; what the policy grants replaces it; walls go over
 /// all that the policy does not name.
-fn view_of(parts: &Parts<'_>, workspace: Option<&source::Source>) -> Result<(View, Protected), Error> {
+fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Result<(View, Protected), Error> {
     let mut view = View::default();
-    system::show(&mut view, parts)?;
+    system::show(&mut view, inputs)?;
     if let Some(workspace) = workspace {
-        grants::show_workspace(&mut view, parts, workspace)?;
+        grants::show_workspace(&mut view, inputs, workspace)?;
     }
-    let named = grants::show_mounts(&mut view, parts)?;
+    let named = grants::show_mounts(&mut view, inputs)?;
     if let Some(workspace) = workspace {
-        git::show_repository(&mut view, parts, workspace);
+        git::show_repository(&mut view, inputs, workspace);
     }
     // Now that everything is there that is granted writable.
     symlink_check::not_led(&view, &named)?;
-    if let Subject::Program(Some(program)) = parts.subject {
+    if let Subject::Program(Some(program)) = inputs.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
         view.grant("program", program.at.clone(), node)?;
     }
     if let Some(workspace) = workspace {
-        view.overlay = overlay::overlaid(parts, &view, workspace)?;
+        view.overlay = overlay::overlaid(inputs, &view, workspace)?;
     }
-    grants::show_home(&mut view, parts);
-    grants::show_identity(&mut view, parts);
-    toolchains::show(&mut view, parts);
-    network::show_resolver(&mut view, parts);
-    grants::show_masks(&mut view, parts)?;
-    let ways = secrets::mask(&mut view, parts)?;
-    system::mask(&mut view, parts)?;
-    system::show_certificates(&mut view, parts);
-    let protected = paths::protect(&mut view, parts, workspace, &ways)?;
-    if parts.shape.is_session() && parts.policy.tmp == TmpLife::Session {
+    grants::show_home(&mut view, inputs);
+    grants::show_identity(&mut view, inputs);
+    toolchains::show(&mut view, inputs);
+    network::show_resolver(&mut view, inputs);
+    grants::show_masks(&mut view, inputs)?;
+    let ways = secrets::mask(&mut view, inputs)?;
+    system::mask(&mut view, inputs)?;
+    system::show_certificates(&mut view, inputs);
+    let protected = paths::protect(&mut view, inputs, workspace, &ways)?;
+    if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
         pin::in_shared_places(&mut view);
     }
     Ok((view, protected))
 }
 
 /// Where commands start: as the policy says, resolved like a path in a shell; else the workspace.
-fn directory(parts: &Parts<'_>, workspace: PathBuf) -> PathBuf {
-    parts.policy.cwd.as_deref().map_or(workspace, |cwd| parts.caller.absolute(cwd))
+fn directory(inputs: &Inputs<'_>, workspace: PathBuf) -> PathBuf {
+    inputs.policy.cwd.as_deref().map_or(workspace, |cwd| inputs.caller.absolute(cwd))
 }
 
 // What compiling a policy comes to.
 
 /// Variables of an environment. Values may be secrets: only names are ever printed.
 #[derive(Clone, Default)]
-pub(crate) struct Variables(pub(crate) Vec<(OsString, OsString)>);
+pub(crate) struct PlannedVariables(pub(crate) Vec<(OsString, OsString)>);
 
-impl fmt::Debug for Variables {
+impl fmt::Debug for PlannedVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
     }
@@ -246,16 +251,16 @@ pub(crate) struct Compiled {
     /// What will be in force if every step succeeds.
     pub(crate) enforcement: Enforcement,
     /// Environment of commands that do not change it.
-    pub(crate) environment: Variables,
+    pub(crate) environment: PlannedVariables,
     /// Which variables a client of the session may set.
     pub(crate) client_variables: ClientVariables,
     /// Where commands start that do not say.
     pub(crate) directory: PathBuf,
     /// What all of it stands on in directories of the host's: where that is not what it was, later commands need other
     /// walls. Where there are none, nobody has looked.
-    pub(crate) ground: Option<Footing>,
+    pub(crate) ground: Option<MountSnapshot>,
     /// What the walls of a one-shot stand on there, which is looked at once more after the command.
-    pub(crate) footing: Footing,
+    pub(crate) footing: MountSnapshot,
     /// Steps of a worker of a session that puts up again what its zygote has lost of them.
     pub(crate) again: Section,
     /// Everything visible.
@@ -263,19 +268,19 @@ pub(crate) struct Compiled {
     /// Steps of a worker of a session that shows its view to calls for files.
     pub(crate) files: Section,
     /// What a command can go without.
-    pub(crate) grants: Grants,
+    pub(crate) grants: RestrictableGrants,
     /// The workspace, where changes are kept apart from it.
     pub(crate) overlay: Option<overlay::Merged>,
     /// Paths to look at after a command.
     pub(crate) watches: Arc<[Watch]>,
     /// Private file systems that are looked at after a command that failed, in the order of their steps.
-    pub(crate) rooms: Vec<Room>,
+    pub(crate) rooms: Vec<TmpfsSize>,
     /// Limits that the outside keeps: wall time and output.
     pub(crate) limits: Limits,
     /// Soft and hard limit of a command's descriptors, where none is asked for.
     pub(crate) descriptors: [u64; 2],
     /// Cgroups of the commands, where there are some.
-    pub(crate) groups: cgroup::Groups,
+    pub(crate) groups: cgroup::CgroupPlan,
     /// Where what happens is written down; its path is absolute.
     pub(crate) audit: Option<Audit>,
     /// What a proxy has to know, where there shall be one.

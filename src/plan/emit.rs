@@ -17,10 +17,10 @@ use crate::report::failure;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
-use crate::view::inputs::Parts;
-use crate::view::source::Source;
-use crate::view::tmpfs_size::Room;
-use crate::view::{Access, Node, OnHost, Origin, Place, View, tmpfs_size};
+use crate::view::inputs::Inputs;
+use crate::view::source::BindSource;
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry, tmpfs_size};
 
 pub(crate) const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
@@ -42,12 +42,12 @@ const COVER_SIZE: u64 = 64 << 10;
 
 /// Appends the steps that make the view, pivot into it, and close what must not be writable. What workers mount
 /// themselves gets a mount point only. Answers what it mounts on the host's directories.
-pub(crate) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Result<Vec<OnHost>, Error> {
-    let options = &tmpfs_size::of_root(parts, view).options(0o755);
+pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
+    let options = &tmpfs_size::of_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
     let empty = empty_directory(view);
     let by_worker =
-        |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(parts, view, target, node);
+        |target: &Path, node: &Node| worker_mounts::is_mounted_by_worker(inputs, view, target, node);
     let (made, on_host) = (BTreeSet::new(), Vec::new());
     let mut emitter = Emitter { view, setup, made, empty, by_worker: &by_worker, on_host };
     // Before everything else, because covers may lie anywhere.
@@ -56,7 +56,7 @@ pub(crate) fn emit(parts: &Parts<'_>, view: &View, setup: &mut Section) -> Resul
         emitter.make_dir(path, 0o755);
     }
     // They are made from the sandbox's own /dev/null and files, which have to be there first.
-    let is_late = |place: &Place| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
+    let is_late = |place: &ViewEntry| matches!(place.node, Node::CoverFile | Node::OwnFile { .. });
     let (covers, rest): (Vec<_>, Vec<_>) = view.iter().partition(|(_, place)| is_late(place));
     for (target, place) in rest.into_iter().chain(covers) {
         emitter.place(target, place)?;
@@ -128,7 +128,7 @@ pub(crate) fn absolute(path: &Path) -> CString {
 }
 
 /// Whether something is put into this cover, so that it stays writable until then.
-fn is_filled(view: &View, target: &Path, place: &Place) -> bool {
+fn is_filled(view: &View, target: &Path, place: &ViewEntry) -> bool {
     place.node == Node::Cover && view.has_children(target)
 }
 
@@ -150,7 +150,7 @@ pub(crate) struct Emitter<'e> {
     pub(crate) made: BTreeSet<CString>,
     pub(crate) empty: &'e Path,
     pub(crate) by_worker: &'e dyn Fn(&Path, &Node) -> bool,
-    pub(crate) on_host: Vec<OnHost>,
+    pub(crate) on_host: Vec<MountOnHost>,
 }
 
 impl Emitter<'_> {
@@ -158,13 +158,13 @@ impl Emitter<'_> {
     ///
     /// # Errors
     /// It cannot lie there.
-    pub(crate) fn place(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+    pub(crate) fn place(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         match self.view.mount_above(target) {
-            Some((_, Place { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
-            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
+            Some((_, ViewEntry { node: Node::Bind { .. }, .. })) => self.in_host_directory(target, place),
+            Some((_, ViewEntry { node: Node::Proc | Node::DevPts, .. })) if place.origin != Origin::Wall => {
                 Err(refuse(target, place, "lies in a file system of the kernel's", "choose another target"))
             }
-            Some((_, Place { node: Node::Proc | Node::DevPts, .. })) => {
+            Some((_, ViewEntry { node: Node::Proc | Node::DevPts, .. })) => {
                 self.mount(target, place, Within::Root);
                 Ok(())
             }
@@ -178,9 +178,9 @@ impl Emitter<'_> {
     }
 
     /// The target lies in something of the host's: the mount point must be there already.
-    fn in_host_directory(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+    fn in_host_directory(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         let mounts = place.node.is_mount() && !matches!(place.node, Node::Private { .. });
-        let there = self.view.host_path_of_mount_point(target).map(|path| (Source::resolve(&path), path));
+        let there = self.view.host_path_of_mount_point(target).map(|path| (BindSource::resolve(&path), path));
         let dir = place.node.is_dir();
         match there {
             Some((Ok(source), path)) if mounts && source.path == path && source.is_dir() == dir => {
@@ -188,7 +188,7 @@ impl Emitter<'_> {
                 // What each worker mounts by itself is there anyway.
                 // What lies in an overlay nobody outside can replace.
                 if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
-                    self.on_host.push(OnHost { target: target.to_owned(), path });
+                    self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
             }
@@ -230,7 +230,7 @@ impl Emitter<'_> {
     }
 
     /// Directories between the mount that the target lies in and the target itself.
-    fn parents(&mut self, target: &Path, place: &Place) -> Result<(), Error> {
+    fn parents(&mut self, target: &Path, place: &ViewEntry) -> Result<(), Error> {
         let mount = self.view.mount_above(target).map_or(Path::new("/"), |(path, _)| path);
         let between: Vec<&Path> =
             lexical::ancestors(target).skip(1).take_while(|path| *path != mount).collect();
@@ -255,7 +255,7 @@ impl Emitter<'_> {
         }
     }
 
-    fn mount_point(&mut self, target: &Path, place: &Place) {
+    fn mount_point(&mut self, target: &Path, place: &ViewEntry) {
         match &place.node {
             Node::File { .. } | Node::Symlink { .. } => {}
             Node::Private { mode } => self.make_dir(target, *mode),
@@ -264,7 +264,7 @@ impl Emitter<'_> {
         }
     }
 
-    pub(crate) fn mount(&mut self, target: &Path, place: &Place, within: Within) {
+    pub(crate) fn mount(&mut self, target: &Path, place: &ViewEntry, within: Within) {
         if (self.by_worker)(target, &place.node) {
             return;
         }
@@ -282,7 +282,7 @@ impl Emitter<'_> {
             }
             // Something is granted in what is covered: its mount point has to be made there first.
             Node::Cover if is_filled(self.view, target, place) => {
-                mount(c"tmpfs", TMPFS_FLAGS, &Room::of_size(COVER_SIZE).options(0o755));
+                mount(c"tmpfs", TMPFS_FLAGS, &TmpfsSize::of_size(COVER_SIZE).options(0o755));
             }
             Node::Cover => {
                 let empty = &relative(self.empty);
@@ -327,7 +327,7 @@ fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-fn refuse(target: &Path, place: &Place, reason: &str, remedy: &str) -> Error {
+fn refuse(target: &Path, place: &ViewEntry, reason: &str, remedy: &str) -> Error {
     Error::View {
         what: place.what,
         path: target.to_owned(),

@@ -17,17 +17,17 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{AccessFlags, access};
 
 use crate::plan::network;
-use crate::plan::restrict::Narrowing;
+use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Reach;
 use crate::policy::units::Size;
 use crate::report::enforcement::Protection;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::source::exists;
-use crate::view::tmpfs_size::Room;
-use crate::view::{Access, Node, Origin, Place, View};
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{Access, Node, Origin, View, ViewEntry};
 
 /// What errors are explained by: what is where inside, and what is not there at all.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct Terms {
     view: Arc<View>,
     read_only_workspace: bool,
     /// What the private places hold together.
-    pub(crate) private: Room,
+    pub(crate) private: TmpfsSize,
     pub(crate) network: NetworkMode,
     /// The flags before the host that would give it a proxy, where the profile goes together with one.
     pub(crate) proxy_flags: Option<&'static str>,
@@ -52,20 +52,20 @@ struct Finding {
 }
 
 impl Terms {
-    pub(crate) fn new(parts: &Parts<'_>, view: Arc<View>) -> Self {
+    pub(crate) fn new(inputs: &Inputs<'_>, view: Arc<View>) -> Self {
         Self {
             view,
-            read_only_workspace: !parts.policy.profile.meaning().writes,
-            private: Room::of_policy(parts, None),
-            network: parts.policy.effective_network(),
-            proxy_flags: proxy_flags(parts),
-            ports: network::ports_of_host(parts),
+            read_only_workspace: !inputs.policy.profile.meaning().writes,
+            private: TmpfsSize::of_policy(inputs, None),
+            network: inputs.policy.effective_network(),
+            proxy_flags: proxy_flags(inputs),
+            ports: network::ports_of_host(inputs),
         }
     }
 
     /// Why `path`, as the sandbox has it, answers `errno`, where that is the sandbox's doing. `narrowed` is what the
     /// command goes without.
-    pub(crate) fn explain(&self, path: &Path, errno: Errno, narrowed: &[Narrowing]) -> Option<Denial> {
+    pub(crate) fn explain(&self, path: &Path, errno: Errno, narrowed: &[Restriction]) -> Option<Denial> {
         let itself = resolve(&self.view, path, Last::Kept)?;
         let target = resolve(&self.view, path, Last::Followed)?;
         let (subject, finding) = match errno {
@@ -89,12 +89,12 @@ impl Terms {
     }
 
     /// The place that `path` is or lies in.
-    fn place(&self, path: &Path) -> Option<(PathBuf, &Place)> {
+    fn place(&self, path: &Path) -> Option<(PathBuf, &ViewEntry)> {
         path.ancestors().find_map(|above| Some((above.to_owned(), self.view.get(above)?)))
     }
 
     /// EROFS: nothing can be written there.
-    fn read_only(&self, path: &Path, narrowed: &[Narrowing]) -> Option<Finding> {
+    fn read_only(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
         if let Some(finding) = went_without(path, narrowed) {
             return Some(finding);
         }
@@ -119,7 +119,7 @@ impl Terms {
     }
 
     /// Something of the host that the sandbox shows read-only.
-    fn read_only_bind(&self, path: &Path, at: &Path, place: &Place) -> Finding {
+    fn read_only_bind(&self, path: &Path, at: &Path, place: &ViewEntry) -> Finding {
         let Node::Bind { source, .. } = &place.node else {
             return certain(Protection::Root, "it is read-only", None);
         };
@@ -154,7 +154,7 @@ impl Terms {
     }
 
     /// ENOENT: the sandbox does not show it. Whether it is there outside is not looked at.
-    fn absent(&self, path: &Path, narrowed: &[Narrowing]) -> Option<Finding> {
+    fn absent(&self, path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
         if narrowed.iter().any(|narrowing| narrowing.hides(path)) {
             return Some(possible("the command was started without it", None));
         }
@@ -165,11 +165,11 @@ impl Terms {
         let remedy = bind_flag("--ro", path, path).filter(|_| !path.starts_with("/proc"));
         let reason = match &place {
             Some((at, _)) if at == path => return None,
-            None | Some((_, Place { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
-            Some((at, Place { node: Node::Cover, what, .. })) => {
+            None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
+            Some((at, ViewEntry { node: Node::Cover, what, .. })) => {
                 format!("{} is covered ({what})", crate::report::subject::shown(at))
             }
-            Some((at, Place { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) => {
+            Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) => {
                 format!("{} is the sandbox's own, and empty at the start", crate::report::subject::shown(at))
             }
             _ => return None,
@@ -189,7 +189,7 @@ impl Terms {
         let (at, place) = self.place(path)?;
         match &place.node {
             Node::Private { .. } => {
-                let Room { size, inodes, .. } = self.private;
+                let TmpfsSize { size, inodes, .. } = self.private;
                 let size = Size::from_bytes(size);
                 let reason = format!("private places hold {size} and {inodes} inodes together");
                 Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
@@ -211,8 +211,8 @@ fn twice(size: Size) -> Size {
 }
 
 /// A rule makes the proxy the way out by itself, unless the policy says that there is none.
-fn proxy_flags(parts: &Parts<'_>) -> Option<&'static str> {
-    match (parts.policy.profile.meaning().reach, parts.policy.network.mode) {
+fn proxy_flags(inputs: &Inputs<'_>) -> Option<&'static str> {
+    match (inputs.policy.profile.meaning().reach, inputs.policy.network.mode) {
         (Reach::Nowhere, _) => None,
         (Reach::Allowed, None) => Some("--allow"),
         _ => Some("--net proxy --allow"),
@@ -228,10 +228,10 @@ fn possible(reason: &str, remedy: Option<String>) -> Finding {
 }
 
 /// What the command's own narrowings make read-only.
-fn went_without(path: &Path, narrowed: &[Narrowing]) -> Option<Finding> {
-    let takes = |narrowing: &Narrowing| match narrowing {
-        Narrowing::ReadOnly(grant) | Narrowing::Hide(grant) => path.starts_with(grant),
-        Narrowing::NoNetwork => false,
+fn went_without(path: &Path, narrowed: &[Restriction]) -> Option<Finding> {
+    let takes = |narrowing: &Restriction| match narrowing {
+        Restriction::ReadOnly(grant) | Restriction::Hide(grant) => path.starts_with(grant),
+        Restriction::NoNetwork => false,
     };
     let reason = "the command was started without writing there";
     narrowed.iter().any(takes).then(|| certain(Protection::Root, reason, None))

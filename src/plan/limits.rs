@@ -10,13 +10,13 @@ use kennel_helper::plan::Step;
 use crate::host::cgroups::Controller;
 use crate::host::{Host, Version};
 use crate::plan::Section;
-use crate::plan::cgroup::Groups;
-use crate::plan::cgroup::place::Lack;
+use crate::plan::cgroup::CgroupPlan;
+use crate::plan::cgroup::place::MissingCgroup;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
-use crate::view::inputs::{Parts, Shape};
+use crate::view::inputs::{Inputs, SandboxKind};
 
 /// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
 /// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
@@ -26,16 +26,17 @@ pub(crate) const NO_CORE: u64 = 1;
 ///
 /// Descriptors on their way in messages are counted by user, and nobody may send any while there are more than his own limit:
 /// unix(7), `ETOOMANYREFS`. So commands have fewer than Kennel, which could start no other command of their user else.
-pub(crate) fn descriptors(parts: &Parts<'_>) -> [u64; 2] {
-    let [few, most] = parts.caller.descriptors;
+pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
+    let [few, most] = inputs.caller.descriptors;
     let most = most - most / 4;
     [few.min(most), most]
 }
 
 /// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
 /// others by, which for most callers is nothing; and what lets a zygote send descriptors whatever commands do.
-pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
-    let crate::host::caller::Ahead { scheduling: [policy, nice, io], oom, may_be } = parts.caller.ahead;
+pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    let crate::host::caller::SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } =
+        inputs.caller.ahead;
     if policy || nice || io {
         let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
         namespaces.push(Protection::Cpus, &step);
@@ -45,7 +46,7 @@ pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
             namespaces.push(Protection::Cpus, &rlimit(resource, 0));
         }
     }
-    let [few, most] = parts.caller.descriptors;
+    let [few, most] = inputs.caller.descriptors;
     if few < most {
         let step = Step::Limit { resource: libc::RLIMIT_NOFILE, soft: most, hard: most };
         namespaces.push(Protection::OpenFiles, &step);
@@ -58,8 +59,8 @@ pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
 
 /// Appends to the first steps of PID 1, whose children inherit it, that there are no cores: by its filter no worker could set
 /// that limit any more.
-pub(crate) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
-    namespaces.push_by(parts.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
+pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    namespaces.push_by(inputs.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
 }
 
 /// Appends the limits that the policy asks for, and those it always has.
@@ -67,12 +68,12 @@ pub(crate) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
 /// # Errors
 /// A limit that is required and cannot be kept in full here.
 pub(crate) fn limits(
-    parts: &Parts<'_>,
-    groups: &Groups,
+    inputs: &Inputs<'_>,
+    groups: &CgroupPlan,
     payload: &mut Section,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    let mut limit = Limiter { parts: *parts, groups, payload, enforcement };
+    let mut limit = Limiter { inputs: *inputs, groups, payload, enforcement };
     limit.cores()?;
     limit.memory()?;
     limit.pids()?;
@@ -93,8 +94,8 @@ pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'st
 }
 
 struct Limiter<'l> {
-    parts: Parts<'l>,
-    groups: &'l Groups,
+    inputs: Inputs<'l>,
+    groups: &'l CgroupPlan,
     payload: &'l mut Section,
     enforcement: &'l mut Enforcement,
 }
@@ -102,7 +103,7 @@ struct Limiter<'l> {
 impl Limiter<'_> {
     /// The limit is among the [first steps](no_core).
     fn cores(&mut self) -> Result<(), Error> {
-        if self.parts.host.core_socket {
+        if self.inputs.host.core_socket {
             let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
                           kernel.core_pattern=core";
             return self.say(Protection::CoreDumps, State::Degraded, detail);
@@ -111,7 +112,7 @@ impl Limiter<'_> {
     }
 
     fn memory(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let Some(memory) = policy.limits.memory else { return Ok(()) };
         let swap = policy.limits.swap;
         if groups.hold(Controller::Memory) {
@@ -127,12 +128,12 @@ impl Limiter<'_> {
     }
 
     fn pids(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
             let detail = format!("pids.max {pids}, {}", self.whose());
             self.hold(Protection::Pids, &detail);
         }
-        let Some(Pids { by, state, how }) = kept(&self.parts) else { return Ok(()) };
+        let Some(Pids { by, state, how }) = kept(&self.inputs) else { return Ok(()) };
         if let By::Rlimit(most) = by {
             self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
@@ -143,7 +144,7 @@ impl Limiter<'_> {
     }
 
     fn of_groups_alone(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let wanted = &policy.limits;
         let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
         let cpuset = wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}"));
@@ -166,7 +167,7 @@ impl Limiter<'_> {
     }
 
     fn of_each_process(&mut self) -> Result<(), Error> {
-        let wanted = &self.parts.policy.limits;
+        let wanted = &self.inputs.policy.limits;
         if let Some(span) = wanted.cpu_time {
             self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
             let detail = "RLIMIT_CPU: of each process, in whole seconds";
@@ -185,14 +186,14 @@ impl Limiter<'_> {
 
     /// What a group of the sandbox holds.
     fn whose(&self) -> &'static str {
-        match self.parts.shape {
-            Shape::Once | Shape::OneShot => "with all that the command starts",
-            Shape::Session { .. } => "all commands of the session together",
+        match self.inputs.shape {
+            SandboxKind::Once | SandboxKind::OneShot => "with all that the command starts",
+            SandboxKind::Session { .. } => "all commands of the session together",
         }
     }
 
     fn set(&mut self, protection: Protection, resource: libc::__rlimit_resource_t, value: u64) {
-        self.payload.push_by(self.parts.policy, protection, &rlimit(resource, value));
+        self.payload.push_by(self.inputs.policy, protection, &rlimit(resource, value));
     }
 
     /// A cgroup holds it.
@@ -206,10 +207,10 @@ impl Limiter<'_> {
         protection: Protection,
         state: State,
         detail: &str,
-        lack: Option<Lack>,
+        lack: Option<MissingCgroup>,
     ) -> Result<(), Error> {
-        let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
-        if self.parts.policy.effective_requirement(protection) == Requirement::Required {
+        let Some(MissingCgroup { reason, remedy }) = lack else { return self.say(protection, state, detail) };
+        if self.inputs.policy.effective_requirement(protection) == Requirement::Required {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
             return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
         }
@@ -219,7 +220,7 @@ impl Limiter<'_> {
 
     /// What can be done where no cgroup is to blame.
     fn instead(&self, protection: Protection) -> String {
-        let policy = self.parts.policy;
+        let policy = self.inputs.policy;
         let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
         let could_be_held = !matches!(
             protection,
@@ -241,7 +242,7 @@ impl Limiter<'_> {
     }
 
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
-        let required = self.parts.policy.effective_requirement(protection) == Requirement::Required;
+        let required = self.inputs.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
             return Err(Error::Unavailable {
                 protection,
@@ -275,10 +276,10 @@ const PIDS_PER_CPU: u64 = 8;
 const PID_MAX_LIMIT: u64 = 1 << 22;
 
 /// Appends to the first steps of PID 1 what limits the processes of a sandbox where rlimits do not.
-pub(crate) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
-    if let Some(Pids { by: By::PidMax(most), .. }) = kept(parts) {
+pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    if let Some(Pids { by: By::PidMax(most), .. }) = kept(inputs) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
-        namespaces.push_by(parts.policy, Protection::Pids, &Step::Write { path, bytes });
+        namespaces.push_by(inputs.policy, Protection::Pids, &Step::Write { path, bytes });
     }
 }
 
@@ -298,24 +299,24 @@ pub(crate) enum By {
 }
 
 /// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
-pub(crate) fn kept(parts: &Parts<'_>) -> Option<Pids> {
-    let pids = parts
+pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
+    let pids = inputs
         .policy
         .limits
         .pids
-        .filter(|_| !parts.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
-    let (own, whose) = match parts.shape {
+        .filter(|_| !inputs.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
+    let (own, whose) = match inputs.shape {
         // Init is a process of the same user in the same namespace.
-        Shape::Once | Shape::OneShot => (1, String::new()),
-        Shape::Session { ready } => {
+        SandboxKind::Once | SandboxKind::OneShot => (1, String::new()),
+        SandboxKind::Session { ready } => {
             let own = own_processes(ready);
             (own, format!(" over all commands of the session and {own} of its own"))
         }
     };
     let most = pids.saturating_add(own);
-    let (by, state, how) = if parts.caller.is_root() {
-        by_pid_max(parts.host, most, &whose)
-    } else if parts.host.kernel < COUNTS_BY_NAMESPACE {
+    let (by, state, how) = if inputs.caller.is_root() {
+        by_pid_max(inputs.host, most, &whose)
+    } else if inputs.host.kernel < COUNTS_BY_NAMESPACE {
         (
             By::Rlimit(pids.saturating_add(1)),
             State::Degraded,

@@ -20,11 +20,11 @@ use crate::report::error::Error;
 use crate::report::failure;
 use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
-use crate::view::{Access, Node, OnHost, Origin, Place, View};
+use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 /// Paths of the host, and what was there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Footing {
+pub(crate) struct MountSnapshot {
     seen: Vec<Seen>,
 }
 
@@ -64,7 +64,7 @@ struct Thing {
 
 impl What {
     /// The mounts of a view that lie in the host's directories.
-    fn of(view: &View, mount: &OnHost) -> Self {
+    fn of(view: &View, mount: &MountOnHost) -> Self {
         match view.get(&mount.target).map(|place| &place.node) {
             Some(Node::Bind { access: Access::Write, .. }) => Self::Mount,
             _ => Self::Wall,
@@ -74,15 +74,20 @@ impl What {
 
 /// What has changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum MountChange {
     None,
     Some,
     /// A grant is not what it was; what the policy calls it.
     Grant(&'static str, PathBuf),
 }
 
-impl Footing {
-    pub(crate) fn of(view: &View, mounts: &[OnHost], protected: &Protected, secrets: Vec<PathBuf>) -> Self {
+impl MountSnapshot {
+    pub(crate) fn of(
+        view: &View,
+        mounts: &[MountOnHost],
+        protected: &Protected,
+        secrets: Vec<PathBuf>,
+    ) -> Self {
         let called = |target: &Path| view.get(target).map_or("writable grant", |place| place.what);
         let grants = view
             .writable_directories()
@@ -109,15 +114,15 @@ impl Footing {
     /// Of a one-shot what protects the protected paths; where it has its mounts `ahead` of its command, its grants and its other
     /// mounts too. Nobody has looked yet: a sandbox has many commands, and what is replaced between them may have the same
     /// inode.
-    pub(crate) fn of_one_shot(view: &View, mounts: &[OnHost], ahead: bool) -> Self {
-        let protects = |mount: &OnHost| {
+    pub(crate) fn of_one_shot(view: &View, mounts: &[MountOnHost], ahead: bool) -> Self {
+        let protects = |mount: &MountOnHost| {
             view.get(&mount.target).is_some_and(|place| place.protection == Protection::ProtectedPaths)
         };
-        let of_mount = |mount: &OnHost| match protects(mount) {
+        let of_mount = |mount: &MountOnHost| match protects(mount) {
             true => Some((mount.path.clone(), What::Wall)),
             false => ahead.then(|| (mount.path.clone(), What::Mount)),
         };
-        let of_grant = |(_, place): (&Path, &Place)| match &place.node {
+        let of_grant = |(_, place): (&Path, &ViewEntry)| match &place.node {
             Node::Bind { source, .. } if ahead && place.origin == Origin::Policy => {
                 Some((source.path.clone(), What::Grant(place.what)))
             }
@@ -157,16 +162,16 @@ impl Footing {
     }
 
     /// Looks again. What commands can change counts only where none can have: `is_idle`.
-    pub(crate) fn change(&self, is_idle: bool) -> Change {
+    pub(crate) fn change(&self, is_idle: bool) -> MountChange {
         let counts = |seen: &&Seen| is_idle || !matches!(seen.what, What::Watch | What::Listed);
         let mut changed =
             self.seen.iter().filter(counts).filter(|seen| look(&seen.path, seen.what) != seen.thing);
-        let Some(first) = changed.next() else { return Change::None };
+        let Some(first) = changed.next() else { return MountChange::None };
         let grant = |seen: &Seen| match seen.what {
-            What::Grant(called) => Some(Change::Grant(called, seen.path.clone())),
+            What::Grant(called) => Some(MountChange::Grant(called, seen.path.clone())),
             _ => None,
         };
-        [first].into_iter().chain(changed).find_map(grant).unwrap_or(Change::Some)
+        [first].into_iter().chain(changed).find_map(grant).unwrap_or(MountChange::Some)
     }
 
     /// Takes what lies at mount points now for what was there.
@@ -208,10 +213,10 @@ fn thing(metadata: &fs::Metadata, what: What) -> Thing {
 }
 
 /// The steps of a worker whose zygote may have lost mounts: each that is gone is put up again.
-pub(crate) fn again(view: &View, mounts: &[OnHost]) -> Section {
+pub(crate) fn again(view: &View, mounts: &[MountOnHost]) -> Section {
     let mut worker = Section::default();
     let empty = &*relative(emit::empty_directory(view));
-    for OnHost { target, path } in mounts {
+    for MountOnHost { target, path } in mounts {
         let Some(place) = view.get(target) else { continue };
         let to = &*relative(target);
         let own;

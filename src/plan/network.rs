@@ -19,8 +19,8 @@ use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::policy_error::PolicyError;
 use crate::sys::inode::Identity;
-use crate::view::inputs::Parts;
-use crate::view::source::Source;
+use crate::view::inputs::Inputs;
+use crate::view::source::BindSource;
 use crate::view::{Node, View, system};
 
 /// Ports of [`Network::transparent`] that programs without a proxy are served on, whatever is allowed.
@@ -67,38 +67,38 @@ fn url() -> String {
     format!("http://127.0.0.1:{PORT}")
 }
 
-fn asks_for_proxy(parts: &Parts<'_>) -> bool {
-    parts.policy.effective_network() == NetworkMode::Proxy
+fn asks_for_proxy(inputs: &Inputs<'_>) -> bool {
+    inputs.policy.effective_network() == NetworkMode::Proxy
 }
 
-fn is_transparent(parts: &Parts<'_>) -> bool {
-    asks_for_proxy(parts) && parts.policy.network.is_transparent()
+fn is_transparent(inputs: &Inputs<'_>) -> bool {
+    asks_for_proxy(inputs) && inputs.policy.network.is_transparent()
 }
 
 /// The sockets that are handed out. They are made by the inside while it may: ports below 1024 take a privilege that no
 /// command has, so none can be taken by one.
-pub(crate) fn listen(parts: &Parts<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
-    if !asks_for_proxy(parts) {
+pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement: &mut Enforcement) {
+    if !asks_for_proxy(inputs) {
         return;
     }
-    if is_transparent(parts) {
+    if is_transparent(inputs) {
         // With 127.0.0.1 alone the C library takes IPv4 for not configured, and asks for no address of it.
         let address = BESIDES.to_bits();
         namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
-    for (kind, address, port) in sockets(parts) {
+    for (kind, address, port) in sockets(inputs) {
         let (kind, address) = (kind.cast_unsigned(), address.to_bits());
         namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
     }
-    enforcement.set(Protection::Proxy, State::Enforced, detail(&parts.policy.network));
+    enforcement.set(Protection::Proxy, State::Enforced, detail(&inputs.policy.network));
 }
 
 /// Each socket that is handed out: its kind as socket(2) has it, and where it is bound.
-fn sockets(parts: &Parts<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
+fn sockets(inputs: &Inputs<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
     let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
-    if is_transparent(parts) {
+    if is_transparent(inputs) {
         sockets.push((libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
-        let ports = ports(&parts.policy.network).into_iter();
+        let ports = ports(&inputs.policy.network).into_iter();
         sockets.extend(ports.map(|port| (libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
     }
     sockets
@@ -134,9 +134,9 @@ fn detail(network: &Network) -> String {
 }
 
 /// The ports that TCP connections may be made to on the host's network, where the policy narrows it.
-pub(crate) fn ports_of_host(parts: &Parts<'_>) -> Option<Vec<u16>> {
-    let allow = &parts.policy.network.allow;
-    let is_narrowed = parts.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
+pub(crate) fn ports_of_host(inputs: &Inputs<'_>) -> Option<Vec<u16>> {
+    let allow = &inputs.policy.network.allow;
+    let is_narrowed = inputs.policy.effective_network() == NetworkMode::Host && !allow.is_empty();
     if is_narrowed { rules(allow).ports_of_any_host() } else { None }
 }
 
@@ -144,21 +144,21 @@ pub(crate) fn ports_of_host(parts: &Parts<'_>) -> Option<Vec<u16>> {
 ///
 /// # Errors
 /// A proxy of the environment that is none.
-pub(crate) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
-    if !asks_for_proxy(parts) {
+pub(crate) fn settings(inputs: &Inputs<'_>) -> Result<Option<Settings>, Error> {
+    if !asks_for_proxy(inputs) {
         return Ok(None);
     }
-    let network = &parts.policy.network;
+    let network = &inputs.policy.network;
     let way = match (&network.proxy, &network.upstream) {
         (Some(proxy), _) => {
-            let path = parts.caller.absolute(&proxy.unix);
-            let identity = Source::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
-            Way::Foreign { path, identity }
+            let path = inputs.caller.absolute(&proxy.unix);
+            let identity = BindSource::resolve(&path).map_or(Identity::NOTHING, |source| source.identity);
+            Reach::Foreign { path, identity }
         }
-        (None, Some(upstream)) => Upstream::of(upstream, &parts.caller.environment)
+        (None, Some(upstream)) => Upstream::of(upstream, &inputs.caller.environment)
             .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?
-            .map_or(Way::Direct, Way::Upstream),
-        (None, None) => Way::Direct,
+            .map_or(Reach::Direct, Reach::Upstream),
+        (None, None) => Reach::Direct,
     };
     let addresses = address::networks(network.allow_addresses.iter().map(String::as_str));
     Ok(Some(Settings {
@@ -167,9 +167,9 @@ pub(crate) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
         addresses: addresses.unwrap_or_default(),
         way,
         name_servers: network.name_servers.iter().filter_map(|text| name_server(text)).collect(),
-        limits: ProxyLimits::of(&network.limits, parts.caller.descriptors[0]),
+        limits: ProxyLimits::of(&network.limits, inputs.caller.descriptors[0]),
         ports: ports(network),
-        sockets: sockets(parts).len(),
+        sockets: sockets(inputs).len(),
     }))
 }
 
@@ -177,22 +177,22 @@ pub(crate) fn settings(parts: &Parts<'_>) -> Result<Option<Settings>, Error> {
 ///
 /// # Errors
 /// A path where no socket is.
-pub(crate) fn bridge(parts: &Parts<'_>) -> Result<Option<BridgePlan>, Error> {
-    match &parts.policy.network.proxy {
-        Some(proxy) if asks_for_proxy(parts) => {
-            bridge::compile(parts.policy, parts.host, parts.caller, &proxy.unix).map(Some)
+pub(crate) fn bridge(inputs: &Inputs<'_>) -> Result<Option<BridgePlan>, Error> {
+    match &inputs.policy.network.proxy {
+        Some(proxy) if asks_for_proxy(inputs) => {
+            bridge::compile(inputs.policy, inputs.host, inputs.caller, &proxy.unix).map(Some)
         }
         _ => Ok(None),
     }
 }
 
 /// The variables by which tools find the proxy.
-pub(crate) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
-    if !asks_for_proxy(parts) {
+pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
+    if !asks_for_proxy(inputs) {
         return Vec::new();
     }
     // Who has a rule for it means the host's, which only the proxy reaches.
-    let rules = rules(&parts.policy.network.allow);
+    let rules = rules(&inputs.policy.network.allow);
     let direct = LOOPBACK.iter().filter(|[host, ..]| !rules.name(host));
     let (by, by_java): (Vec<&str>, Vec<&str>) = direct.map(|[_, by, by_java]| (*by, *by_java)).unzip();
     let java: Vec<String> = ["http", "https"]
@@ -209,7 +209,7 @@ pub(crate) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsStri
         .chain(to(NO_PROXY, by.join(",")))
         .chain(own)
         .map(|(name, value)| (name.into(), value.into()))
-        .chain(system::variables(parts, view))
+        .chain(system::variables(inputs, view))
         .collect()
 }
 
@@ -220,14 +220,14 @@ pub(crate) fn leads_to_proxy(name: &OsStr) -> bool {
 
 /// The sandbox's own name server, where it has one, in the place of what the profile shows. To be called when the view is
 /// there.
-pub(crate) fn show_resolver(view: &mut View, parts: &Parts<'_>) {
-    if !is_transparent(parts) {
+pub(crate) fn show_resolver(view: &mut View, inputs: &Inputs<'_>) {
+    if !is_transparent(inputs) {
         return;
     }
     let usual = Path::new("/etc/resolv.conf");
     let contents = "# The name server of this sandbox: it knows what is allowed.\nnameserver 127.0.0.1\n";
     let mut show = |at: &Path, node| view.wall("name server", at, node, Protection::Proxy);
-    if !parts.policy.profile.meaning().shows_host {
+    if !inputs.policy.profile.meaning().shows_host {
         return show(usual, system::file(contents));
     }
     // Where the whole tree is shown, it is the host's file, and may be a link.
@@ -256,7 +256,7 @@ pub(crate) struct Settings {
     pub(crate) deny: Rules,
     /// Special ranges that names may resolve to.
     pub(crate) addresses: Vec<IpNet>,
-    pub(crate) way: Way,
+    pub(crate) way: Reach,
     /// Name servers to ask instead of the system's.
     pub(crate) name_servers: Vec<SocketAddr>,
     pub(crate) limits: ProxyLimits,
@@ -268,7 +268,7 @@ pub(crate) struct Settings {
 
 /// How what passes is reached.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Way {
+pub(crate) enum Reach {
     #[default]
     Direct,
     /// Through an HTTP proxy.

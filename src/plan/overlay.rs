@@ -19,17 +19,17 @@ use crate::plan::emit::{absolute, relative};
 use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
-use crate::protect::never::Never;
+use crate::protect::never::NeverCommitted;
 use crate::protect::recheck::Watch;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
-use crate::view::inputs::Parts;
-use crate::view::resolved_path::Led;
-use crate::view::source::Source;
-use crate::view::symlink_check::Named;
-use crate::view::tmpfs_size::Room;
+use crate::view::inputs::Inputs;
+use crate::view::resolved_path::ResolvedPath;
+use crate::view::source::BindSource;
+use crate::view::symlink_check::NamedPath;
+use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 
 /// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
@@ -45,11 +45,11 @@ const DAC_OVERRIDE: u32 = 1;
 /// What the outside has to know to list and to commit changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Merged {
-    pub(crate) workspace: Source,
+    pub(crate) workspace: BindSource,
     /// The directory of the host that changes are kept in; `None` is memory.
     pub(crate) upper: Option<PathBuf>,
     /// What is never committed.
-    pub(crate) never: Vec<Never>,
+    pub(crate) never: Vec<NeverCommitted>,
 }
 
 /// The overlay that the policy asks for, checked against the view without walls.
@@ -57,13 +57,13 @@ pub(crate) struct Merged {
 /// # Errors
 /// A kernel, file system or grant that it cannot be had with.
 pub(crate) fn overlaid(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    workspace: &Source,
+    workspace: &BindSource,
 ) -> Result<Option<Overlaid>, Error> {
-    let Some(wanted) = &parts.policy.overlay else { return Ok(None) };
-    check_kernel(parts, wanted)?;
-    let upper = wanted.upper.as_deref().map(|path| check_upper(parts, view, workspace, path)).transpose()?;
+    let Some(wanted) = &inputs.policy.overlay else { return Ok(None) };
+    check_kernel(inputs, wanted)?;
+    let upper = wanted.upper.as_deref().map(|path| check_upper(inputs, view, workspace, path)).transpose()?;
     check_workspace(workspace)?;
     check_grants(view, workspace)?;
     let metadata = fs::metadata(&workspace.path);
@@ -73,17 +73,17 @@ pub(crate) fn overlaid(
     Ok(Some(Overlaid {
         target: workspace.path.clone(),
         upper,
-        room: Room::of_policy(parts, wanted.size),
+        room: TmpfsSize::of_policy(inputs, wanted.size),
         mode: mode & 0o1777,
-        hands_out: parts.shape.is_session(),
+        hands_out: inputs.shape.is_session(),
     }))
 }
 
 /// Takes the watches of the workspace for what is never committed: the host's files do not change meanwhile.
-pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) -> Option<Merged> {
+pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
     // Git outside writes where a link in a repository leads.
-    let mut never = vec![Never::links(Path::new(".git"))];
+    let mut never = vec![NeverCommitted::links(Path::new(".git"))];
     watches.retain(|watch| match watch.never(target) {
         Some(path) => {
             never.push(path);
@@ -91,14 +91,14 @@ pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) 
         }
         None => true,
     });
-    let is_pin = |place: &crate::view::Place| {
+    let is_pin = |place: &crate::view::ViewEntry| {
         place.origin == Origin::Wall && matches!(place.node, Node::Bind { access: Access::Write, .. })
     };
     for (at, _) in view.iter().filter(|(_, place)| place.node.is_mount() && !is_pin(place)) {
         if let Ok(below) = at.strip_prefix(target)
             && !below.as_os_str().is_empty()
         {
-            never.push(Never::always(below));
+            never.push(NeverCommitted::always(below));
         }
     }
     let upper = upper.as_ref().map(|upper| upper.path.clone());
@@ -109,7 +109,7 @@ pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) 
 /// empty directory, which is empty again afterwards.
 pub(crate) fn mount(
     overlaid: &Overlaid,
-    workspace: &Source,
+    workspace: &BindSource,
     (stage, within): (&Path, Within),
     setup: &mut Section,
 ) {
@@ -147,7 +147,7 @@ pub(crate) fn mount(
     push(&Step::Detach { target });
 }
 
-fn bind<'s>(of: &Source, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
+fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
     let (Identity { device, inode }, attributes) = (of.identity, emit::attributes(access));
     Step::Bind { source, device, inode, target, within: Within::Root, attributes }
 }
@@ -186,8 +186,8 @@ const REMOTE: [i64; 14] = [
 ];
 
 /// Whether this kernel has such an overlay. Every one that we run on mounts overlays in user namespaces.
-pub(crate) fn check_kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
-    let kernel = parts.host.kernel;
+pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), Error> {
+    let kernel = inputs.host.kernel;
     if wanted.upper.is_some() || kernel >= OLDEST_IN_MEMORY {
         return Ok(());
     }
@@ -203,33 +203,33 @@ pub(crate) fn check_kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Er
 
 /// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
 pub(crate) fn check_upper(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    workspace: &Source,
+    workspace: &BindSource,
     given: &Path,
-) -> Result<Source, Error> {
+) -> Result<BindSource, Error> {
     const REMEDY: &str =
         "name an empty directory of your own, outside of the workspace and of what is granted writable";
-    let path = parts.caller.absolute(given);
+    let path = inputs.caller.absolute(given);
     const WHAT: &str = "overlay directory";
     let refused = |error: io::Error| {
         let remedy = of_path(&error, REMEDY, REMEDY);
         not_usable(WHAT, given, error, remedy)
     };
-    let named = Named { what: WHAT, given, led: Led::follow(&path).map_err(refused)? };
+    let named = NamedPath { what: WHAT, given, led: ResolvedPath::follow(&path).map_err(refused)? };
     symlink_check::not_led(view, slice::from_ref(&named))?;
-    let Led { source, metadata, .. } = named.led;
+    let ResolvedPath { source, metadata, .. } = named.led;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
     let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    if metadata.uid() != parts.caller.uid {
+    if metadata.uid() != inputs.caller.uid {
         return Err(invalid("belongs to another user"));
     }
     if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
         return Err(invalid("lies in the workspace, or around it"));
     }
-    let reachable = |(_, grant): (&Path, &Source)| {
+    let reachable = |(_, grant): (&Path, &BindSource)| {
         source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
     };
     if view.writable().any(reachable) {
@@ -252,7 +252,7 @@ pub(crate) fn check_upper(
 }
 
 /// Whether an overlay shows all of a workspace, and it can be known what others change in it.
-pub(crate) fn check_workspace(workspace: &Source) -> Result<(), Error> {
+pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
     const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
     let path = &workspace.path;
     let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
@@ -281,8 +281,8 @@ fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 /// Whether no writable grant shows the workspace too: what is written by another name would not be kept apart.
-pub(crate) fn check_grants(view: &View, workspace: &Source) -> Result<(), Error> {
-    let shows = |(target, source): &(&Path, &Source)| {
+pub(crate) fn check_grants(view: &View, workspace: &BindSource) -> Result<(), Error> {
+    let shows = |(target, source): &(&Path, &BindSource)| {
         let is_workspace = *target == workspace.path && source.path == workspace.path;
         let overlaps = source.path.starts_with(&workspace.path)
             || workspace.path.starts_with(&source.path)

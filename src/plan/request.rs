@@ -15,7 +15,7 @@ use crate::policy::env::EnvBase;
 use crate::policy::network::NetworkMode;
 use crate::report::error::Error;
 use crate::sys::secret::Secret;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::{View, toolchains};
 
 /// A command, checked and owned; [`RequestBuf::encode`] borrows it. What it has of the environment is wiped when it goes.
@@ -31,7 +31,7 @@ pub(crate) struct RequestBuf {
 }
 
 /// What a command is made from.
-pub(crate) struct Wanted<'w> {
+pub(crate) struct RequestFields<'w> {
     pub(crate) program: &'w OsStr,
     /// What the program is told it is called; `None`: `program`.
     pub(crate) called: Option<&'w OsStr>,
@@ -52,7 +52,7 @@ pub(crate) struct Wanted<'w> {
 impl RequestBuf {
     /// # Errors
     /// An empty program name, a NUL anywhere, a variable without a name.
-    pub(crate) fn new(wanted: &Wanted<'_>) -> Result<Self, Error> {
+    pub(crate) fn new(wanted: &RequestFields<'_>) -> Result<Self, Error> {
         if wanted.program.is_empty() {
             return Err(refused("program", wanted.program, "is empty"));
         }
@@ -128,7 +128,7 @@ impl Sink for Length {
 }
 
 /// A list that does not move while the environment is put into it.
-fn environment_with_room(wanted: &Wanted<'_>) -> ListBuf {
+fn environment_with_room(wanted: &RequestFields<'_>) -> ListBuf {
     let plain = wanted.environment.iter().map(|(name, value)| name.len() + value.len() + 2);
     let secret = wanted.secrets.iter().map(|(name, secret)| name.len() + secret.expose().len() + 2);
     ListBuf::with_room(wanted.environment.len() + wanted.secrets.len(), plain.chain(secret).sum())
@@ -195,21 +195,21 @@ pub(crate) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/
 pub(crate) const TEMPORARY: &[&str] = &["TMPDIR", "TMP", "TEMP", "TEMPDIR"];
 
 /// Builds the environment: base, toolchains, the way to the proxy, what the policy passes, what it sets.
-pub(crate) fn environment(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
-    let mut variables = base(parts);
+pub(crate) fn environment(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
+    let mut variables = base(inputs);
     let mut put = |name: &str, value: &OsStr| variables.insert(name.into(), value.to_owned());
-    put("HOME", parts.home().as_os_str());
-    if parts.caller.variable("PATH").is_none() {
+    put("HOME", inputs.home().as_os_str());
+    if inputs.caller.variable("PATH").is_none() {
         put("PATH", OsStr::new(SYSTEM_PATH));
     }
-    variables.extend(toolchains::variables(parts));
-    variables.extend(network::variables(parts, view));
-    for name in &parts.policy.env.pass {
-        if let Some(value) = parts.caller.variable(name) {
+    variables.extend(toolchains::variables(inputs));
+    variables.extend(network::variables(inputs, view));
+    for name in &inputs.policy.env.pass {
+        if let Some(value) = inputs.caller.variable(name) {
             variables.insert(name.into(), value.to_owned());
         }
     }
-    variables.extend(parts.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.extend(inputs.policy.env.set.iter().map(|(name, value)| (name.into(), value.into())));
     variables.into_iter().collect()
 }
 
@@ -239,14 +239,14 @@ pub(crate) fn client_variables(policy: &Policy) -> ClientVariables {
     ClientVariables { only, keeps_proxy: policy.effective_network() == NetworkMode::Proxy }
 }
 
-fn base(parts: &Parts<'_>) -> BTreeMap<OsString, OsString> {
-    if !parts.policy.profile.meaning().knows_caller {
+fn base(inputs: &Inputs<'_>) -> BTreeMap<OsString, OsString> {
+    if !inputs.policy.profile.meaning().knows_caller {
         let fixed =
             [("CI", "true"), ("LANG", "C.UTF-8"), ("LOGNAME", "ci"), ("PATH", SYSTEM_PATH), ("USER", "ci")];
         return fixed.map(|(name, value)| (name.into(), value.into())).into();
     }
-    let mut variables = parts.caller.environment.clone();
-    match parts.policy.env.base {
+    let mut variables = inputs.caller.environment.clone();
+    match inputs.policy.env.base {
         EnvBase::Scrubbed => variables.retain(|name, _| is_kept(name)),
         EnvBase::Inherit => {
             variables.retain(|name, _| !TEMPORARY.iter().any(|temporary| name == temporary));

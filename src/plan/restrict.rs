@@ -13,7 +13,7 @@ use crate::view::{Node, Origin, View};
 
 /// Something that a command goes without.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Narrowing {
+pub(crate) enum Restriction {
     /// Writing below a grant.
     ReadOnly(PathBuf),
     /// A grant.
@@ -22,7 +22,7 @@ pub(crate) enum Narrowing {
     NoNetwork,
 }
 
-impl Narrowing {
+impl Restriction {
     /// Whether nothing is left of what is at `path`.
     pub(crate) fn hides(&self, path: &Path) -> bool {
         matches!(self, Self::Hide(grant) if path.starts_with(grant))
@@ -31,12 +31,12 @@ impl Narrowing {
 
 /// The grants of a view, as far as a command can go without them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grants {
+pub(crate) struct RestrictableGrants {
     places: Vec<(PathBuf, bool)>,
     empty: PathBuf,
 }
 
-impl Grants {
+impl RestrictableGrants {
     pub(crate) fn of(view: &View) -> Self {
         let places = view
             .iter()
@@ -64,7 +64,10 @@ fn is_grant(node: &Node) -> bool {
 ///
 /// # Errors
 /// A path that is no grant.
-pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<Section>, Error> {
+pub(crate) fn steps(
+    grants: &RestrictableGrants,
+    narrowings: &[Restriction],
+) -> Result<Option<Section>, Error> {
     if narrowings.is_empty() {
         return Ok(None);
     }
@@ -82,17 +85,17 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
     for narrowing in narrowings {
         match narrowing {
             // There is nothing left of it.
-            Narrowing::ReadOnly(grant) | Narrowing::Hide(grant) if is_hidden_above(grant) => {
+            Restriction::ReadOnly(grant) | Restriction::Hide(grant) if is_hidden_above(grant) => {
                 grants.is_dir(grant)?;
             }
-            Narrowing::ReadOnly(grant) => {
+            Restriction::ReadOnly(grant) => {
                 grants.is_dir(grant)?;
                 let grant = &relative(grant);
                 section.push(Protection::Root, &emit::read_only(grant, true));
                 // Nor by a descriptor of it that comes from another command.
                 section.push(Protection::Landlock, &Step::Forgo { path: grant });
             }
-            Narrowing::Hide(grant) => {
+            Restriction::Hide(grant) => {
                 let empty = if grants.is_dir(grant)? { &*relative(&grants.empty) } else { emit::NULL };
                 let (target, within) = (&*relative(grant), Within::Granted);
                 // Where it still is what is granted, and not something put in its place.
@@ -100,7 +103,7 @@ pub(crate) fn steps(grants: &Grants, narrowings: &[Narrowing]) -> Result<Option<
                 section.push(Protection::Root, &Step::Cover { empty, target, within });
                 section.push(Protection::Landlock, &Step::Forgo { path: target });
             }
-            Narrowing::NoNetwork => namespaces::new_network(&mut section),
+            Restriction::NoNetwork => namespaces::new_network(&mut section),
         }
     }
     Ok(Some(section))

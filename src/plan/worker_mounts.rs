@@ -12,19 +12,19 @@ use crate::plan::emit::{empty_directory, relative};
 use crate::plan::{Section, emit};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::pin::SHARED_MEMORY;
-use crate::view::tmpfs_size::Room;
-use crate::view::{Node, Place, View, tmpfs_size};
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{Node, View, ViewEntry, tmpfs_size};
 
 /// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
 /// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.
-pub(crate) fn modes(parts: &Parts<'_>, view: &View) -> Section {
+pub(crate) fn modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
-    let is_shared = |(target, place): &(&Path, &Place)| {
-        !is_renewed(parts, target, &place.node) && !view.is_covered(target)
+    let is_shared = |(target, place): &(&Path, &ViewEntry)| {
+        !is_renewed(inputs, target, &place.node) && !view.is_covered(target)
     };
-    for (target, place) in view.iter().filter(is_shared).filter(|_| parts.shape.is_session()) {
+    for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.shape.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
             modes.push(Protection::Root, &Step::SetMode { path: &emit::absolute(target), mode });
         }
@@ -33,18 +33,18 @@ pub(crate) fn modes(parts: &Parts<'_>, view: &View) -> Section {
 }
 
 /// Appends the steps of a worker that give its command places of its own.
-pub(crate) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
+pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     let stage = empty_directory(view);
     let places: BTreeMap<&Path, PathBuf> = view
         .iter()
-        .filter(|(target, place)| is_renewed(parts, target, &place.node))
+        .filter(|(target, place)| is_renewed(inputs, target, &place.node))
         .enumerate()
         .map(|(number, (target, _))| (target, stage.join(number.to_string())))
         .collect();
-    let tmp = parts.policy.tmp;
+    let tmp = inputs.policy.tmp;
     let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
-        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(parts, view, places.keys().copied()));
+        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(inputs, view, places.keys().copied()));
         renewal.build();
         // Parents come first, so that what lies in another private place goes into the new one.
         for (target, at) in &places {
@@ -52,30 +52,30 @@ pub(crate) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
         }
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
-    emit::kernel_file_systems(view, parts.policy.tmp, worker);
+    emit::kernel_file_systems(view, inputs.policy.tmp, worker);
 }
 
 /// Appends the steps that make the places read-only which a worker has for itself.
-pub(crate) fn close(parts: &Parts<'_>, view: &View, files: &mut Section) {
-    for (target, _) in view.iter().filter(|(target, place)| is_renewed(parts, target, &place.node)) {
+pub(crate) fn close(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
+    for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
         files.push(Protection::Root, &emit::read_only(&relative(target), false));
     }
 }
 
-pub(crate) fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
+pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
-    private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
+    private && (inputs.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
 
 /// Whether a session leaves a mount to its workers, so that it is neither made for the zygote nor copied for each worker:
 /// what they renew and what lies in their /proc. The zygote has a procfs because the kernel lets nobody mount one who
 /// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
-pub(crate) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path, node: &Node) -> bool {
-    let in_proc = || matches!(view.mount_above(target), Some((_, Place { node: Node::Proc, .. })));
-    parts.shape.is_session()
+pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
+    let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
+    inputs.shape.is_session()
         && match node {
             Node::DevPts => true,
-            Node::Private { .. } => is_renewed(parts, target, node),
+            Node::Private { .. } => is_renewed(inputs, target, node),
             _ => in_proc(),
         }
 }
@@ -94,7 +94,7 @@ impl Renewal<'_> {
         self.worker.push(Protection::Root, step);
     }
 
-    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: Room) {
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: TmpfsSize) {
         let (target, options) = (&relative(at), &room.options(mode));
         let (within, flags) = (Within::Root, emit::TMPFS_FLAGS);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
@@ -130,7 +130,7 @@ impl Renewal<'_> {
 
     /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
     fn moves(&self, target: &Path) -> bool {
-        let is_tmpfs = matches!(self.view.get(target), Some(Place { node: Node::Tmpfs { .. }, .. }));
+        let is_tmpfs = matches!(self.view.get(target), Some(ViewEntry { node: Node::Tmpfs { .. }, .. }));
         is_tmpfs
             || self.view.has_children(target)
             || emit::within(self.view, target, self.tmp) == Within::Granted

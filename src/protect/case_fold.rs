@@ -22,8 +22,8 @@ use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::report::shortage::is_shortage;
 use crate::sys::inode::Identity;
-use crate::view::inputs::Parts;
-use crate::view::{Access, Node, OnHost, Origin, Place, View};
+use crate::view::inputs::Inputs;
+use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 
@@ -51,24 +51,24 @@ const MOST_NAMES: usize = 1000;
 /// # Errors
 /// A mask of a file: it would be believed to hide something. With profile `ci-only` every mount. A shortage.
 pub(crate) fn report(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    mounts: &[OnHost],
+    mounts: &[MountOnHost],
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    report_where(&leads_past, parts, view, mounts, enforcement)
+    report_where(&leads_past, inputs, view, mounts, enforcement)
 }
 
 /// The same, with what says whether other spellings lead past a mount in a directory.
 fn report_where(
     leads_past: &dyn Fn(&Path) -> io::Result<bool>,
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    mounts: &[OnHost],
+    mounts: &[MountOnHost],
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
     let mut known = BTreeMap::new();
-    for OnHost { target, path } in mounts {
+    for MountOnHost { target, path } in mounts {
         let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
         let Some(directory) = path.parent() else { continue };
         let leads = match known.get(directory) {
@@ -96,7 +96,7 @@ fn report_where(
         }
         let reason = format!("{} {REASON} the mount ({})", shown(path), place.what);
         let remedy = "keep it on a file system that tells the case of names apart";
-        if parts.policy.profile.meaning().is_strict {
+        if inputs.policy.profile.meaning().is_strict {
             return Err(Error::Unavailable {
                 protection: place.protection,
                 reason,
@@ -109,7 +109,7 @@ fn report_where(
 }
 
 /// Whether what lies under it would allow more than it does. A writable grant takes nothing away; a pin does.
-fn takes_away(place: &Place) -> bool {
+fn takes_away(place: &ViewEntry) -> bool {
     place.origin == Origin::Wall || !matches!(place.node, Node::Bind { access: Access::Write, .. })
 }
 
@@ -181,8 +181,8 @@ mod tests {
     use crate::policy::profile::Profile;
     use crate::report::enforcement::Protection;
     use crate::report::enforcement::State;
-    use crate::view::inputs::{Names, Shape, Subject};
-    use crate::view::source::Source;
+    use crate::view::inputs::{HomeNames, SandboxKind, Subject};
+    use crate::view::source::BindSource;
 
     fn names(names: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");
@@ -256,14 +256,14 @@ mod tests {
             directory: base.clone(),
             environment: BTreeMap::new(),
             descriptors: [1024, 4096],
-            ahead: crate::host::caller::Ahead::default(),
+            ahead: crate::host::caller::SchedulingPrivileges::default(),
         };
-        let parts = Parts {
+        let inputs = Inputs {
             policy: &Policy::profile(profile, &base),
             host: &crate::plan::compile::tests::host(),
             caller: &caller,
-            names: &Names::default(),
-            shape: Shape::OneShot,
+            names: &HomeNames::default(),
+            shape: SandboxKind::OneShot,
             subject: Subject::Workspace,
             controllers: None,
         };
@@ -275,7 +275,7 @@ mod tests {
                 true => view.grant("mask", path.clone(), node.clone()).expect("free"),
                 false => view.wall("protected path", &path, node.clone(), Protection::ProtectedPaths),
             }
-            mounts.push(OnHost { target: path.clone(), path });
+            mounts.push(MountOnHost { target: path.clone(), path });
         }
         let mut enforcement = Enforcement::default();
         for protection in [Protection::Root, Protection::ProtectedPaths] {
@@ -285,7 +285,7 @@ mod tests {
             Ok(leads) => Ok(*leads),
             Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().expect("an errno"))),
         };
-        report_where(&answer, &parts, &view, &mounts, &mut enforcement)?;
+        report_where(&answer, &inputs, &view, &mounts, &mut enforcement)?;
         Ok(enforcement)
     }
 
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn what_other_spellings_lead_past_is_degraded_and_told_once() {
         let file = || {
-            let source = Source::resolve(Path::new("/proc/self/comm")).expect("a file");
+            let source = BindSource::resolve(Path::new("/proc/self/comm")).expect("a file");
             Node::Bind { source, access: Access::Read }
         };
         let two = [("config", file()), ("secret", file())];

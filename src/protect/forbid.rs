@@ -17,7 +17,7 @@ use crate::sys::inode::Identity;
 
 /// What is about to be done at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Making {
+pub(crate) enum Creation {
     /// Something that is no directory is put there.
     File,
     /// A directory is made there, or what is there is taken away. On the way to a watched path that is allowed.
@@ -36,7 +36,7 @@ pub(crate) fn forbids(
     watches: &[Watch],
     parent: BorrowedFd<'_>,
     name: &OsStr,
-    making: Making,
+    making: Creation,
 ) -> io::Result<bool> {
     let place = Name { parent, here: Identity::of_held(parent)?, name, there: there(parent, name) };
     if watches.iter().any(|watch| watch.is_met(&place, making)) {
@@ -74,7 +74,7 @@ fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
 }
 
 impl Watch {
-    fn is_met(&self, place: &Name<'_>, making: Making) -> bool {
+    fn is_met(&self, place: &Name<'_>, making: Creation) -> bool {
         let is_here = |part: &&Path| {
             let above = self.base.join(part.parent().unwrap_or(Path::new("")));
             let is_it = part.file_name().is_some_and(|name| place.is(name));
@@ -86,7 +86,7 @@ impl Watch {
         };
         let may_be_directory = matches!(self.expected, Expected::NoFile | Expected::NoEntry);
         let mut met = parts.into_iter().filter(is_here);
-        met.any(|part| part == self.path && !may_be_directory || making == Making::File)
+        met.any(|part| part == self.path && !may_be_directory || making == Creation::File)
     }
 
     /// The directory that lies at a path where nothing should be.
@@ -147,7 +147,7 @@ mod tests {
         let watches = [Watch::new(dir.path(), path, path, Expected::Absent)];
         let parent = fs::File::open(at("")).expect("open");
         let forbidden = |name: &str| {
-            forbids(&watches, parent.as_fd(), OsStr::new(name), Making::DirectoryOrNothing).expect("known")
+            forbids(&watches, parent.as_fd(), OsStr::new(name), Creation::DirectoryOrNothing).expect("known")
         };
         assert!(forbidden("commondir"));
         for name in ["COMMON~1", "COMMONDIR", "other"] {

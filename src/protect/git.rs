@@ -15,36 +15,36 @@ use std::{fs, io};
 use crate::host::caller::Caller;
 use crate::sys::dirfd::own_path;
 use crate::sys::inode::regular;
-use crate::view::inputs::Parts;
-use crate::view::path_walk::{Aim, Way};
-use crate::view::source::Source;
+use crate::view::inputs::Inputs;
+use crate::view::path_walk::{UnresolvedPath, WalkAim};
+use crate::view::source::BindSource;
 use crate::view::{Access, Node, View, secrets};
 
 /// So much is read of a link file, or of a config.
 const MOST_READ: usize = 1 << 20;
 
 /// Shows the repository that the workspace is a linked worktree of, if it is one.
-pub(crate) fn show_repository(view: &mut View, parts: &Parts<'_>, workspace: &Source) {
+pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &BindSource) {
     let Some(source) = repository_of(&workspace.path) else { return };
     if !view.is_free(&source.path)
-        || parts.caller.holds_home(&source.path)
-        || secrets::is_secret(&source.path, parts.caller)
+        || inputs.caller.holds_home(&source.path)
+        || secrets::is_secret(&source.path, inputs.caller)
     {
         return;
     }
     // Beside an overlay it is read-only: what is committed to it would not be kept apart.
-    let is_read_only = !parts.policy.profile.meaning().writes || parts.policy.overlay.is_some();
+    let is_read_only = !inputs.policy.profile.meaning().writes || inputs.policy.overlay.is_some();
     let access = if is_read_only { Access::Read } else { Access::Write };
     view.offer("repository", source.path.clone(), Node::Bind { source, access });
 }
 
 /// The ways to what git obeys in every repository of a user, from wherever that is kept: git-config(1), "FILES".
-pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (Way, Aim)> {
-    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), Aim::Git));
+pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
+    let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::Git));
     let directories = caller.homes.iter().map(|home| home.join(".config"));
     let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let of_directories = directories.chain(named).map(|path| (path.join("git"), Aim::GitList));
-    of_homes.chain(of_directories).map(|(path, aim)| (Way::new(Path::new("/"), path), aim))
+    let of_directories = directories.chain(named).map(|path| (path.join("git"), WalkAim::GitList));
+    of_homes.chain(of_directories).map(|(path, aim)| (UnresolvedPath::new(Path::new("/"), path), aim))
 }
 
 /// Whether git could take `path` for a repository (`.git`, or a bare one), or for the directory of a linked worktree, so that
@@ -64,12 +64,12 @@ fn has_own(repository: &Path) -> bool {
 /// gitrepository-layout(5): `.git` holds `gitdir: REPOSITORY/worktrees/NAME`; in that directory, commondir holds
 /// `../..` and gitdir leads back to `.git`. The repository is opened once, without following a link, and everything
 /// is asked of what was opened: somebody may be exchanging it for another directory meanwhile.
-fn repository_of(workspace: &Path) -> Option<Source> {
+fn repository_of(workspace: &Path) -> Option<BindSource> {
     let link = workspace.join(".git");
     let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
     let (name, worktrees) = (own.file_name()?, own.parent()?);
     let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
-    let (held, source) = Source::open_exact(common).ok()?;
+    let (held, source) = BindSource::open_exact(common).ok()?;
     let anchor = own_path(&held);
     let own_held = anchor.join("worktrees").join(name);
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."

@@ -12,7 +12,7 @@ use crate::sys::inode::Identity;
 use crate::sys::{dirfd, lexical};
 use crate::view::View;
 use crate::view::path_walk::Bases;
-use crate::view::source::Source;
+use crate::view::source::BindSource;
 
 /// A writable grant: its place in the sandbox, and the directory of the host.
 struct Grant {
@@ -23,7 +23,7 @@ struct Grant {
 }
 
 /// The writable grants. One directory may have several places.
-pub(crate) struct Grants {
+pub(crate) struct WritableGrants {
     grants: Vec<Grant>,
     pub(crate) bases: Bases,
     /// What is covered in the sandbox.
@@ -34,9 +34,9 @@ pub(crate) struct Grants {
     are_reached: bool,
 }
 
-impl Grants {
+impl WritableGrants {
     pub(crate) fn of(view: &View) -> Self {
-        let grant = |(target, source): (&Path, &Source)| Grant {
+        let grant = |(target, source): (&Path, &BindSource)| Grant {
             target: target.to_owned(),
             base: source.path.clone(),
             identity: source.identity,

@@ -13,16 +13,16 @@ use std::{fs, io};
 
 use crate::protect::git;
 use crate::protect::git::{modules, obeyed};
-use crate::protect::grants::Grants;
+use crate::protect::grants::WritableGrants;
 use crate::protect::recheck::{Expected, Watch};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::failure;
 use crate::sys::lexical;
-use crate::view::inputs::Parts;
-use crate::view::path_walk::{Aim, Met, Walk, Way};
-use crate::view::source::Source;
-use crate::view::{Access, Node, Origin, Place, View, pin};
+use crate::view::inputs::Inputs;
+use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
+use crate::view::source::BindSource;
+use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
 /// What came of protecting.
 #[derive(Debug, Default)]
@@ -42,10 +42,10 @@ impl Protected {
     ///
     /// # Errors
     /// With profile `ci-only`, where they are not.
-    pub(crate) fn report(&self, parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+    pub(crate) fn report(&self, inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
         if let Some(Gap { path, why }) = self.gaps.first() {
             let reason = format!("{} {}", failure::shown(path), why.reason());
-            if parts.policy.profile.meaning().is_strict {
+            if inputs.policy.profile.meaning().is_strict {
                 let remedy = Some(why.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
@@ -73,11 +73,11 @@ impl Protected {
 /// Where a path is being exchanged meanwhile, or where it is not allowed to look.
 pub(crate) fn protect(
     view: &mut View,
-    parts: &Parts<'_>,
-    workspace: Option<&Source>,
-    secrets: &[Way],
+    inputs: &Inputs<'_>,
+    workspace: Option<&BindSource>,
+    secrets: &[UnresolvedPath],
 ) -> Result<Protected, Error> {
-    let grants = Grants::of(view);
+    let grants = WritableGrants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
     let unseen = obeyed.unseen.into_iter().map(|(path, why)| {
         let why = match why {
@@ -87,18 +87,20 @@ pub(crate) fn protect(
         Gap { path, why }
     });
     let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
-    let of_file = |file: &PathBuf| Way::new(Path::new("/"), parts.caller.absolute(file));
+    let of_file = |file: &PathBuf| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file));
     let of_policy = workspace
         .into_iter()
-        .flat_map(|workspace| parts.policy.protect.iter().map(|path| Way::new(&workspace.path, path)))
-        .chain(parts.policy.files.iter().map(of_file))
-        .map(|way| (way, Aim::Path));
+        .flat_map(|workspace| {
+            inputs.policy.protect.iter().map(|path| UnresolvedPath::new(&workspace.path, path))
+        })
+        .chain(inputs.policy.files.iter().map(of_file))
+        .map(|way| (way, WalkAim::Path));
     for way in secrets {
-        protect_way(view, &grants, &mut Walk::new(&grants.bases, way, Aim::Path), &mut protected)?;
+        protect_way(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
     // What is found in repositories may be a command's, and take all that is left.
-    let ways = of_policy.chain(git::of_user(parts.caller)).chain(obeyed.paths);
-    let walks = ways.map(|(way, aim)| Walk::new(&grants.bases, &way, aim));
+    let ways = of_policy.chain(git::of_user(inputs.caller)).chain(obeyed.paths);
+    let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
     Watch::once(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
@@ -109,8 +111,8 @@ pub(crate) fn protect(
 /// Protects what each walk leads to, and then what the links in it lead to, and so on.
 fn protect_all<'g>(
     view: &mut View,
-    grants: &'g Grants,
-    mut walks: VecDeque<Walk<'g>>,
+    grants: &'g WritableGrants,
+    mut walks: VecDeque<PathWalk<'g>>,
     protected: &mut Protected,
 ) -> Result<(), Error> {
     // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
@@ -121,7 +123,7 @@ fn protect_all<'g>(
             continue;
         }
         let Some((at, metadata)) = protect_way(view, grants, &mut walk, protected)? else { continue };
-        if walk.aim() == Aim::GitSign && metadata.is_dir() {
+        if walk.aim() == WalkAim::GitSign && metadata.is_dir() {
             continue;
         }
         let before = fewest.get(&at).copied();
@@ -139,7 +141,7 @@ fn protect_all<'g>(
 }
 
 /// The walks along the links in what is protected.
-fn protect_links<'g>(walk: &Walk<'g>, thing: &Path, protected: &mut Protected) -> Vec<Walk<'g>> {
+fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protected) -> Vec<PathWalk<'g>> {
     let gap = |why| Gap { path: thing.to_owned(), why };
     let mut walks = links_in(walk, thing, &mut protected.left).unwrap_or_else(|error| {
         protected.gaps.push(gap(Why::Unseen(failure::words(&error))));
@@ -157,31 +159,31 @@ fn protect_links<'g>(walk: &Walk<'g>, thing: &Path, protected: &mut Protected) -
 /// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
 fn protect_way(
     view: &mut View,
-    grants: &Grants,
-    walk: &mut Walk<'_>,
+    grants: &WritableGrants,
+    walk: &mut PathWalk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
     while let Some(met) = protected.left.go_on(walk, |path| grants.cover(view, path))? {
         match met {
-            Met::Link { at, to } => {
+            WalkStep::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
-                protected.watches.extend(watch.map(|watch| watch.of_git(walk.aim() != Aim::Path)));
+                protected.watches.extend(watch.map(|watch| watch.of_git(walk.aim() != WalkAim::Path)));
                 pin_everywhere(view, grants, &at)?;
                 if protected.left.is_over() {
                     protected.gaps.push(Gap { path: at, why: Why::TooMany });
                     return Ok(None);
                 }
             }
-            Met::Up { at } => pin_everywhere(view, grants, &at)?,
-            Met::Nothing { first, path } => {
+            WalkStep::Up { at } => pin_everywhere(view, grants, &at)?,
+            WalkStep::Nothing { first, path } => {
                 protected.watches.extend(watch_absent(grants, &path, &first, walk));
                 pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
-            Met::Thing { at, metadata } => return Ok(Some((at, metadata))),
+            WalkStep::Thing { at, metadata } => return Ok(Some((at, metadata))),
             // All that is in it is kept as it is. Where the way leads to is not known.
-            Met::Far { at, is_told } => {
+            WalkStep::Far { at, is_told } => {
                 let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_told);
                 protected.gaps.push(Gap { path: at.clone(), why: Why::Far });
                 return Ok(metadata.map(|metadata| (at, metadata)));
@@ -192,16 +194,16 @@ fn protect_way(
 }
 
 /// The whole path is what must not appear, not only its first missing part.
-fn watch_absent(grants: &Grants, path: &Path, first: &Path, walk: &Walk<'_>) -> Option<Watch> {
+fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathWalk<'_>) -> Option<Watch> {
     let (base, first) = grants.split(first)?;
     let path = lexical::below(path, base)?;
     let expected = match walk.aim() {
         _ if is_new_repository(path, first) => Expected::NoRepository,
-        Aim::GitSign => Expected::NoFile,
-        Aim::GitList => Expected::NoEntry,
-        Aim::Git | Aim::Path => Expected::Absent,
+        WalkAim::GitSign => Expected::NoFile,
+        WalkAim::GitList => Expected::NoEntry,
+        WalkAim::Git | WalkAim::Path => Expected::Absent,
     };
-    let watch = Watch::new(base, path, first, expected).of_git(walk.aim() != Aim::Path);
+    let watch = Watch::new(base, path, first, expected).of_git(walk.aim() != WalkAim::Path);
     Some(watch.led_by(walk.link()))
 }
 
@@ -210,7 +212,7 @@ fn watch_absent(grants: &Grants, path: &Path, first: &Path, walk: &Walk<'_>) -> 
 ///
 /// # Errors
 /// It cannot be looked at, or there is too much.
-fn links_in<'g>(walk: &Walk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<Walk<'g>>> {
+fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<PathWalk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -227,12 +229,12 @@ fn links_in<'g>(walk: &Walk<'g>, thing: &Path, left: &mut Left) -> io::Result<Ve
 }
 
 /// Pins the way to the host's `path` in every place where it is seen.
-fn pin_everywhere(view: &mut View, grants: &Grants, path: &Path) -> Result<(), Error> {
+fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
     grants.seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
 }
 
 /// Binds the host's `path` over itself, read-only, in every place where it is seen.
-fn bind_everywhere(view: &mut View, grants: &Grants, path: &Path) -> Result<(), Error> {
+fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
     let source = pin::exact(path)?;
     for place in grants.seen_at(view, path) {
         pin::way_to(view, &place)?;
@@ -244,14 +246,14 @@ fn bind_everywhere(view: &mut View, grants: &Grants, path: &Path) -> Result<(), 
 
 /// A pin that was there before the directory around it became read-only would be a writable place in it.
 fn close_pins(view: &mut View) {
-    let pin = |(at, place): (&Path, &Place)| match &place.node {
+    let pin = |(at, place): (&Path, &ViewEntry)| match &place.node {
         Node::Bind { source, access: Access::Write } if place.origin == Origin::Wall => {
             Some((at.to_owned(), source.clone()))
         }
         _ => None,
     };
     // Parents come first: a pin that is closed closes those in it.
-    let pins: Vec<(PathBuf, Source)> = view.iter().filter_map(pin).collect();
+    let pins: Vec<(PathBuf, BindSource)> = view.iter().filter_map(pin).collect();
     for (at, source) in pins {
         let around = view.mount_above(&at).map(|(_, place)| &place.node);
         if matches!(around, Some(Node::Bind { access: Access::Read, .. })) {
@@ -322,12 +324,12 @@ impl Left {
         Ok(())
     }
 
-    /// [`Walk::go_on`], counted. What there is no link on the way to is always gone to.
+    /// [`PathWalk::go_on`], counted. What there is no link on the way to is always gone to.
     pub(crate) fn go_on(
         &mut self,
-        walk: &mut Walk<'_>,
+        walk: &mut PathWalk<'_>,
         is_covered: impl Fn(&Path) -> bool,
-    ) -> Result<Option<Met>, Error> {
+    ) -> Result<Option<WalkStep>, Error> {
         let before = walk.steps();
         let met = walk.go_on(is_covered)?;
         if walk.links() > 0 {

@@ -122,12 +122,12 @@ const REMOVED: &str = "it was removed";
 const GONE: &str = "it is gone";
 
 /// A name in a directory that is held open.
-pub(crate) struct Place {
+pub(crate) struct ProtectedPlace {
     parent: Arc<OwnedFd>,
     name: OsString,
 }
 
-impl Place {
+impl ProtectedPlace {
     /// The directory that `path` lies in, on the way to what is watched, reached from what is held without following
     /// any link; `None` where there is no such directory.
     ///

@@ -11,8 +11,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use crate::protect::never::Never;
-use crate::protect::place::{Held, Place};
+use crate::protect::never::NeverCommitted;
+use crate::protect::place::{Held, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
 use crate::report::failure;
@@ -93,12 +93,12 @@ impl Watch {
     }
 
     /// What it says of the paths below `base`, if it is about those.
-    pub(crate) fn never(&self, base: &Path) -> Option<Never> {
+    pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
         self.is_in(base).then(|| match self.expected {
-            Expected::Absent | Expected::Link(_) => Never::always(&self.path),
-            Expected::NoRepository => Never::unless_new(&self.path),
-            Expected::NoFile => Never::unless_directory(&self.path),
-            Expected::NoEntry => Never::unless_empty(&self.path),
+            Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
+            Expected::NoRepository => NeverCommitted::unless_new(&self.path),
+            Expected::NoFile => NeverCommitted::unless_directory(&self.path),
+            Expected::NoEntry => NeverCommitted::unless_empty(&self.path),
         })
     }
 
@@ -188,7 +188,7 @@ pub(crate) fn log(undone: &Undone) {
 fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = Place::of(held, &watch.path)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::of(held, &watch.path)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
@@ -197,7 +197,7 @@ fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     }
     // A new part of the way that is no directory is a pointer to something that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = Place::of(held, part)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::of(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
             let judged = dirfd::of_a_command(|| place.judge(watch, kind(&stat)));

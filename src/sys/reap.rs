@@ -16,9 +16,9 @@ pub(crate) const LAST_WAIT: u16 = 200;
 
 /// The runtime that something was started in, which has I/O: without that it cannot be waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Home(Option<Id>);
+pub(crate) struct RuntimeHome(Option<Id>);
 
-impl Home {
+impl RuntimeHome {
     pub(crate) fn here() -> Self {
         Self(Handle::try_current().ok().map(|runtime| runtime.id()))
     }
@@ -27,19 +27,19 @@ impl Home {
 /// A child of which the end is near, and what comes after that. Dropping this waits for the end, takes the zombie away, and drops
 /// the rest.
 #[derive(Debug)]
-pub(crate) struct Left<T> {
+pub(crate) struct Unreaped<T> {
     pidfd: Arc<OwnedFd>,
     _after: T,
 }
 
-impl<T: Send + Sync + 'static> Left<T> {
+impl<T: Send + Sync + 'static> Unreaped<T> {
     pub(crate) fn of(pidfd: Arc<OwnedFd>, after: T) -> Self {
         Self { pidfd, _after: after }
     }
 
     /// Drops it once the process has ended: in the background in the runtime that it comes from. Another one may have no I/O,
     /// where to ask for it is a panic: then on a thread. Here where there is no runtime.
-    pub(crate) fn drop_at_end(self, home: Home) {
+    pub(crate) fn drop_at_end(self, home: RuntimeHome) {
         if sys::has_ended(&self.pidfd, PollTimeout::ZERO) {
             return;
         }
@@ -61,13 +61,13 @@ impl<T: Send + Sync + 'static> Left<T> {
     }
 }
 
-impl<T> AsRawFd for Left<T> {
+impl<T> AsRawFd for Unreaped<T> {
     fn as_raw_fd(&self) -> RawFd {
         self.pidfd.as_raw_fd()
     }
 }
 
-impl<T> Drop for Left<T> {
+impl<T> Drop for Unreaped<T> {
     fn drop(&mut self) {
         // Whatever comes of it, there is either a zombie to take away now or nothing that could be done.
         sys::has_ended(&self.pidfd, PollTimeout::from(LAST_WAIT));

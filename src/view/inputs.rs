@@ -15,18 +15,18 @@ use crate::sys::birth::{SpawnOptions, Users};
 
 /// What one compilation looks at.
 #[derive(Clone, Copy)]
-pub(crate) struct Parts<'p> {
+pub(crate) struct Inputs<'p> {
     pub(crate) policy: &'p Policy,
     pub(crate) host: &'p Host,
     pub(crate) caller: &'p Caller,
-    pub(crate) names: &'p Names,
-    pub(crate) shape: Shape,
+    pub(crate) names: &'p HomeNames,
+    pub(crate) shape: SandboxKind,
     pub(crate) subject: Subject<'p>,
     /// Controllers of the cgroups that hold its commands; `None` where there are no groups.
     pub(crate) controllers: Option<&'p [Controller]>,
 }
 
-impl Parts<'_> {
+impl Inputs<'_> {
     pub(crate) fn users(&self) -> Users {
         users(self.policy, self.host, self.caller)
     }
@@ -39,7 +39,7 @@ impl Parts<'_> {
 
 /// What the plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum SandboxKind {
     /// A single command: PID 1 is the zygote and its only worker.
     Once,
     /// The same for each of many commands.
@@ -48,7 +48,7 @@ pub(crate) enum Shape {
     Session { ready: usize },
 }
 
-impl Shape {
+impl SandboxKind {
     pub(crate) fn is_session(self) -> bool {
         matches!(self, Self::Session { .. })
     }
@@ -87,11 +87,11 @@ fn users(policy: &Policy, host: &Host, caller: &Caller) -> Users {
 
 /// What lies directly in each home; `None` for one that cannot be listed.
 #[derive(Debug, Default)]
-pub(crate) struct Names {
+pub(crate) struct HomeNames {
     homes: Vec<(PathBuf, Option<HashSet<OsString>>)>,
 }
 
-impl Names {
+impl HomeNames {
     /// Lists each home.
     pub(crate) fn read(homes: &[PathBuf]) -> Self {
         let names = |home: &PathBuf| {

@@ -21,15 +21,15 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
-use crate::view::source::Source;
-use crate::view::tmpfs_size::Room;
+use crate::view::source::BindSource;
+use crate::view::tmpfs_size::TmpfsSize;
 
 /// Everything visible, by absolute path in the sandbox. Parents come before their children.
 ///
 /// Keys are compared as bytes: paths here are clean, and comparing them by components costs ten times as much.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
-    places: BTreeMap<OsString, Place>,
+    places: BTreeMap<OsString, ViewEntry>,
     /// Where the workspace is an overlay.
     pub(crate) overlay: Option<Overlaid>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct View {
 impl View {
     /// Puts a node of the profile at `target`, unless something is there.
     pub(crate) fn offer(&mut self, what: &'static str, target: impl AsRef<OsStr>, node: Node) {
-        let place = Place { node, origin: Origin::Profile, what, protection: Protection::Root };
+        let place = ViewEntry { node, origin: Origin::Profile, what, protection: Protection::Root };
         self.places.entry(target.as_ref().to_owned()).or_insert(place);
     }
 
@@ -64,7 +64,7 @@ impl View {
                 remedy: Some(remedy.to_owned()),
             });
         }
-        let place = Place { node, origin: Origin::Policy, what, protection: Protection::Root };
+        let place = ViewEntry { node, origin: Origin::Policy, what, protection: Protection::Root };
         self.places.insert(target.into(), place);
         Ok(())
     }
@@ -72,7 +72,7 @@ impl View {
     /// Puts up a wall at `target`, unless the policy names that very place.
     pub(crate) fn wall(&mut self, what: &'static str, target: &Path, node: Node, protection: Protection) {
         if self.get(target).is_none_or(|old| old.origin != Origin::Policy) {
-            let place = Place { node, origin: Origin::Wall, what, protection };
+            let place = ViewEntry { node, origin: Origin::Wall, what, protection };
             self.places.insert(target.into(), place);
         }
     }
@@ -93,22 +93,22 @@ impl View {
         self.places.len() < before
     }
 
-    pub(crate) fn get(&self, target: &Path) -> Option<&Place> {
+    pub(crate) fn get(&self, target: &Path) -> Option<&ViewEntry> {
         self.places.get(target.as_os_str())
     }
 
     /// Places in order, parents first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Path, &ViewEntry)> {
         self.places.iter().map(|(target, place)| (Path::new(target), place))
     }
 
     /// The directories of the host that are granted writable, by their places.
-    pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &Source)> {
+    pub(crate) fn writable_directories(&self) -> impl Iterator<Item = (&Path, &BindSource)> {
         self.writable().filter(|(_, source)| source.is_dir())
     }
 
     /// What of the host is granted writable, by its places.
-    pub(crate) fn writable(&self) -> impl Iterator<Item = (&Path, &Source)> {
+    pub(crate) fn writable(&self) -> impl Iterator<Item = (&Path, &BindSource)> {
         self.iter().filter_map(|(target, place)| match &place.node {
             Node::Bind { source, access: Access::Write } => {
                 (place.origin != Origin::Wall).then_some((target, source))
@@ -120,7 +120,7 @@ impl View {
     /// Whether nothing shows what is at `target` yet: no bind or link lies there or above.
     pub(crate) fn is_free(&self, target: &Path) -> bool {
         let shows =
-            |place: &Place| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
+            |place: &ViewEntry| matches!(place.node, Node::Bind { .. } | Node::Proc | Node::Symlink { .. });
         !lexical::ancestors(target).any(|above| self.get(above).is_some_and(shows))
     }
 
@@ -145,7 +145,7 @@ impl View {
     }
 
     /// Places below `target` in order, parents first.
-    fn below(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
+    fn below(&self, target: &Path) -> impl Iterator<Item = (&Path, &ViewEntry)> {
         let first = target.join("").into_os_string();
         let from = self.places.range::<OsStr, _>((Excluded(first.as_os_str()), Unbounded));
         from.map(|(at, place)| (Path::new(at), place)).take_while(move |(at, _)| {
@@ -154,13 +154,13 @@ impl View {
     }
 
     /// What lies at `target` and below it, parents first.
-    pub(crate) fn within(&self, target: &Path) -> impl Iterator<Item = (&Path, &Place)> {
+    pub(crate) fn within(&self, target: &Path) -> impl Iterator<Item = (&Path, &ViewEntry)> {
         let at = self.places.get_key_value(target.as_os_str());
         at.into_iter().map(|(at, place)| (Path::new(at), place)).chain(self.below(target))
     }
 
     /// The nearest place above `target` that is a mount, if any: what a new node at `target` would lie in.
-    pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &Place)> {
+    pub(crate) fn mount_above(&self, target: &Path) -> Option<(&Path, &ViewEntry)> {
         lexical::ancestors(target).skip(1).find_map(|path| self.mount_at(path))
     }
 
@@ -179,7 +179,7 @@ impl View {
         false
     }
 
-    fn mount_at(&self, path: &Path) -> Option<(&Path, &Place)> {
+    fn mount_at(&self, path: &Path) -> Option<(&Path, &ViewEntry)> {
         let (path, place) = self.places.get_key_value(path.as_os_str())?;
         place.node.is_mount().then_some((Path::new(path), place))
     }
@@ -199,7 +199,7 @@ impl View {
     /// Every place in the sandbox where a bind shows the host's `path`, except where the policy names it itself.
     pub(crate) fn shown_at(&self, path: &Path) -> Vec<PathBuf> {
         let path = clean(path);
-        let shown = |(target, place): (&Path, &Place)| {
+        let shown = |(target, place): (&Path, &ViewEntry)| {
             let Node::Bind { source, .. } = &place.node else { return None };
             let below = lexical::below(&path, &source.path)?;
             if below.as_os_str().is_empty() {
@@ -222,7 +222,7 @@ impl View {
             let Some(below) = lexical::below(&path, &source.path) else { return false };
             let target = target.join(below);
             let mount = lexical::ancestors(&target).find_map(|at| self.mount_at(at));
-            let writes = |place: &Place| matches!(place.node, Node::Bind { access: Access::Write, .. });
+            let writes = |place: &ViewEntry| matches!(place.node, Node::Bind { access: Access::Write, .. });
             mount.is_some_and(|(_, place)| writes(place)) && !self.is_covered(&target)
         })
     }
@@ -233,7 +233,7 @@ impl View {
     }
 }
 
-fn shown_by((at, place): (&Path, &Place), target: &Path) -> Option<PathBuf> {
+fn shown_by((at, place): (&Path, &ViewEntry), target: &Path) -> Option<PathBuf> {
     let Node::Bind { source, .. } = &place.node else { return None };
     let below = target.strip_prefix(at).ok()?;
     Some(if below.as_os_str().is_empty() { source.path.clone() } else { source.path.join(below) })
@@ -245,8 +245,8 @@ pub(crate) struct Overlaid {
     /// The workspace, in the sandbox and on the host.
     pub(crate) target: PathBuf,
     /// The directory for changes; `None` is a tmpfs with that room.
-    pub(crate) upper: Option<Source>,
-    pub(crate) room: Room,
+    pub(crate) upper: Option<BindSource>,
+    pub(crate) room: TmpfsSize,
     /// Of the workspace: the directory of changes lends the merged tree its own.
     pub(crate) mode: u32,
     pub(crate) hands_out: bool,
@@ -260,11 +260,11 @@ pub(crate) enum Node {
     /// An empty directory of the root.
     Dir,
     /// A thing of the host.
-    Bind { source: Source, access: Access },
+    Bind { source: BindSource, access: Access },
     /// A directory of the root that stays writable; all of them share the root's tmpfs and its size.
     Private { mode: u32 },
     /// A writable tmpfs of its own.
-    Tmpfs { mode: u32, room: Room },
+    Tmpfs { mode: u32, room: TmpfsSize },
     /// An empty read-only directory over one that must not be seen.
     Cover,
     /// A file of the sandbox's own.
@@ -329,7 +329,7 @@ pub(crate) enum Origin {
 
 /// A node, where it comes from, and its name in messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ViewEntry {
     pub(crate) node: Node,
     pub(crate) origin: Origin,
     pub(crate) what: &'static str,
@@ -338,7 +338,7 @@ pub(crate) struct Place {
 
 /// A mount that lies in a directory of the host's.
 #[derive(Clone, Debug)]
-pub(crate) struct OnHost {
+pub(crate) struct MountOnHost {
     /// Its place in the sandbox.
     pub(crate) target: PathBuf,
     /// Its mount point on the host.

@@ -25,12 +25,12 @@ const MOST_STEPS: u32 = 1 << 10;
 
 /// A path as it is written, and the directory without links that it is meant from.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Way {
+pub(crate) struct UnresolvedPath {
     pub(crate) from: PathBuf,
     pub(crate) to: PathBuf,
 }
 
-impl Way {
+impl UnresolvedPath {
     pub(crate) fn new(from: &Path, to: impl Into<PathBuf>) -> Self {
         Self { from: from.to_owned(), to: to.into() }
     }
@@ -48,7 +48,7 @@ impl Way {
 
 /// What a walk is for: it says what may appear at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
+pub(crate) enum WalkAim {
     /// A path that stays as it is.
     Path,
     /// One that git obeys.
@@ -61,7 +61,7 @@ pub(crate) enum Aim {
 
 /// What a walk comes by below its base. Each path is one of the host, with no link on the way to its last part.
 #[derive(Debug)]
-pub(crate) enum Met {
+pub(crate) enum WalkStep {
     /// A link, and its text.
     Link { at: PathBuf, to: PathBuf },
     /// `..` in a directory: a link in the place of that directory would lead elsewhere.
@@ -84,7 +84,7 @@ enum Looked {
 
 /// A walk to what a path leads to, of which only what lies below one of `bases` is told.
 #[derive(Debug)]
-pub(crate) struct Walk<'b> {
+pub(crate) struct PathWalk<'b> {
     bases: &'b Bases,
     /// As far as it went: no link in it, and no `..`.
     here: PathBuf,
@@ -94,14 +94,14 @@ pub(crate) struct Walk<'b> {
     /// The last one that was followed.
     link: Option<PathBuf>,
     steps: u32,
-    aim: Aim,
+    aim: WalkAim,
     /// What it is that the path leads to, in messages.
     what: &'static str,
 }
 
-impl<'b> Walk<'b> {
+impl<'b> PathWalk<'b> {
     /// To a protected path along `way`.
-    pub(crate) fn new(bases: &'b Bases, way: &Way, aim: Aim) -> Self {
+    pub(crate) fn new(bases: &'b Bases, way: &UnresolvedPath, aim: WalkAim) -> Self {
         Self {
             bases,
             here: way.from.clone(),
@@ -116,8 +116,8 @@ impl<'b> Walk<'b> {
 
     /// Along a link in the directory at its end, which has this text.
     pub(crate) fn along(&self, link: &Path, text: &Path) -> Self {
-        let aim = if self.aim == Aim::Path { Aim::Path } else { Aim::Git };
-        let way = Way::new(link.parent().unwrap_or(link), text);
+        let aim = if self.aim == WalkAim::Path { WalkAim::Path } else { WalkAim::Git };
+        let way = UnresolvedPath::new(link.parent().unwrap_or(link), text);
         Self { links: self.links + 1, link: Some(link.to_owned()), ..Self::new(self.bases, &way, aim) }
     }
 
@@ -126,7 +126,7 @@ impl<'b> Walk<'b> {
         self.link.as_deref()
     }
 
-    pub(crate) fn aim(&self) -> Aim {
+    pub(crate) fn aim(&self) -> WalkAim {
         self.aim
     }
 
@@ -151,7 +151,7 @@ impl<'b> Walk<'b> {
     ///
     /// # Errors
     /// Where it is not allowed to look below a base.
-    pub(crate) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<Met>, Error> {
+    pub(crate) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<WalkStep>, Error> {
         while self.links <= MOST_LINKS {
             self.steps += 1;
             if self.is_far() {
@@ -184,7 +184,7 @@ impl<'b> Walk<'b> {
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
                 let at = self.here.clone();
-                return Ok(is_told.then_some(Met::Thing { at, metadata }));
+                return Ok(is_told.then_some(WalkStep::Thing { at, metadata }));
             }
         }
         Ok(None)
@@ -208,8 +208,8 @@ impl<'b> Walk<'b> {
         below.is_some_and(is_deep)
     }
 
-    fn ends_far(&self, is_covered: impl Fn(&Path) -> bool) -> Met {
-        Met::Far { at: self.here.clone(), is_told: self.is_told(is_covered) }
+    fn ends_far(&self, is_covered: impl Fn(&Path) -> bool) -> WalkStep {
+        WalkStep::Far { at: self.here.clone(), is_told: self.is_told(is_covered) }
     }
 
     /// What is here. Where it is told, not being allowed to look is not nothing.
@@ -230,15 +230,15 @@ impl<'b> Walk<'b> {
         }
     }
 
-    fn step_up(&mut self, is_covered: impl Fn(&Path) -> bool) -> Option<Met> {
-        let up = self.is_told(is_covered).then(|| Met::Up { at: self.here.join("..") });
+    fn step_up(&mut self, is_covered: impl Fn(&Path) -> bool) -> Option<WalkStep> {
+        let up = self.is_told(is_covered).then(|| WalkStep::Up { at: self.here.join("..") });
         self.here.pop();
         up
     }
 
     /// Puts the text of the link that is here before the parts to come; or its name once more, where something else has it by
     /// now.
-    fn follow(&mut self) -> Option<Met> {
+    fn follow(&mut self) -> Option<WalkStep> {
         let to = match fs::read_link(&self.here) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
                 self.rest.extend(self.here.file_name().map(OsString::from));
@@ -252,14 +252,14 @@ impl<'b> Walk<'b> {
         let at = self.here.clone();
         self.link = Some(at.clone());
         self.here.pop();
-        Some(Met::Link { at, to })
+        Some(WalkStep::Link { at, to })
     }
 
     /// As nothing is here, a `..` further on leads nowhere: it is the directory before it that must not appear.
-    fn nothing(&self) -> Met {
+    fn nothing(&self) -> WalkStep {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
-        Met::Nothing { first: self.here.clone(), path }
+        WalkStep::Nothing { first: self.here.clone(), path }
     }
 }
 
@@ -277,9 +277,9 @@ fn reversed(path: &Path) -> Vec<OsString> {
 /// # Errors
 /// Where it is not allowed to look.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let decides = |met: Met| match met {
+    let decides = |met: WalkStep| match met {
         // Up from a directory decides who can put a link in its place: who may write to the one that it lies in.
-        Met::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
+        WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
         met => Some(met.at()),
     };
     Ok(all_on(what, path)?.into_iter().filter_map(decides).collect())
@@ -292,15 +292,16 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
 pub(crate) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     let mut met = all_on("path", path)?;
     // Nothing is told of the root itself.
-    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), Met::at);
-    let links = met.into_iter().filter(|met| matches!(met, Met::Link { .. }));
-    Ok((links.map(Met::at).collect(), end))
+    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), WalkStep::at);
+    let links = met.into_iter().filter(|met| matches!(met, WalkStep::Link { .. }));
+    Ok((links.map(WalkStep::at).collect(), end))
 }
 
 /// Everything that a way comes by, to its end.
-fn all_on(what: &'static str, path: &Path) -> Result<Vec<Met>, Error> {
+fn all_on(what: &'static str, path: &Path) -> Result<Vec<WalkStep>, Error> {
     let root = Bases::new([PathBuf::from("/")]);
-    let mut walk = Walk { what, ..Walk::new(&root, &Way::new(Path::new("/"), path), Aim::Path) };
+    let mut walk =
+        PathWalk { what, ..PathWalk::new(&root, &UnresolvedPath::new(Path::new("/"), path), WalkAim::Path) };
     let mut all = Vec::new();
     while let Some(met) = walk.go_on(|_| false)? {
         let is_end = met.is_end();
@@ -312,7 +313,7 @@ fn all_on(what: &'static str, path: &Path) -> Result<Vec<Met>, Error> {
     Ok(all)
 }
 
-impl Met {
+impl WalkStep {
     fn is_end(&self) -> bool {
         !matches!(self, Self::Link { .. } | Self::Up { .. })
     }
@@ -415,14 +416,14 @@ mod tests {
     }
 
     /// The end of the walk along `path`, and the links on the way.
-    fn end(base: &Path, path: &str) -> (Option<Met>, Vec<PathBuf>) {
+    fn end(base: &Path, path: &str) -> (Option<WalkStep>, Vec<PathBuf>) {
         let bases = Bases::new([base.to_owned()]);
-        let mut walk = Walk::new(&bases, &Way::new(base, path), Aim::Path);
+        let mut walk = PathWalk::new(&bases, &UnresolvedPath::new(base, path), WalkAim::Path);
         let mut links = Vec::new();
         loop {
             match walk.go_on(|_| false).expect("everything may be looked at") {
-                Some(Met::Link { at, .. }) => links.push(at),
-                Some(Met::Up { .. }) => {}
+                Some(WalkStep::Link { at, .. }) => links.push(at),
+                Some(WalkStep::Up { .. }) => {}
                 end => return (end, links),
             }
         }
@@ -446,7 +447,7 @@ mod tests {
                 prop_assert_eq!(&fs::canonicalize(directory).expect("its name"), directory);
             }
             match (kernel, end) {
-                (Ok(kernel), Some(Met::Thing { at, metadata })) => {
+                (Ok(kernel), Some(WalkStep::Thing { at, metadata })) => {
                     prop_assert_eq!(Identity::of_metadata(&kernel), Identity::of_metadata(&metadata));
                     prop_assert_eq!(&fs::canonicalize(base.join(path)).expect("its name"), &at);
                 }
@@ -454,12 +455,12 @@ mod tests {
                     let at = fs::canonicalize(base.join(path)).expect("its name");
                     prop_assert!(at == base || !at.starts_with(&base), "{:?}", at);
                 }
-                (Err(error), Some(Met::Nothing { first, .. })) => {
+                (Err(error), Some(WalkStep::Nothing { first, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
                     prop_assert!(fs::symlink_metadata(first).is_err());
                 }
                 // Under a file: the file itself is what has to stay.
-                (Err(error), Some(Met::Thing { metadata, .. })) => {
+                (Err(error), Some(WalkStep::Thing { metadata, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
                     prop_assert!(!metadata.is_dir());
                 }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::EXCHANGED;
-use crate::view::source::Source;
-use crate::view::{Access, Node, Origin, Place, View};
+use crate::view::source::BindSource;
+use crate::view::{Access, Node, Origin, View, ViewEntry};
 
 /// Binds every directory between a writable grant and `target` over itself, so that none can be renamed away; and
 /// those between that grant and a writable one around it, and so on.
@@ -56,7 +56,7 @@ pub(crate) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), E
 /// Where the commands of a session share private places, what is mounted in one stays where it is: every directory on the
 /// way to it is bound over itself, as on the host.
 pub(crate) fn in_shared_places(view: &mut View) {
-    let is_shared = |place: &Place| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
+    let is_shared = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
     let mut ways: Vec<PathBuf> = Vec::new();
     for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {
         if let Some((above, around)) = view.mount_above(target)
@@ -77,8 +77,8 @@ pub(crate) fn in_shared_places(view: &mut View) {
 ///
 /// # Errors
 /// As [`way_to`].
-pub(crate) fn exact(path: &Path) -> Result<Source, Error> {
-    Source::exact(path).map_err(|source| Error::Grant {
+pub(crate) fn exact(path: &Path) -> Result<BindSource, Error> {
+    BindSource::exact(path).map_err(|source| Error::Grant {
         what: "path",
         path: path.to_owned(),
         source,

@@ -8,20 +8,20 @@ use std::{fs, io};
 
 use crate::sys::inode::Identity;
 use crate::sys::lexical;
-use crate::view::source::Source;
+use crate::view::source::BindSource;
 use crate::view::{View, path_walk, source};
 
 /// A thing of the host, as a path led to it.
 #[derive(Debug)]
-pub(crate) struct Led {
-    pub(crate) source: Source,
+pub(crate) struct ResolvedPath {
+    pub(crate) source: BindSource,
     /// Of that very thing.
     pub(crate) metadata: Metadata,
     /// The links on the way, each without links on the way to itself.
     links: Vec<PathBuf>,
 }
 
-impl Led {
+impl ResolvedPath {
     /// Goes along `path`, which is absolute.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Led {
     }
 
     fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
-        Self { source: Source::of(path.to_owned(), &metadata), metadata, links }
+        Self { source: BindSource::of(path.to_owned(), &metadata), metadata, links }
     }
 }
 
@@ -91,11 +91,11 @@ mod tests {
         fs::create_dir_all(base.join("a/b")).expect("directories");
         symlink("a", base.join("one")).expect("a link");
         symlink("../one/b", base.join("a/two")).expect("a link");
-        let led = Led::follow(&base.join("one/two")).expect("a way");
+        let led = ResolvedPath::follow(&base.join("one/two")).expect("a way");
         assert_eq!(led.source.path, base.join("a/b"));
         assert_eq!(led.links, [base.join("one"), base.join("a/two"), base.join("one")]);
-        assert_eq!(led.source, Source::exact(&base.join("a/b")).expect("a directory"));
-        let plain = Led::follow(&base.join("a/b/../b")).expect("a way");
+        assert_eq!(led.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
+        let plain = ResolvedPath::follow(&base.join("a/b/../b")).expect("a way");
         assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));
     }
 
@@ -105,7 +105,8 @@ mod tests {
         symlink("loop", dir.path().join("loop")).expect("a link");
         symlink("none", dir.path().join("dangling")).expect("a link");
         fs::write(dir.path().join("file"), "").expect("a file");
-        let errno = |name: &str| Led::follow(&dir.path().join(name)).expect_err("nothing").raw_os_error();
+        let errno =
+            |name: &str| ResolvedPath::follow(&dir.path().join(name)).expect_err("nothing").raw_os_error();
         assert_eq!(errno("loop"), Some(libc::ELOOP));
         assert_eq!(errno("dangling"), Some(libc::ENOENT));
         assert_eq!(errno("file/"), Some(libc::ENOTDIR));
@@ -116,6 +117,9 @@ mod tests {
     fn the_root_is_an_end_too() {
         let dir = tempfile::tempdir().expect("a directory");
         symlink("/", dir.path().join("root")).expect("a link");
-        assert_eq!(Led::follow(&dir.path().join("root")).expect("a way").source.path, Path::new("/"));
+        assert_eq!(
+            ResolvedPath::follow(&dir.path().join("root")).expect("a way").source.path,
+            Path::new("/")
+        );
     }
 }

@@ -11,9 +11,9 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::{EXCHANGED, is_shortage, of_call};
 use crate::sys::lexical::is_within;
-use crate::view::inputs::Parts;
-use crate::view::path_walk::Way;
-use crate::view::source::{Kind, Source, exists};
+use crate::view::inputs::Inputs;
+use crate::view::path_walk::UnresolvedPath;
+use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, path_walk, pin};
 
 /// Below HOME.
@@ -83,8 +83,8 @@ const SECRET: &str = "secret";
 ///
 /// # Errors
 /// Where the way to one is being exchanged meanwhile.
-pub(crate) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<Vec<Way>, Error> {
-    let (secrets, ways) = existing(view, parts)?;
+pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<UnresolvedPath>, Error> {
+    let (secrets, ways) = existing(view, inputs)?;
     for secret in secrets {
         for target in view.shown_at(&secret.path) {
             pin::way_to(view, &target)?;
@@ -95,9 +95,9 @@ pub(crate) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<Vec<Way>, Error
 }
 
 /// Where secrets of the caller's would be seen if somebody made them.
-pub(crate) fn absent(view: &View, parts: &Parts<'_>) -> Vec<PathBuf> {
-    let is_absent = |path: &PathBuf| !parts.names.may_exist(path) || !exists(path);
-    of_homes(parts.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
+pub(crate) fn absent(view: &View, inputs: &Inputs<'_>) -> Vec<PathBuf> {
+    let is_absent = |path: &PathBuf| !inputs.names.may_exist(path) || !exists(path);
+    of_homes(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
 }
 
 fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
@@ -109,15 +109,15 @@ fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 ///
 /// # Errors
 /// One cannot be looked at that commands may yet see.
-fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), Error> {
-    let of_homes = of_homes(parts.caller).filter(|path| parts.names.may_exist(path));
-    let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(parts.caller));
+fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
+    let of_homes = of_homes(inputs.caller).filter(|path| inputs.names.may_exist(path));
+    let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(inputs.caller));
     let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
     for path in of_homes.chain(of_system) {
-        let Some(secret) = look(view, parts, SECRET, &path)? else { continue };
+        let Some(secret) = look(view, inputs, SECRET, &path)? else { continue };
         if secret.path != path {
-            ways.push(Way::new(Path::new("/"), path));
+            ways.push(UnresolvedPath::new(Path::new("/"), path));
         }
         secrets.push(secret);
     }
@@ -133,19 +133,19 @@ fn existing(view: &View, parts: &Parts<'_>) -> Result<(Vec<Source>, Vec<Way>), E
 /// One may be there.
 pub(crate) fn look(
     view: &View,
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     what: &'static str,
     path: &Path,
-) -> Result<Option<Source>, Error> {
+) -> Result<Option<BindSource>, Error> {
     // Most are not there: one call.
-    let source = match fs::symlink_metadata(path).and_then(|_| Source::resolve(path)) {
+    let source = match fs::symlink_metadata(path).and_then(|_| BindSource::resolve(path)) {
         Ok(source) => return Ok(Some(source)),
         Err(source) => source,
     };
     let may_be_seen = match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => false,
         Some(libc::EACCES) => match path_walk::on_the_way(what, path) {
-            Err(Error::Grant { path: closed, .. }) if !can_be_opened(view, parts.caller, &closed) => false,
+            Err(Error::Grant { path: closed, .. }) if !can_be_opened(view, inputs.caller, &closed) => false,
             Err(error) => return Err(error),
             Ok(_) => true,
         },
@@ -192,14 +192,14 @@ pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
 }
 
 /// Puts an empty read-only directory, or /dev/null, over `path`.
-pub(crate) fn cover(view: &mut View, what: &'static str, path: &Path, kind: Kind) {
+pub(crate) fn cover(view: &mut View, what: &'static str, path: &Path, kind: SourceKind) {
     view.wall(what, path, cover_node(kind), Protection::Root);
 }
 
 /// What lies over something that must not be seen: the same kind of thing, empty.
-pub(crate) fn cover_node(kind: Kind) -> Node {
+pub(crate) fn cover_node(kind: SourceKind) -> Node {
     match kind {
-        Kind::Directory => Node::Cover,
-        Kind::File | Kind::Device => Node::CoverFile,
+        SourceKind::Directory => Node::Cover,
+        SourceKind::File | SourceKind::Device => Node::CoverFile,
     }
 }

@@ -14,23 +14,23 @@ use crate::sys::lexical::clean;
 
 /// A thing on the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct BindSource {
     /// Absolute and clean; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SourceKind,
 }
 
 /// What kind of thing it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SourceKind {
     Directory,
     /// A file, socket or fifo: anything that is bound onto a file.
     File,
     Device,
 }
 
-impl Source {
+impl BindSource {
     /// Resolves `path`, which is absolute, to its canonical form.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Source {
     }
 
     pub(crate) fn is_dir(&self) -> bool {
-        self.kind == Kind::Directory
+        self.kind == SourceKind::Directory
     }
 }
 
@@ -88,14 +88,14 @@ pub(crate) fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-fn kind(metadata: &Metadata) -> Kind {
+fn kind(metadata: &Metadata) -> SourceKind {
     let kind = metadata.file_type();
     if kind.is_dir() {
-        Kind::Directory
+        SourceKind::Directory
     } else if kind.is_char_device() || kind.is_block_device() {
-        Kind::Device
+        SourceKind::Device
     } else {
-        Kind::File
+        SourceKind::File
     }
 }
 

@@ -9,10 +9,10 @@ use crate::policy::network::ForeignProxy;
 use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::sys::inode::Identity;
-use crate::view::inputs::{Parts, Subject};
+use crate::view::inputs::{Inputs, Subject};
 use crate::view::path_walk::on_the_way;
-use crate::view::resolved_path::{Led, is_within};
-use crate::view::source::Source;
+use crate::view::resolved_path::{ResolvedPath, is_within};
+use crate::view::source::BindSource;
 use crate::view::{View, resolved_path};
 
 const LED: &str = "commands could put another there: it is reached through a writable grant";
@@ -22,12 +22,12 @@ const ELSEWHERE: &str = "name a place outside of what is granted writable";
 ///
 /// # Errors
 /// There is such a thing.
-pub(crate) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
-    let absolute = |path: &Path| parts.caller.absolute(path);
+pub(crate) fn check(view: &View, inputs: &Inputs<'_>) -> Result<(), Error> {
+    let absolute = |path: &Path| inputs.caller.absolute(path);
     // Also where a cover or a read-only mount keeps these commands away: those of another policy may go there.
     let is_granted_writable =
         |at: &Path| view.writable_directories().any(|(_, source)| is_within(at, &source.path));
-    if let Some(audit) = &parts.policy.audit {
+    if let Some(audit) = &inputs.policy.audit {
         let path = absolute(&audit.path);
         if is_led("audit log", &path, is_granted_writable)? {
             return Err(in_reach("audit log", &audit.path, LED, ELSEWHERE));
@@ -37,8 +37,8 @@ pub(crate) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
             return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
         }
     }
-    if let Some(file) = parts.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
-        let what = if matches!(parts.subject, Subject::Workspace) { "policy file" } else { "manifest" };
+    if let Some(file) = inputs.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
+        let what = if matches!(inputs.subject, Subject::Workspace) { "policy file" } else { "manifest" };
         let reason = "commands could write to it: it is a writable grant";
         return Err(in_reach(
             what,
@@ -47,7 +47,7 @@ pub(crate) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
             "remove that grant, or grant the directory that it lies in",
         ));
     }
-    if let Some(ForeignProxy { unix }) = &parts.policy.network.proxy
+    if let Some(ForeignProxy { unix }) = &inputs.policy.network.proxy
         && is_led("proxy socket", &absolute(unix), is_granted_writable)?
     {
         return Err(in_reach("proxy socket", unix, LED, ELSEWHERE));
@@ -56,22 +56,22 @@ pub(crate) fn check(view: &View, parts: &Parts<'_>) -> Result<(), Error> {
 }
 
 /// A path of the host's that somebody names, and what it led to: this very thing is granted.
-pub(crate) struct Named<'p> {
+pub(crate) struct NamedPath<'p> {
     pub(crate) what: &'static str,
     pub(crate) given: &'p Path,
-    pub(crate) led: Led,
+    pub(crate) led: ResolvedPath,
 }
 
 /// Refuses what a link led to that a command may have laid. All that is granted writable is in the view.
 ///
 /// # Errors
 /// There is such a link.
-pub(crate) fn not_led(view: &View, named: &[Named<'_>]) -> Result<(), Error> {
+pub(crate) fn not_led(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error> {
     let writable = resolved_path::writable(view);
     named.iter().try_for_each(|named| named.not_by_writers_of(&writable))
 }
 
-impl Named<'_> {
+impl NamedPath<'_> {
     /// Refuses it where a link in one of these directories led there, be that writable anyway: it would show once more, without
     /// its walls, what is protected or covered.
     ///
@@ -109,7 +109,7 @@ fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) 
 fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     let directory = |path: &Path| Identity::at(path.parent()?).ok();
     let own = directory(path);
-    let is_log = |source: &Source| {
+    let is_log = |source: &BindSource| {
         own.is_some()
             && directory(&source.path) == own
             && source.path.file_name().is_some_and(|name| audit.is_called(name))

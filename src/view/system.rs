@@ -14,10 +14,10 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::{is_proc, stores};
-use crate::view::inputs::Parts;
-use crate::view::resolved_path::Led;
-use crate::view::source::{Kind, Source, exists};
-use crate::view::{Access, Node, Place, View, pin, secrets};
+use crate::view::inputs::Inputs;
+use crate::view::resolved_path::ResolvedPath;
+use crate::view::source::{BindSource, SourceKind, exists};
+use crate::view::{Access, Node, View, ViewEntry, pin, secrets};
 
 /// Directories of the system, shown read-only. Most hosts have merged them: then they are symbolic links.
 const SYSTEM: &[&str] = &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
@@ -95,8 +95,8 @@ pub(crate) fn is_of_system(path: &Path) -> bool {
 ///
 /// # Errors
 /// A host without `/dev/null`, which covers of files are made from.
-pub(crate) fn show(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    devices(view, parts);
+pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
+    devices(view, inputs);
     if view.get(Path::new("/dev/null")).is_none() {
         return Err(Error::Unavailable {
             protection: Protection::Root,
@@ -105,8 +105,8 @@ pub(crate) fn show(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
         });
     }
     private(view);
-    if parts.policy.profile.meaning().shows_host {
-        whole_tree(view, parts);
+    if inputs.policy.profile.meaning().shows_host {
+        whole_tree(view, inputs);
         return Ok(());
     }
     for path in SYSTEM {
@@ -123,27 +123,27 @@ pub(crate) fn show(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
 fn show_root_entry(view: &mut View, path: &Path) {
     if let Ok(points_to) = fs::read_link(path) {
         view.offer("link", path, Node::Symlink { points_to });
-    } else if let Ok(source) = Source::look(path) {
+    } else if let Ok(source) = BindSource::look(path) {
         view.offer("system", path, Node::Bind { source, access: Access::Read });
     }
 }
 
 /// FullDev: everything of the host, read-only. Secrets are covered later.
-fn whole_tree(view: &mut View, parts: &Parts<'_>) {
+fn whole_tree(view: &mut View, inputs: &Inputs<'_>) {
     let entries = fs::read_dir("/").into_iter().flatten().flatten();
     for entry in entries.filter(|entry| !NOT_OF_THE_TREE.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
     }
     // A socket lies there that answers questions about names: only for who has the host's network anyway.
-    let has_network = parts.policy.effective_network() == NetworkMode::Host;
-    if has_network && let Ok(source) = Source::look(Path::new("/run/systemd/resolve")) {
+    let has_network = inputs.policy.effective_network() == NetworkMode::Host;
+    if has_network && let Ok(source) = BindSource::look(Path::new("/run/systemd/resolve")) {
         view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
     }
 }
 
 fn etc(view: &mut View) {
     for path in ETC_SHOWN {
-        if let Ok(source) = Source::look(Path::new(path)) {
+        if let Ok(source) = BindSource::look(Path::new(path)) {
             view.offer("system", *path, Node::Bind { source, access: Access::Read });
         }
     }
@@ -168,10 +168,10 @@ pub(crate) fn file(contents: impl Into<Vec<u8>>) -> Node {
     Node::File { contents: contents.into(), mode: 0o644 }
 }
 
-fn devices(view: &mut View, parts: &Parts<'_>) {
+fn devices(view: &mut View, inputs: &Inputs<'_>) {
     for path in DEVICES {
-        if let Ok(source) = Source::look(Path::new(path))
-            && source.kind == Kind::Device
+        if let Ok(source) = BindSource::look(Path::new(path))
+            && source.kind == SourceKind::Device
         {
             view.offer("device", *path, Node::Bind { source, access: Access::Device });
         }
@@ -181,9 +181,9 @@ fn devices(view: &mut View, parts: &Parts<'_>) {
     }
     view.offer("terminals", "/dev/pts", Node::DevPts);
     view.offer("processes", "/proc", Node::Proc);
-    let of_root = if parts.caller.is_root() { PROC_OF_ROOT } else { &[] };
+    let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
     for path in PROC_OF_HOST.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
-        crate::view::secrets::cover(view, "kernel file", Path::new(path), Kind::File);
+        crate::view::secrets::cover(view, "kernel file", Path::new(path), SourceKind::File);
     }
 }
 
@@ -209,8 +209,8 @@ const VARIABLES: &[&str] = &[
 
 /// Shows the bundles where nothing shows them yet, and nothing hides them. To be called when all is in the view that is
 /// granted writable.
-pub(crate) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
-    for (variable, led) in named(parts) {
+pub(crate) fn show_certificates(view: &mut View, inputs: &Inputs<'_>) {
+    for (variable, led) in named(inputs) {
         if let Some(link) = led.by_commands(view) {
             let link = link.display();
             tracing::warn!(variable, %link, "no certificates are shown: commands could have laid this link to them");
@@ -224,27 +224,27 @@ pub(crate) fn show_certificates(view: &mut View, parts: &Parts<'_>) {
 }
 
 /// The variables of those that are seen.
-pub(crate) fn variables(parts: &Parts<'_>, view: &View) -> Vec<(OsString, OsString)> {
+pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
     let is_seen =
         |path: &PathBuf| view.host_path(path).is_some_and(|shown| shown == *path) && !view.is_covered(path);
-    let seen = |(variable, led): (&str, Led)| {
+    let seen = |(variable, led): (&str, ResolvedPath)| {
         let path = led.by_commands(view).is_none().then_some(led.source.path).filter(is_seen)?;
         Some((variable.into(), path.into()))
     };
-    named(parts).filter_map(seen).collect()
+    named(inputs).filter_map(seen).collect()
 }
 
 /// The bundles that variables name, as far as anybody may read them. `ci-only` has nothing of the caller's.
-fn named(parts: &Parts<'_>) -> impl Iterator<Item = (&'static str, Led)> {
-    let has_them =
-        parts.policy.effective_network() == NetworkMode::Proxy && parts.policy.profile.meaning().knows_caller;
+fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
+    let has_them = inputs.policy.effective_network() == NetworkMode::Proxy
+        && inputs.policy.profile.meaning().knows_caller;
     VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
-        let path = Path::new(parts.caller.variable(name)?);
-        let led = path.is_absolute().then(|| Led::follow(path).ok())??;
+        let path = Path::new(inputs.caller.variable(name)?);
+        let led = path.is_absolute().then(|| ResolvedPath::follow(path).ok())??;
         let path = &led.source.path;
         let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| path.starts_with(above));
         let is_public = led.metadata.is_file() && led.metadata.mode() & 0o004 != 0;
-        let is_usable = is_public && !of_kernel && !secrets::is_secret(path, parts.caller);
+        let is_usable = is_public && !of_kernel && !secrets::is_secret(path, inputs.caller);
         is_usable.then_some((name, led))
     })
 }
@@ -283,7 +283,7 @@ const WHAT: &str = "file system of the kernel's";
 ///
 /// # Errors
 /// It lies in a procfs, or is to be writable and lies in another file system of the kernel's.
-pub(crate) fn may_show(source: &Source, access: Access) -> io::Result<()> {
+pub(crate) fn may_show(source: &BindSource, access: Access) -> io::Result<()> {
     let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     // As a directory, so that what is mounted when it is asked for is.
     let flags = if source.is_dir() { OFlag::O_DIRECTORY } else { OFlag::empty() };
@@ -301,7 +301,7 @@ pub(crate) fn may_show(source: &Source, access: Access) -> io::Result<()> {
 ///
 /// # Errors
 /// /proc does not say what is mounted; one cannot be looked at that commands may yet see.
-pub(crate) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
+pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
     let is_any = |kind: &[u8]| kind == PROC.as_bytes() || KNOBS.iter().any(|knobs| kind == knobs.as_bytes());
     let mut found = mounts_of(is_any).map_err(Error::io("read /proc/self/mountinfo"))?;
     // What lies in another is covered with it.
@@ -309,9 +309,14 @@ pub(crate) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
     for mount in found {
         let path = &*mount.mount_point;
         for target in brought_along(view, path, mount.fs_type == PROC) {
-            let Some(Source { kind, .. }) = secrets::look(view, parts, WHAT, path)? else { continue };
+            let Some(BindSource { kind, .. }) = secrets::look(view, inputs, WHAT, path)? else { continue };
             pin::way_to(view, &target)?;
-            secrets::cover(view, WHAT, &target, if kind == Kind::Directory { kind } else { Kind::File });
+            secrets::cover(
+                view,
+                WHAT,
+                &target,
+                if kind == SourceKind::Directory { kind } else { SourceKind::File },
+            );
         }
     }
     Ok(())
@@ -321,7 +326,7 @@ pub(crate) fn mask(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
 fn brought_along(view: &View, path: &Path, is_proc: bool) -> Vec<PathBuf> {
     let may_not = |target: &PathBuf| {
         let writes =
-            |(_, place): (&Path, &Place)| matches!(place.node, Node::Bind { access: Access::Write, .. });
+            |(_, place): (&Path, &ViewEntry)| matches!(place.node, Node::Bind { access: Access::Write, .. });
         let is_there = view.host_path(target).is_some_and(|shown| shown == path);
         is_there && (is_proc || view.mount_above(target).is_some_and(writes))
     };

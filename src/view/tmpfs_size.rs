@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::{Node, View};
 
 /// Private places are that large where the policy does not say.
@@ -24,7 +24,7 @@ const FEWEST_INODES: u64 = 64;
 
 /// What a private file system holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct TmpfsSize {
     /// Bytes.
     pub(crate) size: u64,
     /// Files, directories and links of commands.
@@ -40,14 +40,14 @@ struct Own {
     inodes: u64,
 }
 
-impl Room {
+impl TmpfsSize {
     pub(crate) fn of_size(size: u64) -> Self {
         Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
     }
 
     /// As the policy has it, for a file system of that size.
-    pub(crate) fn of_policy(parts: &Parts<'_>, size: Option<Size>) -> Self {
-        let limits = &parts.policy.limits;
+    pub(crate) fn of_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
+        let limits = &inputs.policy.limits;
         let size = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
         let room = Self::of_size(size);
         Self { inodes: limits.tmp_inodes.unwrap_or(room.inodes), ..room }
@@ -89,13 +89,17 @@ impl Own {
 }
 
 /// The file system of the root, which private places share that are not of each command alone.
-pub(crate) fn of_root(parts: &Parts<'_>, view: &View) -> Room {
-    Room::of_policy(parts, None).with_own(view, Path::new("/"))
+pub(crate) fn of_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
+    TmpfsSize::of_policy(inputs, None).with_own(view, Path::new("/"))
 }
 
 /// The file system of a worker of a session, for `places` that each command has for itself.
-pub(crate) fn of_worker<'p>(parts: &Parts<'_>, view: &View, places: impl Iterator<Item = &'p Path>) -> Room {
-    places.fold(Room::of_policy(parts, None), |room, place| room.with_own(view, place))
+pub(crate) fn of_worker<'p>(
+    inputs: &Inputs<'_>,
+    view: &View,
+    places: impl Iterator<Item = &'p Path>,
+) -> TmpfsSize {
+    places.fold(TmpfsSize::of_policy(inputs, None), |room, place| room.with_own(view, place))
 }
 
 #[cfg(test)]
@@ -127,11 +131,12 @@ mod tests {
     fn a_tmpfs_has_room_for_what_the_sandbox_puts_there() {
         let mut view = View::default();
         view.offer("", "/tmp/a/b", Node::Dir);
-        let room = Room { inodes: 5, ..Room::of_size(8192) }.with_own(&view, Path::new("/tmp"));
+        let room = TmpfsSize { inodes: 5, ..TmpfsSize::of_size(8192) }.with_own(&view, Path::new("/tmp"));
         assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
-        assert_eq!(Room::of_size(4096).inodes, FEWEST_INODES);
-        assert_eq!(Room::of_size(1 << 30).inodes, 1 << 18);
-        let most = Room { inodes: u64::MAX, ..Room::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
+        assert_eq!(TmpfsSize::of_size(4096).inodes, FEWEST_INODES);
+        assert_eq!(TmpfsSize::of_size(1 << 30).inodes, 1 << 18);
+        let most =
+            TmpfsSize { inodes: u64::MAX, ..TmpfsSize::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
         assert!(most.options(0).to_string_lossy().ends_with(&format!("nr_inodes={}", u64::MAX)));
     }
 }

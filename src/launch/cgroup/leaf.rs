@@ -16,7 +16,7 @@ pub(crate) struct Leaf {
     name: String,
     directory: OwnedFd,
     /// What all commands together had been refused when this one began; nothing where that was not said.
-    before: OnceLock<Refused>,
+    before: OnceLock<LimitEvents>,
 }
 
 impl Leaf {
@@ -58,16 +58,16 @@ impl Leaf {
     }
 
     /// What was used in it so far.
-    pub(crate) fn used(&self) -> Used {
+    pub(crate) fn used(&self) -> CgroupUsage {
         let has = |controller| self.groups.plan.controllers.contains(&controller);
         let read = |file: &str| group::read(self.directory.as_fd(), file).unwrap_or_default();
         let (before, refused) = (self.before.get().copied().unwrap_or_default(), self.groups.refused());
         let cpu = read("cpu.stat");
-        let mut used = Used {
+        let mut used = CgroupUsage {
             user_us: keyed(&cpu, "user_usec"),
             system_us: keyed(&cpu, "system_usec"),
             throttled_us: keyed(&cpu, "throttled_usec"),
-            ..Used::default()
+            ..CgroupUsage::default()
         };
         if has(Controller::Memory) {
             let events = read("memory.events");
@@ -107,7 +107,7 @@ impl Drop for Leaf {
 
 /// What was read of a group at the end of its command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Used {
+pub(crate) struct CgroupUsage {
     pub(crate) user_us: Option<u64>,
     pub(crate) system_us: Option<u64>,
     pub(crate) throttled_us: Option<u64>,
@@ -123,7 +123,7 @@ pub(crate) struct Used {
     pub(crate) refused_pids: bool,
 }
 
-impl Used {
+impl CgroupUsage {
     /// Enters what is known.
     pub(crate) fn enter(&self, usage: &mut Usage) {
         usage.user_us = self.user_us.unwrap_or(usage.user_us);
@@ -149,12 +149,12 @@ impl Used {
 
 /// How often the limits of a group itself were what refused something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct LimitEvents {
     pub(crate) memory: u64,
     pub(crate) pids: u64,
 }
 
-impl Refused {
+impl LimitEvents {
     /// By memory.events.local.
     pub(crate) fn memory(events: &str) -> u64 {
         keyed(events, "oom").unwrap_or_default()
@@ -194,7 +194,10 @@ mod tests {
         let events = "low 0\nhigh 0\nmax 7\noom 2\noom_kill 3\noom_group_kill 1\n";
         assert_eq!((keyed(events, "oom"), keyed(events, "oom_kill")), (Some(2), Some(3)));
         assert_eq!((keyed(events, "oom_"), keyed("", "oom")), (None, None));
-        assert_eq!((Refused::memory(events), Refused::pids("max 7\n"), Refused::pids("")), (2, 7, 0));
+        assert_eq!(
+            (LimitEvents::memory(events), LimitEvents::pids("max 7\n"), LimitEvents::pids("")),
+            (2, 7, 0)
+        );
         assert_eq!((number("4096\n"), number("max\n"), number("")), (Some(4096), None, None));
         let stat = "8:0 rbytes=10 wbytes=5 rios=1\n253:1 rbytes=1 wbytes=2\n8:16 \n";
         assert_eq!((summed(stat, "rbytes"), summed(stat, "wbytes"), summed("", "rbytes")), (11, 7, 0));
@@ -203,16 +206,19 @@ mod tests {
     #[test]
     fn what_is_not_known_takes_nothing_away() {
         let mut usage = Usage { user_us: 5, system_us: 6, ..Usage::default() };
-        Used { user_us: Some(9), peak_pids: Some(3), ..Used::default() }.enter(&mut usage);
+        CgroupUsage { user_us: Some(9), peak_pids: Some(3), ..CgroupUsage::default() }.enter(&mut usage);
         assert_eq!((usage.user_us, usage.system_us, usage.peak_pids, usage.oom_kills), (9, 6, Some(3), None));
     }
 
     #[test]
     fn somebody_else_s_shortage_is_no_limit() {
-        let killed = Used { oom_kills: Some(1), ..Used::default() };
+        let killed = CgroupUsage { oom_kills: Some(1), ..CgroupUsage::default() };
         assert!(!killed.ran_out_of_memory(), "the host was short, not the policy");
-        assert!(Used { over_own_limit: true, ..killed }.ran_out_of_memory());
-        assert!(!Used { over_own_limit: true, oom_kills: Some(0), ..Used::default() }.ran_out_of_memory());
+        assert!(CgroupUsage { over_own_limit: true, ..killed }.ran_out_of_memory());
+        assert!(
+            !CgroupUsage { over_own_limit: true, oom_kills: Some(0), ..CgroupUsage::default() }
+                .ran_out_of_memory()
+        );
     }
 
     proptest! {

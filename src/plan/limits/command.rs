@@ -4,7 +4,7 @@ use kennel_helper::plan::Step;
 
 use crate::host::cgroups::{Controller, Setting};
 use crate::plan::Section;
-use crate::plan::cgroup::Groups;
+use crate::plan::cgroup::CgroupPlan;
 use crate::plan::limits::rlimit;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::limits::Limits;
@@ -29,7 +29,7 @@ pub(crate) struct Tightened {
 /// A limit above the policy's, or one that a single command cannot have.
 pub(crate) fn tightened(
     session: &Limits,
-    groups: &Groups,
+    groups: &CgroupPlan,
     descriptors: [u64; 2],
     wanted: Option<&Limits>,
 ) -> Result<Tightened, Error> {

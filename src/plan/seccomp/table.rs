@@ -16,12 +16,12 @@ const SKIPPED: u32 = u32::MAX;
 const SIZE: u32 = 512;
 
 const UNKNOWN_ERRNO: u32 = libc::ENOSYS.cast_unsigned();
-const UNKNOWN: Decision = Decision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO));
-const KILL: Decision = Decision::Verdict(Verdict::Kill);
+const UNKNOWN: CallDecision = CallDecision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO));
+const KILL: CallDecision = CallDecision::Verdict(Verdict::Kill);
 
 /// What a number leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum CallDecision {
     /// The same for all arguments.
     Verdict(Verdict),
     /// It depends: the index of a rule.
@@ -32,18 +32,18 @@ pub(crate) enum Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) first: u32,
-    pub(crate) decision: Decision,
+    pub(crate) decision: CallDecision,
 }
 
 /// What each number below `SIZE` leads to, known when this is built. So is a mistake in the lists: a call in
 /// two of them, or beyond the table, does not compile.
-static DECISIONS: [Decision; SIZE as usize] = decisions();
+static DECISIONS: [CallDecision; SIZE as usize] = decisions();
 
-const fn decisions() -> [Decision; SIZE as usize] {
+const fn decisions() -> [CallDecision; SIZE as usize] {
     let mut table = [UNKNOWN; SIZE as usize];
     let mut index = 0;
     while index < RULES.len() {
-        enter(&mut table, RULES[index].calls, Decision::Rule(index));
+        enter(&mut table, RULES[index].calls, CallDecision::Rule(index));
         index += 1;
     }
     enter_groups(&mut table, syscalls::ALLOWED, Verdict::Allow);
@@ -52,27 +52,27 @@ const fn decisions() -> [Decision; SIZE as usize] {
     table
 }
 
-const fn enter_groups(table: &mut [Decision], groups: &[&[c_long]], verdict: Verdict) {
+const fn enter_groups(table: &mut [CallDecision], groups: &[&[c_long]], verdict: Verdict) {
     let mut index = 0;
     while index < groups.len() {
-        enter(table, groups[index], Decision::Verdict(verdict));
+        enter(table, groups[index], CallDecision::Verdict(verdict));
         index += 1;
     }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked by the index, at build")]
-const fn enter(table: &mut [Decision], calls: &[c_long], decision: Decision) {
+const fn enter(table: &mut [CallDecision], calls: &[c_long], decision: CallDecision) {
     let mut index = 0;
     while index < calls.len() {
         let entry = &mut table[calls[index] as usize];
-        assert!(matches!(entry, Decision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO))), "in two lists");
+        assert!(matches!(entry, CallDecision::Verdict(Verdict::Refuse(UNKNOWN_ERRNO))), "in two lists");
         *entry = decision;
         index += 1;
     }
 }
 
 /// What a number leads to.
-pub(crate) fn decision(number: u32) -> Decision {
+pub(crate) fn decision(number: u32) -> CallDecision {
     if (X32..SKIPPED).contains(&number) {
         return KILL;
     }
@@ -106,7 +106,7 @@ pub(crate) fn ranges(part: Part) -> Vec<Range> {
     let known = (0..).zip(DECISIONS.iter().copied());
     let above = [(SIZE, UNKNOWN), (X32, KILL), (SKIPPED, UNKNOWN)];
     let taken = |(first, decision)| {
-        (first, if part.takes(first) { decision } else { Decision::Verdict(Verdict::Allow) })
+        (first, if part.takes(first) { decision } else { CallDecision::Verdict(Verdict::Allow) })
     };
     merged(known.chain(above).map(taken))
 }
@@ -117,8 +117,8 @@ pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
     let decide = |number: u32| {
         let is_it = |call: &c_long| u32::try_from(*call) == Ok(number);
         match rules.iter().position(|rule| rule.calls.iter().any(is_it)) {
-            Some(rule) => Decision::Rule(rule),
-            None if allowed.iter().any(is_it) => Decision::Verdict(Verdict::Allow),
+            Some(rule) => CallDecision::Rule(rule),
+            None if allowed.iter().any(is_it) => CallDecision::Verdict(Verdict::Allow),
             None => KILL,
         }
     };
@@ -126,7 +126,7 @@ pub(crate) fn only(allowed: &[c_long], rules: &[Rule]) -> Vec<Range> {
 }
 
 /// Numbers with what each and all after it lead to, as ranges.
-fn merged(decisions: impl Iterator<Item = (u32, Decision)>) -> Vec<Range> {
+fn merged(decisions: impl Iterator<Item = (u32, CallDecision)>) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::with_capacity(128);
     for (first, decision) in decisions {
         if ranges.last().is_none_or(|last| last.decision != decision) {
@@ -142,7 +142,7 @@ fn merged(decisions: impl Iterator<Item = (u32, Decision)>) -> Vec<Range> {
 
 /// A call as a filter sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct SystemCall {
     /// Its number on x86_64.
     pub(crate) number: u32,
     pub(crate) arguments: [u64; 6],
@@ -150,7 +150,7 @@ pub(crate) struct Asked {
 
 /// That a call is refused, and for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedCall {
     /// What it returns.
     pub(crate) errno: i32,
     /// The arguments that made the difference, by their index; none where it is refused whatever they are.
@@ -158,10 +158,10 @@ pub(crate) struct Refused {
 }
 
 /// What becomes of a call: `None` where it is allowed, seems to be, or kills.
-pub(crate) fn judge(call: &Asked) -> Option<Refused> {
+pub(crate) fn judge(call: &SystemCall) -> Option<RefusedCall> {
     let (verdict, because) = match decision(call.number) {
-        Decision::Verdict(verdict) => (verdict, Vec::new()),
-        Decision::Rule(index) => {
+        CallDecision::Verdict(verdict) => (verdict, Vec::new()),
+        CallDecision::Rule(index) => {
             let rule = RULES.get(index)?;
             match rule.clauses.iter().find(|clause| clause.when.iter().all(|test| holds(test, call))) {
                 Some(clause) => (clause.then, arguments(clause, call)),
@@ -170,10 +170,10 @@ pub(crate) fn judge(call: &Asked) -> Option<Refused> {
         }
     };
     let Verdict::Refuse(errno) = verdict else { return None };
-    Some(Refused { errno: errno.cast_signed(), because })
+    Some(RefusedCall { errno: errno.cast_signed(), because })
 }
 
-fn holds(test: &Test, call: &Asked) -> bool {
+fn holds(test: &Test, call: &SystemCall) -> bool {
     match *test {
         Test::OneOf(word, mask, values) => values.contains(&(read(word, call) & mask)),
         Test::NoneOf(word, mask, values) => !values.contains(&(read(word, call) & mask)),
@@ -182,7 +182,7 @@ fn holds(test: &Test, call: &Asked) -> bool {
 }
 
 /// The arguments that a clause looks at, cut to what it looks at in them.
-fn arguments(clause: &Clause, call: &Asked) -> Vec<(u8, u64)> {
+fn arguments(clause: &Clause, call: &SystemCall) -> Vec<(u8, u64)> {
     let seen = clause.when.iter().filter_map(|test| {
         let (Test::OneOf(word, mask, _) | Test::NoneOf(word, mask, _) | Test::AnyBit(word, mask)) = *test;
         let value = u64::from(read(word, call) & mask);
@@ -195,7 +195,7 @@ fn arguments(clause: &Clause, call: &Asked) -> Vec<(u8, u64)> {
     seen.collect()
 }
 
-fn read(word: Word, call: &Asked) -> u32 {
+fn read(word: Word, call: &SystemCall) -> u32 {
     let argument = |index: u8| call.arguments.get(usize::from(index)).copied().unwrap_or_default();
     let half = |value: u64| u32::try_from(value & 0xffff_ffff).unwrap_or_default();
     match word {

@@ -4,7 +4,7 @@
 use libc::sock_filter;
 
 use crate::plan::seccomp::rule::{Clause, Rule, Test, Verdict, Word};
-use crate::plan::seccomp::table::{Decision, Range};
+use crate::plan::seccomp::table::{CallDecision, Range};
 
 /// linux/audit.h: EM_X86_64, 64 bit, little endian. An i386 call (int 0x80) carries another value, and
 /// other numbers.
@@ -17,7 +17,7 @@ const MOST_SINGLES: usize = 2;
 /// and what runs first, the check of the calling convention.
 pub(crate) fn compile(ranges: &[Range], rules: &[Rule]) -> Vec<sock_filter> {
     let mut out = Assembler::default();
-    let is_used = |index| ranges.iter().any(|range| range.decision == Decision::Rule(index));
+    let is_used = |index| ranges.iter().any(|range| range.decision == CallDecision::Rule(index));
     let entries: Vec<Label> = rules
         .iter()
         .enumerate()
@@ -73,8 +73,8 @@ fn search(out: &mut Assembler, stretches: &[&[Range]], rules: &[Label]) -> Label
 
 fn decided(out: &mut Assembler, range: &Range, rules: &[Label]) -> Label {
     match range.decision {
-        Decision::Verdict(verdict) => out.verdict(verdict),
-        Decision::Rule(index) => rules[index],
+        CallDecision::Verdict(verdict) => out.verdict(verdict),
+        CallDecision::Rule(index) => rules[index],
     }
 }
 

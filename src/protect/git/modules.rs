@@ -14,7 +14,7 @@ use crate::protect::git::obeyed::{LISTS, OBEYED};
 use crate::protect::git::{is_repository, read_small, unless_absent};
 use crate::report::failure;
 use crate::report::failure::shown;
-use crate::view::path_walk::Aim;
+use crate::view::path_walk::WalkAim;
 
 /// Submodules and linked worktrees that are looked at, of all repositories together.
 pub(crate) const MOST: usize = 2000;
@@ -47,12 +47,12 @@ const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
 
 /// What may be looked at yet, of all repositories of a start.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct WalkBudget {
     pub(crate) repositories: usize,
     pub(crate) entries: usize,
 }
 
-impl Default for Left {
+impl Default for WalkBudget {
     fn default() -> Self {
         Self { repositories: MOST, entries: MOST_ENTRIES }
     }
@@ -74,9 +74,9 @@ impl From<io::Error> for Failed {
 
 /// What was found in a part of a repository. Paths are relative to that.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundModule {
     /// What git obeys.
-    pub(crate) paths: BTreeMap<PathBuf, Aim>,
+    pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
     /// Directories, there or not, in which others of git's are put.
     pub(crate) listed: BTreeSet<PathBuf>,
 }
@@ -84,13 +84,13 @@ pub(crate) struct Found {
 /// A walk through a part of a repository.
 struct Look<'r> {
     repository: &'r Path,
-    found: Found,
+    found: FoundModule,
     repositories: BTreeSet<PathBuf>,
     /// Directories of submodules that were listed.
     looked_at: BTreeSet<PathBuf>,
     /// Directories around repositories that are none themselves.
     around: Vec<PathBuf>,
-    left: &'r mut Left,
+    left: &'r mut WalkBudget,
 }
 
 /// What git obeys in a part of a repository, one of [`PARTS`]. Submodules have worktrees and submodules too, and worktrees have
@@ -98,10 +98,10 @@ struct Look<'r> {
 ///
 /// # Errors
 /// Something cannot be looked at, or it is beyond the bound.
-pub(crate) fn obeyed_in(repository: &Path, part: &str, left: &mut Left) -> Result<Found, Failed> {
+pub(crate) fn obeyed_in(repository: &Path, part: &str, left: &mut WalkBudget) -> Result<FoundModule, Failed> {
     let mut look = Look {
         repository,
-        found: Found::default(),
+        found: FoundModule::default(),
         repositories: BTreeSet::new(),
         looked_at: BTreeSet::new(),
         around: Vec::new(),
@@ -121,7 +121,7 @@ impl Look<'_> {
     }
 
     /// Takes these in `directory`.
-    fn take(&mut self, directory: &Path, names: &[&str], aim: Aim) {
+    fn take(&mut self, directory: &Path, names: &[&str], aim: WalkAim) {
         for name in names {
             self.found.paths.entry(directory.join(name)).or_insert(aim);
         }
@@ -152,7 +152,7 @@ impl Look<'_> {
     fn worktrees(&mut self, directory: &Path) -> Result<(), Failed> {
         for (path, _) in self.list(directory)? {
             self.count()?;
-            self.take(&path, OBEYED_OF_WORKTREE, Aim::Git);
+            self.take(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
             self.submodules(&path.join(MODULES))?;
         }
         Ok(())
@@ -197,8 +197,8 @@ impl Look<'_> {
         let is_new = is_one && self.repositories.insert(path.to_owned());
         if is_new {
             self.count()?;
-            self.take(path, OBEYED, Aim::Git);
-            self.take(path, LISTS, Aim::GitList);
+            self.take(path, OBEYED, WalkAim::Git);
+            self.take(path, LISTS, WalkAim::GitList);
         }
         let is_repository = is_surely_repository(&self.at(path))?;
         let is_around = self.submodules_in(path, is_repository)?;
@@ -231,9 +231,9 @@ impl Look<'_> {
                     signs.push((path, aim));
                 }
             };
-            SIGNS.iter().for_each(|name| sign(name, Aim::GitSign));
+            SIGNS.iter().for_each(|name| sign(name, WalkAim::GitSign));
             if is_file(&self.at(&around).join("HEAD"))? {
-                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, Aim::Git));
+                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, WalkAim::Git));
             }
         }
         for (path, aim) in signs {

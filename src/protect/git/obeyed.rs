@@ -12,11 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use crate::protect::git::modules::{Failed, Left, PARTS, obeyed_in};
+use crate::protect::git::modules::{Failed, PARTS, WalkBudget, obeyed_in};
 use crate::protect::git::{MOST_READ, is_repository, read_followed, unless_absent};
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
-use crate::view::path_walk::{Aim, Bases, MOST_OF_NAME, Way};
+use crate::view::path_walk::{Bases, MOST_OF_NAME, UnresolvedPath, WalkAim};
 
 /// What git obeys in a repository.
 pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
@@ -31,14 +31,14 @@ const POINTER: &[u8] = b"gitdir: ";
 #[derive(Debug, Default)]
 pub(crate) struct Obeyed {
     /// Ways to what is obeyed, and to what leads git there. Links may be on them.
-    pub(crate) paths: Vec<(Way, Aim)>,
+    pub(crate) paths: Vec<(UnresolvedPath, WalkAim)>,
     /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
     pub(crate) listed: Vec<PathBuf>,
     /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
     pub(crate) unseen: Vec<(PathBuf, Unseen)>,
     /// Repositories in reach of commands, whose parts were taken.
     repositories: BTreeSet<PathBuf>,
-    left: Left,
+    left: WalkBudget,
 }
 
 /// Why something was not looked at in full.
@@ -62,13 +62,13 @@ impl Obeyed {
     pub(crate) fn take(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
         self.take_git(base, writable)?;
         if may_be_repository(base)? {
-            self.take_repository(&Way::new(base, ""), writable)?;
+            self.take_repository(&UnresolvedPath::new(base, ""), writable)?;
         }
         // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree. Which one git takes is up to what
         // commands laid into those on the way.
         for above in base.ancestors().skip(1) {
             if is_repository(above) {
-                self.take_repository(&Way::new(above, ""), writable)?;
+                self.take_repository(&UnresolvedPath::new(above, ""), writable)?;
             }
             if fs::symlink_metadata(above.join(".git")).is_ok() {
                 self.take_git(above, writable)?;
@@ -79,31 +79,31 @@ impl Obeyed {
 
     /// `.git` in a directory, or what it is a pointer to.
     fn take_git(&mut self, directory: &Path, writable: &Bases) -> io::Result<()> {
-        let own = Way::new(directory, ".git");
+        let own = UnresolvedPath::new(directory, ".git");
         let text = self.text(&own)?;
         match text.as_deref().and_then(|text| text.strip_prefix(POINTER)).and_then(path_in) {
             Some(to) => {
-                self.paths.push((own, Aim::Git));
-                self.take_repository(&Way::new(directory, to), writable)
+                self.paths.push((own, WalkAim::Git));
+                self.take_repository(&UnresolvedPath::new(directory, to), writable)
             }
             None => self.take_repository(&own, writable),
         }
     }
 
     /// Where it says that it has another's config, that one too; git goes no further either.
-    fn take_repository(&mut self, way: &Way, writable: &Bases) -> io::Result<()> {
+    fn take_repository(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<()> {
         let Some(at) = self.take_one(way, writable)? else { return Ok(()) };
-        let text = self.text(&Way::new(&at, "commondir"))?;
+        let text = self.text(&UnresolvedPath::new(&at, "commondir"))?;
         match text.as_deref().and_then(path_in) {
-            Some(to) => self.take_one(&Way::new(&at, to), writable).map(drop),
+            Some(to) => self.take_one(&UnresolvedPath::new(&at, to), writable).map(drop),
             None => Ok(()),
         }
     }
 
     /// Says where it lies.
-    fn take_one(&mut self, way: &Way, writable: &Bases) -> io::Result<Option<PathBuf>> {
-        self.paths.extend(OBEYED.iter().map(|name| (way.join(name), Aim::Git)));
-        self.paths.extend(LISTS.iter().map(|name| (way.join(name), Aim::GitList)));
+    fn take_one(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<Option<PathBuf>> {
+        self.paths.extend(OBEYED.iter().map(|name| (way.join(name), WalkAim::Git)));
+        self.paths.extend(LISTS.iter().map(|name| (way.join(name), WalkAim::GitList)));
         let at = unless_closed(fs::canonicalize(way.path()))?;
         if let Some(at) =
             at.as_ref().filter(|at| writable.touch(at) && self.repositories.insert((*at).clone()))
@@ -114,11 +114,11 @@ impl Obeyed {
     }
 
     /// What a file begins with, if there is one that may be looked at.
-    fn text(&mut self, way: &Way) -> io::Result<Option<Vec<u8>>> {
+    fn text(&mut self, way: &UnresolvedPath) -> io::Result<Option<Vec<u8>>> {
         unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
             let words = unless_shortage(error)?;
             self.unseen.push((way.path(), Unseen::Cause(words)));
-            self.paths.push((way.clone(), Aim::Git));
+            self.paths.push((way.clone(), WalkAim::Git));
             Ok(None)
         })
     }
@@ -133,7 +133,10 @@ impl Obeyed {
         for (part, found) in looked {
             match found {
                 Ok(found) if !is_beyond => {
-                    let ways = found.paths.into_iter().map(|(path, aim)| (Way::new(repository, path), aim));
+                    let ways = found
+                        .paths
+                        .into_iter()
+                        .map(|(path, aim)| (UnresolvedPath::new(repository, path), aim));
                     self.paths.extend(ways);
                     self.listed.extend(found.listed.iter().map(|path| repository.join(path)));
                     continue;
@@ -144,7 +147,7 @@ impl Obeyed {
                 }
                 Ok(_) | Err(Failed::Beyond) => {}
             }
-            self.paths.push((Way::new(repository, part), Aim::Git));
+            self.paths.push((UnresolvedPath::new(repository, part), WalkAim::Git));
         }
         Ok(())
     }

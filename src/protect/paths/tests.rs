@@ -10,7 +10,7 @@ use crate::host::caller::Caller;
 use crate::policy::Policy;
 use crate::policy::profile::Profile;
 use crate::sys::dirfd::MOST_LINKS;
-use crate::view::inputs::{Names, Shape};
+use crate::view::inputs::{HomeNames, SandboxKind};
 
 /// A directory with a workspace `w` in it, and in that: directories, and links with their texts.
 fn workspace(directories: &[&str], links: &[(&str, &str)]) -> TempDir {
@@ -53,7 +53,7 @@ fn walls(dir: &TempDir, paths: &[&str]) -> Walls {
 
 /// The same where there are covers already.
 fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
-    let source = Source::resolve(&dir.path().join("w")).expect("the workspace");
+    let source = BindSource::resolve(&dir.path().join("w")).expect("the workspace");
     let base = source.path.clone();
     let mut policy = Policy::profile(Profile::RepoWrite, &base);
     policy.protect = paths.iter().map(PathBuf::from).collect();
@@ -67,14 +67,14 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
         directory: base.clone(),
         environment: BTreeMap::new(),
         descriptors: [1024, 4096],
-        ahead: crate::host::caller::Ahead::default(),
+        ahead: crate::host::caller::SchedulingPrivileges::default(),
     };
-    let parts = Parts {
+    let inputs = Inputs {
         policy: &policy,
         host: &host,
         caller: &caller,
-        names: &Names::default(),
-        shape: Shape::OneShot,
+        names: &HomeNames::default(),
+        shape: SandboxKind::OneShot,
         subject: crate::view::inputs::Subject::Workspace,
         controllers: None,
     };
@@ -84,9 +84,9 @@ fn walls_beside(dir: &TempDir, covers: &[&str], paths: &[&str]) -> Walls {
     for path in covers {
         view.wall("cover", &base.join(path), Node::Cover, Protection::Root);
     }
-    let protected = protect(&mut view, &parts, Some(&source), &[]).expect("protected");
+    let protected = protect(&mut view, &inputs, Some(&source), &[]).expect("protected");
     let bound = |wanted: Access| -> Vec<String> {
-        let below = |(target, place): (&Path, &Place)| match &place.node {
+        let below = |(target, place): (&Path, &ViewEntry)| match &place.node {
             Node::Bind { access, .. } if place.origin == Origin::Wall && *access == wanted => {
                 Some(target.strip_prefix(&base).expect("below").display().to_string())
             }

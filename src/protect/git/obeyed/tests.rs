@@ -35,15 +35,15 @@ fn obeyed(base: &Path) -> Below {
 
 /// The same where so many entries are listed at most.
 fn obeyed_in_entries(base: &Path, entries: usize) -> Below {
-    below(base, base, Left { entries, ..Left::default() })
+    below(base, base, WalkBudget { entries, ..WalkBudget::default() })
 }
 
 /// The same where commands may write in another directory.
 fn obeyed_beside(base: &Path, writable: &Path) -> Below {
-    below(base, writable, Left::default())
+    below(base, writable, WalkBudget::default())
 }
 
-fn below(base: &Path, writable: &Path, left: Left) -> Below {
+fn below(base: &Path, writable: &Path, left: WalkBudget) -> Below {
     let real = |path: &Path| fs::canonicalize(path).expect("its name");
     let (base, writable) = (real(base), real(writable));
     let mut obeyed = Obeyed { left, ..Obeyed::default() };
