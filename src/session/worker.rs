@@ -15,7 +15,7 @@ use crate::launch::inside::{Arrival, CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start::socket_pair;
 use crate::plan::Section;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
