@@ -9,7 +9,7 @@ use crate::policy::validate::without_dots;
 use crate::report::error::Error;
 use crate::report::spawn_error::SpawnError;
 use crate::sys::inode::Identity;
-use crate::view::path_walk::on_the_way;
+use crate::view::path_walk::deciding_places;
 use crate::view::resolved_path::is_within;
 
 /// A path as it was written, and where it leads.
@@ -61,7 +61,7 @@ pub(crate) fn is_led<'p>(
     path: &Path,
     mut roots: impl Iterator<Item = &'p Path>,
 ) -> Result<bool, Error> {
-    let places = on_the_way(what, path)?;
+    let places = deciding_places(what, path)?;
     let Some((end, way)) = places.split_last() else { return Ok(false) };
     // The root itself is in nobody's hands; but on the way it stands for a directory in it that `..` is taken from.
     let decides = |root: &Path| way.iter().any(|place| is_within(place, root));

@@ -102,7 +102,7 @@ fn policy(spawn: &CheckedSpawn, has_copy: bool) -> Policy {
     for path in &spawn.writes {
         policy = policy.read_write(path);
     }
-    let is_shown = has_copy || system::is_of_system(&spawn.program);
+    let is_shown = has_copy || system::is_system_path(&spawn.program);
     if is_shown || spawn.reads.contains(&spawn.program) { policy } else { policy.read_only(&spawn.program) }
 }
 

@@ -77,7 +77,7 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
-        let led = path.and_then(|path| ResolvedPath::follow(&path));
+        let led = path.and_then(|path| ResolvedPath::resolve(&path));
         let led = led.map_err(refused(what, given, "declare a path that exists"))?;
         Ok(NamedPath { what, given, resolved: led })
     };
@@ -89,7 +89,7 @@ pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path)
     // An earlier command with the same declaration could lay links there.
     let writable =
         write.iter().map(|named| &*named.resolved.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
-    write.iter().chain(&read).try_for_each(|named| named.not_by_writers_of(&writable))?;
+    write.iter().chain(&read).try_for_each(|named| named.refuse_links_in(&writable))?;
     let places = |all: Vec<NamedPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
     let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));
     Ok(settled(caps.net, cwd, write, read))

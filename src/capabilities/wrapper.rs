@@ -202,7 +202,7 @@ impl Wrapper {
         let key = Key {
             granted: granted.clone(),
             runtime: Handle::current().id(),
-            deciding: toolchains::deciding().filter_map(value).collect(),
+            deciding: toolchains::deciding_variables().filter_map(value).collect(),
             secrets: secrets::secrets_below(granted.paths(), &wanted.caller),
         };
         if let Some(way) = self.kept().find(&key) {

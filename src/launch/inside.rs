@@ -140,7 +140,7 @@ impl Inside {
     /// incomplete.
     pub(crate) fn undo_so_far(&self) -> Undone {
         let mut undone = self.undo();
-        undone.may_be_more(&self.watches);
+        undone.add_stuck_process(&self.watches);
         undone
     }
 

@@ -16,7 +16,7 @@ use crate::overlay::place;
 use crate::overlay::record::{FinalMode, Opened, OtherNames, ParentDirectory};
 use crate::overlay::scan::ChangedEntry;
 use crate::overlay::tree::{Looked, OverlayTree, is_closed};
-use crate::protect::never::NewKind;
+use crate::protect::commit_rule::ChangedKind;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
@@ -68,7 +68,9 @@ pub(crate) fn commit(
         done.add(found, applied);
     }
     commit.finish(state);
-    let obeyed = |change: &&Change| ledger.never().iter().any(|never| never.lets_pass(&change.path, is_new));
+    let obeyed = |change: &&Change| {
+        ledger.never().iter().any(|never| never.is_new_configuration(&change.path, is_new))
+    };
     let told = done.applied.iter().filter(|change| change.kind != ChangeKind::Deleted).filter(obeyed);
     done.denials = told
         .map(|change| recheck::denial(&ledger.path().join(&change.path), &crate::protect::place::Done::Kept))
@@ -288,11 +290,11 @@ impl Commit<'_> {
     }
 }
 
-fn becomes(found: &ChangedEntry) -> NewKind {
+fn becomes(found: &ChangedEntry) -> ChangedKind {
     match (&found.upper, found.file) {
-        (Some(_), FileKind::Directory) => NewKind::Directory,
-        (Some(_), FileKind::File) => NewKind::File,
-        (Some(_), FileKind::Link) => NewKind::Link,
-        _ => NewKind::Nothing,
+        (Some(_), FileKind::Directory) => ChangedKind::Directory,
+        (Some(_), FileKind::File) => ChangedKind::File,
+        (Some(_), FileKind::Link) => ChangedKind::Link,
+        _ => ChangedKind::Nothing,
     }
 }

@@ -21,7 +21,7 @@ use xattr::FileExt;
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
 use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
-use crate::protect::never::NeverCommitted;
+use crate::protect::commit_rule::CommitRule;
 use crate::protect::recheck;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::dirfd::open_without_links;
@@ -36,7 +36,7 @@ pub(crate) struct Ledger {
     workspace: OwnedFd,
     /// What it is called.
     path: PathBuf,
-    never: Vec<NeverCommitted>,
+    never: Vec<CommitRule>,
     state: Mutex<LedgerState>,
     /// The directory that changes are kept in, if they are not in memory.
     claim: Option<Claim>,
@@ -125,7 +125,7 @@ impl Ledger {
         &self.path
     }
 
-    pub(crate) fn never(&self) -> &[NeverCommitted] {
+    pub(crate) fn never(&self) -> &[CommitRule] {
         &self.never
     }
 }

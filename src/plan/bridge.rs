@@ -150,7 +150,7 @@ fn setup(socket: &BindSource) -> Section {
     let mut setup = Section::default();
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);
     let Identity { device, inode } = socket.identity;
-    push(&Step::NewRoot { options: &TmpfsSize::of_size(ROOT_SIZE).options(0o755) });
+    push(&Step::NewRoot { options: &TmpfsSize::from_bytes(ROOT_SIZE).options(0o755) });
     push(&Step::MakeMountPoint { path: PROXY });
     push(&Step::Bind {
         source: &absolute(&socket.path),

@@ -209,7 +209,7 @@ fn view_of(inputs: &Inputs<'_>, workspace: Option<&source::BindSource>) -> Resul
     show_offers(&mut view, inputs);
     let protected = put_walls(&mut view, inputs, workspace)?;
     if inputs.shape.is_session() && inputs.policy.tmp == TmpLife::Session {
-        pin::in_shared_places(&mut view);
+        pin::shared_places(&mut view);
     }
     Ok((view, protected))
 }
@@ -229,7 +229,7 @@ fn show_grants(
         git::show_repository(view, inputs, workspace);
     }
     // Only now does the view hold every writable grant.
-    symlink_check::not_led(view, &named)?;
+    symlink_check::refuse_links_of_commands(view, &named)?;
     if let Subject::Program(Some(program)) = inputs.subject {
         let node = view::Node::File { contents: program.contents.clone(), mode: 0o755 };
         view.grant("program", program.at.clone(), node)?;

@@ -45,7 +45,7 @@ const COVER_SIZE: u64 = 64 << 10;
 /// gets only a
 /// mount point. Returns the mounts that lie in directories of the host.
 pub(crate) fn emit(inputs: &Inputs<'_>, view: &View, setup: &mut Section) -> Result<Vec<MountOnHost>, Error> {
-    let options = &tmpfs_size::of_root(inputs, view).options(0o755);
+    let options = &tmpfs_size::for_root(inputs, view).options(0o755);
     setup.push(Protection::Root, &Step::NewRoot { options });
     let empty = empty_directory(view);
     let by_worker =
@@ -192,7 +192,7 @@ impl Emitter<'_> {
                 // Not these: each worker mounts its own /proc and /dev/pts anyway, and nobody outside can
                 // replace a mount point in an
                 // overlay.
-                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.lies_in_overlay(target) {
+                if !matches!(place.node, Node::Proc | Node::DevPts) && !self.view.is_in_overlay(target) {
                     self.on_host.push(MountOnHost { target: target.to_owned(), path });
                 }
                 Ok(())
@@ -287,7 +287,7 @@ impl Emitter<'_> {
             }
             // The cover holds a grant, whose mount point has to be created in it first.
             Node::Cover if is_filled(self.view, target, place) => {
-                mount(c"tmpfs", TMPFS_FLAGS, &TmpfsSize::of_size(COVER_SIZE).options(0o755));
+                mount(c"tmpfs", TMPFS_FLAGS, &TmpfsSize::from_bytes(COVER_SIZE).options(0o755));
             }
             Node::Cover => {
                 let empty = &relative(self.empty);
@@ -314,7 +314,7 @@ impl Emitter<'_> {
             }
             // A bind of the merged tree. A bind of the host's directory would let writes bypass the overlay.
             Node::Bind { source, access }
-                if source.path.as_os_str() == target && self.view.lies_in_overlay(target) =>
+                if source.path.as_os_str() == target && self.view.is_in_overlay(target) =>
             {
                 push(&Step::Pin { target: &path, attributes: attributes(*access) });
             }

@@ -59,7 +59,7 @@ impl Terms {
         Self {
             view,
             read_only_workspace: !inputs.policy.profile.meaning().writes,
-            private: TmpfsSize::of_policy(inputs, None),
+            private: TmpfsSize::from_policy(inputs, None),
             network: inputs.policy.effective_network(),
             proxy_flags: proxy_flags(inputs),
             ports: network::ports_of_host(inputs),

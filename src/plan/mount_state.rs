@@ -105,7 +105,7 @@ impl MountSnapshot {
             _ => None,
         });
         let mounts = mounts.iter().map(|mount| (mount.path.clone(), What::of(view, mount)));
-        let watches = protected.watches.iter().map(|watch| (watch.stands_on(), What::Watch));
+        let watches = protected.watches.iter().map(|watch| (watch.depends_on(), What::Watch));
         let listed = protected.listed.iter().map(|path| (path.clone(), What::Listed));
         let secrets = secrets.into_iter().map(|path| (path, What::Watch));
         let of_view = grants.chain(read_only).chain(mounts);

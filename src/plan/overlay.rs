@@ -23,7 +23,7 @@ use crate::plan::emit::{absolute, relative};
 use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
-use crate::protect::never::NeverCommitted;
+use crate::protect::commit_rule::CommitRule;
 use crate::protect::watch::Watch;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
@@ -55,7 +55,7 @@ pub(crate) struct Merged {
     /// The host's directory that holds the changes; `None` if memory does.
     pub(crate) upper: Option<PathBuf>,
     /// Paths that are never committed.
-    pub(crate) never: Vec<NeverCommitted>,
+    pub(crate) never: Vec<CommitRule>,
 }
 
 /// The overlay that the policy asks for. `view` has all grants and no walls yet.
@@ -79,7 +79,7 @@ pub(crate) fn overlaid(
     Ok(Some(Overlaid {
         target: workspace.path.clone(),
         upper,
-        room: TmpfsSize::of_policy(inputs, wanted.size),
+        room: TmpfsSize::from_policy(inputs, wanted.size),
         mode: mode & 0o1777,
         hands_out: inputs.shape.is_session(),
     }))
@@ -91,8 +91,8 @@ pub(crate) fn overlaid(
 pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
     // Git outside writes to the target of a link in a repository.
-    let mut never = vec![NeverCommitted::links(Path::new(".git"))];
-    watches.retain(|watch| match watch.never(target) {
+    let mut never = vec![CommitRule::no_links(Path::new(".git"))];
+    watches.retain(|watch| match watch.commit_rule(target) {
         Some(path) => {
             never.push(path);
             false
@@ -106,7 +106,7 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watc
         if let Ok(below) = at.strip_prefix(target)
             && !below.as_os_str().is_empty()
         {
-            never.push(NeverCommitted::always(below));
+            never.push(CommitRule::always(below));
         }
     }
     let upper = upper.as_ref().map(|upper| upper.path.clone());
@@ -232,8 +232,8 @@ pub(crate) fn check_upper(
         let remedy = of_path(&error, REMEDY, REMEDY);
         not_usable(WHAT, given, error, remedy)
     };
-    let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::follow(&path).map_err(refused)? };
-    symlink_check::not_led(view, slice::from_ref(&named))?;
+    let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::resolve(&path).map_err(refused)? };
+    symlink_check::refuse_links_of_commands(view, slice::from_ref(&named))?;
     let ResolvedPath { source, metadata, .. } = named.resolved;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));

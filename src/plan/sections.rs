@@ -185,7 +185,7 @@ pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Pa
         view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
     };
     let shared = [first(false), first(true)].into_iter().flatten();
-    let shared = shared.map(|path| (path, TmpfsSize::of_policy(inputs, None)));
+    let shared = shared.map(|path| (path, TmpfsSize::from_policy(inputs, None)));
     let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
         Node::Tmpfs { room, .. } => Some((path, *room)),
         _ => None,

@@ -50,7 +50,7 @@ pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     let tmp = inputs.policy.tmp;
     let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
-        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(inputs, view, places.keys().copied()));
+        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::for_worker(inputs, view, places.keys().copied()));
         renewal.build();
         // Parents first, so that a private directory in another one goes into the new one.
         for (target, at) in &places {

@@ -30,7 +30,7 @@ pub(crate) struct Undone {
 
 impl Undone {
     /// Adds that a killed process, which is not gone yet, may still change watched paths.
-    pub(crate) fn may_be_more(&mut self, watches: &[Watch]) {
+    pub(crate) fn add_stuck_process(&mut self, watches: &[Watch]) {
         let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
         bases.sort_unstable();
         bases.dedup();

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
 
-use crate::protect::never::NeverCommitted;
+use crate::protect::commit_rule::CommitRule;
 use crate::protect::remove;
 use crate::report::failure::shown;
 use crate::sys::dirfd::own_path;
@@ -78,7 +78,7 @@ impl Watch {
     }
 
     /// The host path whose state the watch depends on: the link, or the first missing part.
-    pub(crate) fn stands_on(&self) -> PathBuf {
+    pub(crate) fn depends_on(&self) -> PathBuf {
         match self.expected {
             Expected::Link(_) => self.on_host(),
             _ => self.base.join(&self.first),
@@ -91,12 +91,12 @@ impl Watch {
     }
 
     /// The rule for commits of an overlay over `base`, if the watch is there.
-    pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
+    pub(crate) fn commit_rule(&self, base: &Path) -> Option<CommitRule> {
         self.is_in_grant(base).then(|| match self.expected {
-            Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
-            Expected::NoRepository => NeverCommitted::unless_new(&self.path),
-            Expected::NoFile => NeverCommitted::unless_directory(&self.path),
-            Expected::NoEntry => NeverCommitted::unless_empty(&self.path),
+            Expected::Absent | Expected::Link(_) => CommitRule::always(&self.path),
+            Expected::NoRepository => CommitRule::unless_new(&self.path),
+            Expected::NoFile => CommitRule::unless_directory(&self.path),
+            Expected::NoEntry => CommitRule::unless_empty(&self.path),
         })
     }
 

@@ -21,7 +21,7 @@ use crate::serve::accept::{Acceptor, AllowedPeer, Leaving};
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::SocketPlace;
 use crate::session::Session;
-use crate::view::symlink_check::sockets_out_of_reach;
+use crate::view::symlink_check::check_socket_directory;
 
 /// What clients may bring along to their commands, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Session {
     ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
-        sockets_out_of_reach(&self.compiled().view, directory.path())?;
+        check_socket_directory(&self.compiled().view, directory.path())?;
         let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = install::install(place.directory())?;

@@ -126,7 +126,7 @@ fn show_mount<'p>(
 fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), Error> {
     match mount {
         Mount::Tmpfs { target, size } => {
-            let room = TmpfsSize::of_policy(inputs, *size);
+            let room = TmpfsSize::from_policy(inputs, *size);
             view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
         Mount::File { target, contents, executable } => {
@@ -157,7 +157,7 @@ fn bind<'p>(
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let resolved = ResolvedPath::follow(&path).map_err(|error| {
+    let resolved = ResolvedPath::resolve(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
         refused(error, Some(remedy))
     })?;

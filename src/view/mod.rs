@@ -168,7 +168,7 @@ impl View {
 
     /// Whether the mount point of `target` is in the overlay: in the workspace itself, or in a path of the workspace that
     /// is bound over itself.
-    pub(crate) fn lies_in_overlay(&self, target: &Path) -> bool {
+    pub(crate) fn is_in_overlay(&self, target: &Path) -> bool {
         let Some(overlay) = &self.overlay else { return false };
         let mut target = target;
         while let Some((above, place)) = self.mount_above(target) {

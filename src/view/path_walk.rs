@@ -280,7 +280,7 @@ fn reversed(path: &Path) -> Vec<OsString> {
 ///
 /// # Errors
 /// The caller may not look at a place on the way.
-pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
+pub(crate) fn deciding_places(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
     let decides = |step: WalkStep| match step {
         // For `..`, the place is the parent directory: who may write there can replace the directory by a link.
         WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),

@@ -58,7 +58,7 @@ pub(crate) fn parents_of_mount(view: &mut View, target: &Path) -> Result<(), Err
 
 /// Pins mounts in private places that the commands of a session share: every directory on the way to such a mount becomes
 /// a mount too.
-pub(crate) fn in_shared_places(view: &mut View) {
+pub(crate) fn shared_places(view: &mut View) {
     let is_shared = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
     let mut parents: Vec<PathBuf> = Vec::new();
     for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {

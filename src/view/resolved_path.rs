@@ -27,7 +27,7 @@ impl ResolvedPath {
     ///
     /// # Errors
     /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
-    pub(crate) fn follow(path: &Path) -> io::Result<Self> {
+    pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
         match source::metadata_without_links(path) {
             Err(error) if source::may_have_links(&error) => {}
             metadata => return Ok(Self::new(path, metadata?, Vec::new())),
@@ -94,11 +94,11 @@ mod tests {
         fs::create_dir_all(base.join("a/b")).expect("directories");
         symlink("a", base.join("one")).expect("a link");
         symlink("../one/b", base.join("a/two")).expect("a link");
-        let resolved = ResolvedPath::follow(&base.join("one/two")).expect("a way");
+        let resolved = ResolvedPath::resolve(&base.join("one/two")).expect("a way");
         assert_eq!(resolved.source.path, base.join("a/b"));
         assert_eq!(resolved.links, [base.join("one"), base.join("a/two"), base.join("one")]);
         assert_eq!(resolved.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
-        let plain = ResolvedPath::follow(&base.join("a/b/../b")).expect("a way");
+        let plain = ResolvedPath::resolve(&base.join("a/b/../b")).expect("a way");
         assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));
     }
 
@@ -109,7 +109,7 @@ mod tests {
         symlink("none", dir.path().join("dangling")).expect("a link");
         fs::write(dir.path().join("file"), "").expect("a file");
         let errno =
-            |name: &str| ResolvedPath::follow(&dir.path().join(name)).expect_err("nothing").raw_os_error();
+            |name: &str| ResolvedPath::resolve(&dir.path().join(name)).expect_err("nothing").raw_os_error();
         assert_eq!(errno("loop"), Some(libc::ELOOP));
         assert_eq!(errno("dangling"), Some(libc::ENOENT));
         assert_eq!(errno("file/"), Some(libc::ENOTDIR));
@@ -121,7 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         symlink("/", dir.path().join("root")).expect("a link");
         assert_eq!(
-            ResolvedPath::follow(&dir.path().join("root")).expect("a way").source.path,
+            ResolvedPath::resolve(&dir.path().join("root")).expect("a way").source.path,
             Path::new("/")
         );
     }

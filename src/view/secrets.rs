@@ -149,7 +149,7 @@ pub(crate) fn find(
     };
     let may_be_seen = match source.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => false,
-        Some(libc::EACCES) => match path_walk::on_the_way(what, path) {
+        Some(libc::EACCES) => match path_walk::deciding_places(what, path) {
             Err(Error::Grant { path: closed, .. }) if !can_be_opened(view, inputs.caller, &closed) => false,
             Err(error) => return Err(error),
             Ok(_) => true,

@@ -10,7 +10,7 @@ use crate::report::error::Error;
 use crate::report::failure::shown;
 use crate::sys::inode::Identity;
 use crate::view::inputs::{Inputs, Subject};
-use crate::view::path_walk::on_the_way;
+use crate::view::path_walk::deciding_places;
 use crate::view::resolved_path::{ResolvedPath, is_within};
 use crate::view::source::BindSource;
 use crate::view::{View, resolved_path};
@@ -61,9 +61,9 @@ pub(crate) struct NamedPath<'p> {
 ///
 /// # Errors
 /// There is such a link.
-pub(crate) fn not_led(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error> {
+pub(crate) fn refuse_links_of_commands(view: &View, named: &[NamedPath<'_>]) -> Result<(), Error> {
     let writable = resolved_path::writable(view);
-    named.iter().try_for_each(|named| named.not_by_writers_of(&writable))
+    named.iter().try_for_each(|named| named.refuse_links_in(&writable))
 }
 
 impl NamedPath<'_> {
@@ -72,7 +72,7 @@ impl NamedPath<'_> {
     ///
     /// # Errors
     /// There is such a link.
-    pub(crate) fn not_by_writers_of(&self, directories: &[&Path]) -> Result<(), Error> {
+    pub(crate) fn refuse_links_in(&self, directories: &[&Path]) -> Result<(), Error> {
         let Some(link) = self.resolved.link_in(directories) else { return Ok(()) };
         let (link, end) = (shown(link), shown(&self.resolved.source.path));
         let reason =
@@ -86,7 +86,7 @@ impl NamedPath<'_> {
 ///
 /// # Errors
 /// A writable grant shows the directory or a link on the way to it.
-pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
+pub(crate) fn check_socket_directory(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
     // The default directory is covered, also in a writable /tmp.
     match is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
@@ -101,7 +101,7 @@ fn is_replaceable(
     path: &Path,
     is_writable: impl Fn(&Path) -> bool,
 ) -> Result<bool, Error> {
-    Ok(on_the_way(what, path)?.iter().any(|at| is_writable(at)))
+    Ok(deciding_places(what, path)?.iter().any(|at| is_writable(at)))
 }
 
 /// Whether the log file itself, of any day, is a writable grant.

@@ -88,7 +88,7 @@ const PROC_OF_ROOT: &[&str] = &[
 const NOT_SHOWN: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
 
 /// Whether every profile shows `path`, which has no link in it.
-pub(crate) fn is_of_system(path: &Path) -> bool {
+pub(crate) fn is_system_path(path: &Path) -> bool {
     SYSTEM.iter().any(|directory| path.starts_with(directory))
 }
 
@@ -244,7 +244,7 @@ fn named_bundles(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, Res
         && inputs.policy.profile.meaning().knows_caller;
     CERTIFICATE_VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
         let path = Path::new(inputs.caller.variable(name)?);
-        let resolved = path.is_absolute().then(|| ResolvedPath::follow(path).ok())??;
+        let resolved = path.is_absolute().then(|| ResolvedPath::resolve(path).ok())??;
         let path = &resolved.source.path;
         let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| path.starts_with(above));
         let is_public = resolved.metadata.is_file() && resolved.metadata.mode() & 0o004 != 0;

@@ -41,15 +41,15 @@ struct Own {
 }
 
 impl TmpfsSize {
-    pub(crate) fn of_size(size: u64) -> Self {
+    pub(crate) fn from_bytes(size: u64) -> Self {
         Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
     }
 
     /// The size from the policy: `size`, else `tmp_size`, else the default.
-    pub(crate) fn of_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
+    pub(crate) fn from_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
         let limits = &inputs.policy.limits;
         let size = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
-        let room = Self::of_size(size);
+        let room = Self::from_bytes(size);
         Self { inodes: limits.tmp_inodes.unwrap_or(room.inodes), ..room }
     }
 
@@ -89,17 +89,17 @@ impl Own {
 }
 
 /// The size of the root's tmpfs, which also holds the private places that commands share.
-pub(crate) fn of_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
-    TmpfsSize::of_policy(inputs, None).with_own(view, Path::new("/"))
+pub(crate) fn for_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
+    TmpfsSize::from_policy(inputs, None).with_own(view, Path::new("/"))
 }
 
 /// The size of the tmpfs of one worker of a session, which holds the private `places` of one command.
-pub(crate) fn of_worker<'p>(
+pub(crate) fn for_worker<'p>(
     inputs: &Inputs<'_>,
     view: &View,
     places: impl Iterator<Item = &'p Path>,
 ) -> TmpfsSize {
-    places.fold(TmpfsSize::of_policy(inputs, None), |room, place| room.with_own(view, place))
+    places.fold(TmpfsSize::from_policy(inputs, None), |room, place| room.with_own(view, place))
 }
 
 #[cfg(test)]
@@ -131,12 +131,12 @@ mod tests {
     fn a_tmpfs_has_room_for_what_the_sandbox_puts_there() {
         let mut view = View::default();
         view.offer("", "/tmp/a/b", Node::Dir);
-        let room = TmpfsSize { inodes: 5, ..TmpfsSize::of_size(8192) }.with_own(&view, Path::new("/tmp"));
+        let room = TmpfsSize { inodes: 5, ..TmpfsSize::from_bytes(8192) }.with_own(&view, Path::new("/tmp"));
         assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
-        assert_eq!(TmpfsSize::of_size(4096).inodes, FEWEST_INODES);
-        assert_eq!(TmpfsSize::of_size(1 << 30).inodes, 1 << 18);
+        assert_eq!(TmpfsSize::from_bytes(4096).inodes, FEWEST_INODES);
+        assert_eq!(TmpfsSize::from_bytes(1 << 30).inodes, 1 << 18);
         let most =
-            TmpfsSize { inodes: u64::MAX, ..TmpfsSize::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
+            TmpfsSize { inodes: u64::MAX, ..TmpfsSize::from_bytes(u64::MAX) }.with_own(&view, Path::new("/"));
         assert!(most.options(0).to_string_lossy().ends_with(&format!("nr_inodes={}", u64::MAX)));
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
 }
 
 /// Variables of the caller that decide which toolchains are visible, and where.
-pub(crate) fn deciding() -> impl Iterator<Item = &'static str> {
+pub(crate) fn deciding_variables() -> impl Iterator<Item = &'static str> {
     ["HOME", "PATH"].into_iter().chain(TOOLCHAINS.iter().map(|toolchain| toolchain.variable))
 }
 
@@ -123,7 +123,7 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, inputs) {
         return;
     }
-    let Ok(resolved) = ResolvedPath::follow(path) else { return };
+    let Ok(resolved) = ResolvedPath::resolve(path) else { return };
     if let Some(link) = resolved.link_in_writable_grant(view) {
         let (path, link) = (path.display(), link.display());
         tracing::warn!(%path, %link, "no toolchain is shown: commands could have made this link to it");

@@ -19,7 +19,7 @@ fn terms(host: &Path) -> Terms {
     view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
     view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
     view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
-    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: TmpfsSize::of_size(4096) })
+    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: TmpfsSize::from_bytes(4096) })
         .expect("granted");
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
@@ -27,7 +27,7 @@ fn terms(host: &Path) -> Terms {
     Terms {
         view: view.into(),
         read_only_workspace: false,
-        private: TmpfsSize::of_size(2 << 20),
+        private: TmpfsSize::from_bytes(2 << 20),
         network: NetworkMode::None,
         proxy_flags: Some("--allow"),
         ports: None,
