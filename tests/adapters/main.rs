@@ -18,6 +18,6 @@ mod fluers;
 #[expect(dead_code, reason = "shared with `it`, which uses all of it")]
 mod origin;
 mod second_pass;
-#[path = "../it/support.rs"]
+#[path = "../it/support/mod.rs"]
 #[expect(dead_code, unused_macros, unused_imports, reason = "shared with `it`, which uses all of it")]
 mod support;

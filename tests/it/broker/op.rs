@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 use super::{Home, write_program};
 use crate::{
-    listen::signal,
+    serve::signal,
     support::{ends, has, patient, require, stderr, stdout},
 };
 

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Place, list, offline, writing};
 use crate::{
-    listen::runtime as runtime_directory,
+    serve::runtime as runtime_directory,
     session::counts::Counts,
     support::{HEARTBEAT, beats, is_alone, is_silent, stdout, until, workspace},
 };

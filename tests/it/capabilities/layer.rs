@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 
 use super::offline;
 use crate::{
-    listen::runtime,
+    serve::runtime,
     support::{has, is_alone, patient, require, workspace},
 };
 

@@ -14,7 +14,7 @@ use nix::{
 
 use super::unread::on_terminals;
 use crate::{
-    listen::{Hosted, signal},
+    serve::{Hosted, signal},
     support::{ends, until, workspace},
 };
 

@@ -16,7 +16,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    listen::{Hosted, signal},
+    serve::{Hosted, signal},
     support::{
         TempDir, ends, full_pipe, kennel, kennel_path, patient_flag, payload_path, report, stderr, until,
         workspace,

@@ -10,7 +10,7 @@ use std::{
 
 use super::cli;
 use crate::{
-    listen::Hosted,
+    serve::Hosted,
     support::{has, kennel, kennel_path, refused, require, require_ci_only, stderr, stdout, workspace},
 };
 
@@ -204,7 +204,7 @@ fn a_log_may_come_by_a_descriptor_of_a_file() {
 #[test]
 fn a_session_takes_its_policy_from_a_descriptor_and_lets_go_of_it() {
     require!(has("bash"), "bash");
-    let (dir, runtime) = (workspace(), crate::listen::runtime());
+    let (dir, runtime) = (workspace(), crate::serve::runtime());
     let script = "export XDG_RUNTIME_DIR=$0; $K session start --name d --policy <(echo 'hostname = \"given\"') && \
                   $K exec d -- uname -n; $K session stop d";
     let mut bash = Command::new("bash");

@@ -21,7 +21,7 @@ use nix::{
 use serde_json::Value;
 
 use crate::{
-    listen::{at, runtime, signal},
+    serve::{at, runtime, signal},
     support::{
         HEARTBEAT, beats, ends, has, is_root, is_silent, kennel_path, require, stderr, stdout, until,
         workspace,

@@ -12,7 +12,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use serde_json::Value;
 
 use crate::{
-    listen::Hosted,
+    serve::Hosted,
     support::{has, kennel, only_as_user, require, stderr, until, workspace},
 };
 

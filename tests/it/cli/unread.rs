@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use super::output::{Way, full, is_ended_by_signals};
 use crate::{
-    listen::{Hosted, runtime, signal},
+    serve::{Hosted, runtime, signal},
     support::{
         by_env, ends, full_pipe, has, kennel, kennel_path, patient, patient_flag, payload_path, quiet,
         require, stderr, stdout, until, workspace,

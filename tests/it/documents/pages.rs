@@ -39,7 +39,7 @@ fn every_document_is_known_and_short() {
     require_sources!();
     for file in all() {
         let most = LENGTHS.iter().find(|(name, _)| *name == file).map(|(_, most)| *most);
-        assert!(most.is_some() || DOCUMENTS.contains(&&*file), "tests/it/documents.rs lacks {file}");
+        assert!(most.is_some() || DOCUMENTS.contains(&&*file), "tests/it/documents/mod.rs lacks {file}");
         let lines = read(&file).lines().count();
         assert!(most.is_none_or(|most| lines <= most), "{file} has {lines} lines, {most:?} are allowed");
     }
@@ -61,6 +61,26 @@ fn links_lead_somewhere() {
         }
     }
     assert!(wrong.is_empty(), "these lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_test_that_security_names_exists() {
+    require_sources!();
+    let text = read("SECURITY.md");
+    let named: Vec<_> =
+        text.split('`').skip(1).step_by(2).filter_map(|name| name.split_once(".rs::")).collect();
+    assert!(named.len() > 50, "SECURITY.md names {} tests", named.len());
+    for (file, test) in named {
+        let source = read(&format!("{file}.rs"));
+        let mut above = "";
+        let is_test = source.lines().any(|line| {
+            let found = line.trim_start_matches("async ").starts_with(&format!("fn {test}()"));
+            let found = found && (above.contains("test]") || above.starts_with("#["));
+            above = line;
+            found
+        });
+        assert!(is_test, "SECURITY.md names {file}.rs::{test}");
+    }
 }
 
 /// The lines of a document outside of its blocks.

@@ -9,8 +9,8 @@ use std::{
 
 use super::protected::denials;
 use crate::{
-    listen::{at, runtime},
     overlay::available,
+    serve::{at, runtime},
     support::{
         TempDir, fails, is_without_user_namespace, kennel_path, refused, report, require, runs, stderr,
         succeeds, workspace,

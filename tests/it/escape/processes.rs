@@ -9,7 +9,7 @@ use std::{
 
 use super::{check, check_outside, command, lines};
 use crate::{
-    limits::has_pid_max,
+    plan::limits::has_pid_max,
     support::{is_root, patient, patient_flag, workspace},
 };
 

@@ -6,7 +6,7 @@ use kennel::{Level, Limits, Policy, Profile, Protection, Sandbox, Session, State
 
 use super::{eventually, in_time, policy, ready, session, shell};
 use crate::{
-    limits::has_pid_max,
+    plan::limits::has_pid_max,
     support::{is_root, only_as_user, runs, workspace},
 };
 
