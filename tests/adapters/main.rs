@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `entelix` | tools run commands and code and use files in a session |
 //! | `fluers` | an agent harness runs its commands in sessions of Kennel |
-//! | `second_pass` | all of it once more as an ordinary user, when run by root |
+//! | `second_pass` | all tests run again as an ordinary user, if root runs them |
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,

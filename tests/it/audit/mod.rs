@@ -1,5 +1,5 @@
-//! The audit log: a record for whatever happens, nothing secret in it, and a policy that says whether anything happens
-//! without it.
+//! The audit log has a record for everything that happens, and no secret. The policy says what happens if the log
+//! fails.
 
 mod chain;
 mod full;
@@ -82,7 +82,7 @@ fn a_command_is_its_begin_and_its_end() {
 }
 
 #[test]
-fn no_argument_and_no_variable_is_written_down_unless_asked_for() {
+fn no_argument_and_no_variable_is_logged_unless_asked_for() {
     let (place, log) = (workspace(), Log::new());
     let script = "true secret-argument";
     shell(place.path(), &["--audit", &log.text(), "--setenv", "TOKEN=secret-value"], script);
@@ -94,7 +94,7 @@ fn no_argument_and_no_variable_is_written_down_unless_asked_for() {
 }
 
 #[tokio::test]
-async fn a_session_is_told_from_begin_to_end() {
+async fn a_session_is_logged_from_begin_to_end() {
     let (place, log) = (workspace(), Log::new());
     let session = Session::prepare(&policy(place.path()).audit(log.plain())).await.unwrap();
     for _ in 0..2 {
@@ -130,7 +130,7 @@ fn a_limit_and_its_failure_point_at_the_record() {
 }
 
 #[test]
-fn a_denial_is_written_down() {
+fn a_denial_is_logged() {
     let (place, log) = (workspace(), Log::new());
     fs::create_dir(place.path().join(".git")).unwrap();
     shell(place.path(), &["-q", "--audit", &log.text()], "mkdir -p .git/hooks; touch .git/hooks/post-merge");
@@ -141,7 +141,7 @@ fn a_denial_is_written_down() {
 }
 
 #[test]
-fn what_could_not_be_started_is_written_down() {
+fn a_failed_start_is_logged() {
     let (place, log) = (workspace(), Log::new());
     let output = kennel(place.path(), &["--audit", &log.text()], &["absent-program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
@@ -161,13 +161,13 @@ async fn a_command_that_nobody_waited_for_has_an_end() {
 }
 
 #[test]
-fn who_is_killed_leaves_whole_lines() {
+fn a_killed_writer_leaves_whole_lines() {
     let (place, log) = (workspace(), Log::new());
     let mut child = kennel(place.path(), &["--audit", &log.text()], &["sleep", "60"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    until("the command is written down", || fs::read(log.path()).is_ok_and(|text| text.ends_with(b"\n")));
+    until("the command is logged", || fs::read(log.path()).is_ok_and(|text| text.ends_with(b"\n")));
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(log.events(), ["exec"]);
@@ -182,7 +182,7 @@ fn a_log_in_reach_of_the_command_is_refused_without_a_network_too() {
 }
 
 #[test]
-fn a_log_that_is_granted_itself_is_refused_on_whatever_day() {
+fn a_granted_log_is_refused_on_every_day() {
     let (place, logs) = (workspace(), workspace());
     let at = |name: &str| logs.path().join(name).display().to_string();
     std::os::unix::fs::symlink(logs.path(), place.path().join("link")).unwrap();
@@ -194,7 +194,7 @@ fn a_log_that_is_granted_itself_is_refused_on_whatever_day() {
         assert!(said.contains("writable grant"), "{said}");
         assert_eq!(fs::read(at(granted)).unwrap(), b"");
     }
-    // Another file beside it may be.
+    // Another file beside it may be granted.
     fs::write(at("x-2026.log"), "").unwrap();
     let flags = ["--rw", &at("x-2026.log"), "--audit", &at("x-{date}.log")];
     assert!(kennel(place.path(), &flags, &["true"]).status().unwrap().success());
@@ -229,7 +229,7 @@ async fn a_log_that_was_removed_is_made_again() {
     fs::remove_file(log.path()).unwrap();
     session.command("true").status().await.unwrap();
     assert_eq!(log.events(), ["exec", "exit"]);
-    // Nor is what was put in its place followed.
+    // Nor is a link followed that took its place.
     fs::remove_file(log.path()).unwrap();
     let elsewhere = log.place.path().join("elsewhere");
     std::os::unix::fs::symlink(&elsewhere, log.path()).unwrap();
@@ -238,7 +238,7 @@ async fn a_log_that_was_removed_is_made_again() {
 }
 
 #[tokio::test]
-async fn half_a_line_of_somebody_else_is_left_alone() {
+async fn half_a_line_of_another_program_stays() {
     let (place, log) = (workspace(), Log::new());
     fs::write(log.path(), "{\"event\":\"exe").unwrap();
     let sandbox = Sandbox::new(&policy(place.path()).audit(log.plain())).unwrap();

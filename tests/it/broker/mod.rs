@@ -1,13 +1,13 @@
-//! The spawn broker: what a manifest lists is spawned with what it grants, everything else is refused, and credentials reach
-//! the program and nobody else.
+//! The spawn broker starts programs with what their manifest grants and refuses everything else. A credential reaches
+//! its program and nobody else.
 //!
 //! | module | promise |
 //! | --- | --- |
 //! | `op` | `kennel op`: real programs with a manifest |
-//! | `grants` | files, network, variables, limits: what is granted works, the rest does not |
-//! | `hash` | what was hashed is what is executed, whoever writes meanwhile |
-//! | `secrets` | where credentials are not |
-//! | `reach` | files that `kennel op` itself reads and writes are not in the hands of programs |
+//! | `grants` | files, network, variables, limits: what is granted works, and the rest does not |
+//! | `hash` | the bytes that run are the bytes that were hashed |
+//! | `secrets` | the places that no credential may reach |
+//! | `reach` | programs cannot redirect the files that `kennel op` itself reads and writes |
 //! | `help` | asking programs for their help |
 
 mod grants;
@@ -32,7 +32,7 @@ use kennel::{CredentialResolver, Envelope, Manifest, Resolving, Secret, SpawnErr
 
 use crate::support::{TempDir, kennel_path, workspace};
 
-/// A home with a program `tool`, a shell script, and the directories `in` and `out`.
+/// A home directory with the shell script `tool` and the directories `in` and `out`.
 struct Home {
     dir: TempDir,
 }
@@ -55,7 +55,8 @@ impl Home {
         write_program(&self.at("bin").join(name), script);
     }
 
-    /// The text of a manifest with `tool` and these keys of `[capabilities.spawn]`. `~` in it is this home.
+    /// The text of a manifest with `tool` and these keys of `[capabilities.spawn]`. `~` in it means this home
+    /// directory.
     fn manifest(&self, spawn: &str) -> String {
         let text = format!("[capabilities.spawn]\nprograms = [{{ path = '~/bin/tool' }}]\n{spawn}");
         text.replace("'~", &format!("'{}", self.dir.path().display()))
@@ -65,7 +66,7 @@ impl Home {
         SpawnPolicy::new(Manifest::from_toml(&self.manifest(spawn)).unwrap())
     }
 
-    /// `kennel op` with a manifest of this text.
+    /// `kennel op` with this manifest.
     fn op(&self, manifest: &str, operation: &[&str]) -> Command {
         fs::write(self.at("manifest.toml"), manifest).unwrap();
         let mut command = Command::new(kennel_path());
@@ -93,19 +94,19 @@ fn tool(argv: &[&str]) -> Envelope {
     }
 }
 
-/// `tool` that asks for the credential TOKEN.
+/// `tool`, which asks for the credential TOKEN.
 fn tool_with_token(argv: &[&str]) -> Envelope {
     Envelope { credential_env_keys: vec!["TOKEN".to_owned()], ..tool(argv) }
 }
 
-/// What a program that succeeded wrote to stdout.
+/// The stdout of a program that succeeded.
 fn said(output: Result<kennel::Output, SpawnError>) -> String {
     let output = output.unwrap_or_else(|error| panic!("{}", error.chain()));
     assert!(output.status.success(), "{output:?}\n{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Answers every key with this text, does something first, and counts.
+/// Returns this text for every key. It calls a function first and counts its calls.
 struct Keys<F: Fn() + Send + Sync> {
     value: &'static str,
     first: F,

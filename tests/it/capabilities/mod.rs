@@ -1,4 +1,4 @@
-//! Commands that four fields describe: each rule both ways, and nothing is left behind.
+//! Commands that four fields describe. Each rule is tested both ways, and nothing is left behind.
 
 mod command;
 mod confined;
@@ -21,7 +21,7 @@ use crate::{
     support::{TempDir, payload_path, workspace},
 };
 
-/// Nothing in these tests takes that long unless it hangs.
+/// Longer than anything here takes, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A wrapper with a runtime directory of its own, and a directory for its commands.
@@ -41,7 +41,7 @@ impl Place {
         self.dir.path()
     }
 
-    /// Files of its runtime directory, sorted.
+    /// The files of its runtime directory, sorted.
     fn left(&self) -> Vec<String> {
         let entries = fs::read_dir(self.runtime.path().join("w")).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -50,21 +50,21 @@ impl Place {
         names
     }
 
-    /// Runs a command in the directory; messages come in English.
+    /// Runs a command in the directory. Messages are in English.
     async fn output(&self, caps: &Capabilities, program: &str, args: &[&str]) -> (Output, Layer) {
         let (mut command, layer) = self.wrapper.wrap(program, args, self.path(), caps).await.unwrap();
         let output = tokio::time::timeout(PATIENCE, command.env("LC_ALL", "C").output()).await;
         (output.expect("in time").unwrap(), layer)
     }
 
-    /// What a shell script says, stdout before stderr.
+    /// The output of a shell script, stdout before stderr.
     async fn shell(&self, caps: &Capabilities, script: &str) -> String {
         let (output, _) = self.output(caps, "sh", &["-c", script]).await;
         let said = [output.stdout, output.stderr].concat();
         String::from_utf8(said).unwrap().trim_end().to_owned()
     }
 
-    /// Has the payload, which lies in the directory then, make an attempt.
+    /// Copies the payload into the directory and makes it run an attempt.
     async fn attempt(&self, caps: &Capabilities, arguments: &[&str]) -> String {
         let payload = self.path().join("payload");
         if !payload.exists() {

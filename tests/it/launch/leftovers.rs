@@ -46,6 +46,11 @@ fn left() -> Vec<String> {
         .collect()
 }
 
+/// A test beside this one may have a directory for a moment; what a run leaves stays.
+fn nothing_is_new(before: &[String]) {
+    until("nothing of Kennel is left", || left().iter().all(|name| before.contains(name)));
+}
+
 #[test]
 fn nothing_is_left_of_thirty_runs() {
     let dir = workspace();
@@ -63,7 +68,7 @@ fn nothing_is_left_of_thirty_runs() {
         assert_eq!(output.status.code(), Some(*status), "{output:?}");
     }
     assert_eq!(mounts(), mounts_before);
-    assert_eq!(left(), left_before);
+    nothing_is_new(&left_before);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nor in the workspace");
     until("every process is gone", || processes(dir.path()).is_empty());
 }
@@ -84,7 +89,8 @@ fn nothing_is_left_when_kennel_is_killed() {
         until("init is gone", || !inside.iter().any(|&pid| lives(pid)));
     }
     until("every process is gone", || processes(dir.path()).is_empty());
-    assert_eq!((mounts(), left()), (mounts_before, left_before));
+    assert_eq!(mounts(), mounts_before);
+    nothing_is_new(&left_before);
 }
 
 #[test]
