@@ -23,7 +23,7 @@ fn cli(dir: &Path, arguments: &[&str]) -> Output {
     Command::new(kennel_path()).current_dir(dir).args(arguments).output().unwrap()
 }
 
-/// They are refused with a reason.
+/// A session refuses them with a reason.
 #[test]
 fn a_session_is_offered_no_overlay() {
     let dir = workspace();
@@ -99,7 +99,7 @@ fn version_is_the_package_s() {
 }
 
 #[test]
-fn usage_that_is_wrong_is_125_on_stderr() {
+fn wrong_usage_is_125_on_stderr() {
     let dir = workspace();
     for arguments in [
         &[][..],
@@ -120,14 +120,14 @@ fn usage_that_is_wrong_is_125_on_stderr() {
 }
 
 #[test]
-fn everything_after_the_dashes_is_the_command_s() {
+fn everything_after_the_dashes_belongs_to_the_command() {
     let dir = workspace();
     let output = cli(dir.path(), &["run", "--", "echo", "--help", "--version", "--", "-x"]);
     assert_eq!(stdout(&output), "--help --version -- -x", "{output:?}");
 }
 
 #[test]
-fn policy_that_is_shown_is_a_policy() {
+fn a_shown_policy_is_a_valid_policy() {
     let (dir, beside) = (workspace(), workspace());
     let own = dir.path().to_str().unwrap();
     let flags = [
@@ -198,7 +198,7 @@ fn policy_that_is_shown_is_a_policy() {
 }
 
 #[test]
-fn policy_show_judges_too() {
+fn policy_show_validates_too() {
     let dir = workspace();
     let output = cli(dir.path(), &["policy", "show", "--pids", "0"]);
     assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
@@ -224,7 +224,7 @@ fn policy_check_lists_protections_and_runs_nothing() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// A limit that no probe of features shows.
+/// No probe of features finds this limit.
 #[test]
 fn policy_check_starts_a_sandbox() {
     require_ci_only!();
@@ -247,7 +247,7 @@ fn policy_check_leaves_nothing_behind() {
     let flags = if kennel::Host::detect().kernel < kennel::Version(6, 6) { &all[..4] } else { &all[..] };
     let output = cli(dir.path(), flags);
     assert!(output.status.success(), "{output:?}");
-    assert!(fs::read(&audit).is_ok_and(|log| log.is_empty()), "nothing ran that would be written down");
+    assert!(fs::read(&audit).is_ok_and(|log| log.is_empty()), "nothing ran that would be logged");
 }
 
 #[test]
@@ -303,12 +303,12 @@ fn remarks_go_to_stderr_and_never_to_stdout() {
     assert!(stderr(&output).starts_with("kennel: memory degraded: "), "{output:?}");
 }
 
-/// The status is the command's also where nobody can be told anything.
+/// The status is the command's, even if Kennel can write no message.
 #[test]
 fn a_full_or_closed_stderr_changes_no_status() {
     let dir = workspace();
     for (script, status) in [("exit 3", 3), ("true", 0)] {
-        // The limit is a remark where no cgroup holds it.
+        // The limit is reported as a remark if no cgroup holds it.
         let mut command = kennel(dir.path(), &["--memory", "100M"], &["sh", "-c", script]);
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         assert_eq!(command.stderr(full).status().unwrap().code(), Some(status), "{script}");

@@ -79,10 +79,10 @@ fn death_of_kennel_ends_everything() {
     for _ in 0..3 {
         let script = format!("trap '' TERM HUP INT; (setsid sh -c '{HEARTBEAT}') & {HEARTBEAT}");
         let mut child = kennel(dir.path(), &[], &["sh", "-c", &script]).spawn().unwrap();
-        until("the heart beats", || beats(dir.path()) > 5);
+        until("it beats", || beats(dir.path()) > 5);
         child.kill().unwrap();
         child.wait().unwrap();
-        until("the heart stops", || is_silent(dir.path()));
+        until("it stops beating", || is_silent(dir.path()));
         std::fs::remove_file(dir.path().join("beat")).unwrap();
     }
 }
@@ -96,13 +96,13 @@ fn death_of_kennel_while_it_starts_leaves_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    until("the heart stops", || is_silent(dir.path()));
+    until("it stops beating", || is_silent(dir.path()));
 }
 
 #[test]
 fn zombies_are_reaped() {
     let dir = workspace();
-    // Orphans: their parent is gone before they are, so only init can reap them.
+    // Orphans: their parent ends before them, so only init can reap them.
     let script = "i=0; while [ $i -lt 50 ]; do (sleep 0.01 &) ; i=$((i+1)); done; sleep 0.5; cat /proc/[0-9]*/stat | grep -c ') Z ' || true";
     assert_eq!(succeeds(dir.path(), &[], script), "0");
 }
@@ -115,7 +115,7 @@ fn many_processes_come_and_go() {
 }
 
 #[test]
-fn command_cannot_end_init_or_stop_it() {
+fn command_cannot_end_or_stop_init() {
     let dir = workspace();
     let script = "kill -9 1; kill -STOP 1; kill -TERM 1; kill -INT 1; sleep 0.1; echo alive; exit 3";
     let output = shell(dir.path(), &[], script);

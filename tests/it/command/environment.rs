@@ -1,4 +1,4 @@
-//! Which variables the command gets.
+//! The variables that the command gets.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::{kennel_path, require_ci_only, stderr, stdout, workspace};
 
-/// `kennel run FLAGS -- env -0` with exactly these variables.
+/// `kennel run FLAGS -- env -0` with exactly these variables in its own environment.
 fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(kennel_path())
         .current_dir(dir)
@@ -22,7 +22,7 @@ fn run(dir: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Output {
         .unwrap()
 }
 
-/// The variables that a command gets from these.
+/// The variables that a command gets if its caller has these.
 fn inside(flags: &[&str], variables: &[(&str, &str)]) -> BTreeMap<String, String> {
     let dir = workspace();
     let output = run(dir.path(), flags, variables);
@@ -139,7 +139,7 @@ fn ci_only_has_a_fixed_environment() {
 }
 
 #[test]
-fn policy_file_says_the_same() {
+fn policy_file_has_the_same_effect() {
     let (dir, beside) = (workspace(), workspace());
     let text = format!(
         "workspace = '{}'\n[env]\nbase = 'scrubbed'\npass = ['GITHUB_TOKEN']\nset = {{ A = 'b' }}",
@@ -152,7 +152,7 @@ fn policy_file_says_the_same() {
 }
 
 #[test]
-fn names_that_are_none_are_refused_without_their_values() {
+fn invalid_names_are_refused_without_their_values() {
     let dir = workspace();
     for flags in [["--setenv", "=hidden-value"], ["--pass-env", ""], ["--pass-env", "A=hidden-value"]] {
         let output = run(dir.path(), &flags, &USUAL);

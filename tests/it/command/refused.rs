@@ -1,4 +1,4 @@
-//! Commands that cannot be run as asked.
+//! Commands that cannot run as the caller asked.
 
 use std::{
     fs,
@@ -39,9 +39,9 @@ fn working_directory_that_is_refused_is_named() {
     assert!(refused(dir.path(), &["--cwd", "/absent/place"]).contains("/absent/place"));
 }
 
-/// Root's commands have no right to pass over permissions: to show the workspace once more would not help.
+/// Root's commands cannot ignore permissions: another grant of the workspace would not help.
 #[test]
-fn a_workspace_that_is_closed_to_its_caller_names_the_owner_as_the_way() {
+fn a_workspace_closed_to_its_caller_names_its_owner_in_the_hint() {
     only_as_root!();
     let dir = workspace();
     chown(dir.path(), Some(1234), Some(1234)).unwrap();
@@ -181,7 +181,7 @@ fn report_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn full_disk_under_the_report_is_told() {
+fn full_disk_under_the_report_is_reported() {
     let dir = workspace();
     let output = kennel(dir.path(), &["--json", "/dev/full"], &["echo", "ran"]).output().unwrap();
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), "ran"), "{output:?}");
@@ -232,7 +232,7 @@ fn flags_that_contradict_each_other_are_refused() {
 }
 
 #[test]
-fn words_that_do_not_exist_are_refused_with_those_that_do() {
+fn unknown_words_are_refused_with_the_known_ones() {
     let dir = workspace();
     for (flags, words) in [
         (

@@ -20,12 +20,12 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap())
 }
 
-/// Starts a script whose first line of output says that it is ready.
+/// Starts a script that prints a line when it is ready.
 fn ready(dir: &Path, script: &str) -> (Child, impl Iterator<Item = String> + use<>) {
     ready_by_env(dir, "--default-signal", script)
 }
 
-/// The same, with the signals of `option` at the start of Kennel; see [`by_env`].
+/// The same, with the signals of `option` set when Kennel starts; see [`by_env`].
 fn ready_by_env(dir: &Path, option: &str, script: &str) -> (Child, impl Iterator<Item = String> + use<>) {
     let mut kennel = by_env(option, &kennel(dir, &[], &["sh", "-c", script]));
     let mut child = kennel.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -79,7 +79,7 @@ fn signals_end_a_command_that_does_not() {
 #[test]
 fn signals_reach_the_whole_process_group() {
     let dir = workspace();
-    // The parent is prepared before the child says so for both.
+    // The parent is ready before the child reports it for both.
     let script = "trap 'wait; echo parent; exit 4' TERM; (trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.02; done) & wait";
     let (mut child, lines) = ready(dir.path(), script);
     kill(pid(&child), Signal::SIGTERM).unwrap();
@@ -100,7 +100,7 @@ fn ignored_signal_is_ignored() {
 }
 
 #[test]
-fn signal_that_kennel_was_started_to_ignore_is_not_passed_on() {
+fn signals_that_kennel_inherited_as_ignored_are_not_passed_on() {
     let dir = workspace();
     for (signal, name) in SIGNALS.into_iter().filter(|(signal, _)| *signal != Signal::SIGTERM) {
         let script =
@@ -117,13 +117,13 @@ fn stop_and_continue_reach_everything() {
     let dir = workspace();
     let script = format!("echo ready; ({HEARTBEAT}) & wait");
     let (mut child, _lines) = ready(dir.path(), &script);
-    until("the heart beats", || beats(dir.path()) > 2);
+    until("it beats", || beats(dir.path()) > 2);
     kill(pid(&child), Signal::SIGTSTP).unwrap();
     until("kennel is stopped", || state(pid(&child)) == Some('T'));
     assert!(is_silent(dir.path()), "the command is stopped too");
     kill(pid(&child), Signal::SIGCONT).unwrap();
     let before = beats(dir.path());
-    until("the heart beats again", || beats(dir.path()) > before + 2);
+    until("it beats again", || beats(dir.path()) > before + 2);
     kill(pid(&child), Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }

@@ -1,4 +1,4 @@
-//! The exit status of Kennel is that of the command, or says whose it is.
+//! The exit status of Kennel is the command's. If it is Kennel's own, a message says so.
 
 use std::{
     fs::{self, Permissions},
@@ -138,7 +138,7 @@ fn arguments_arrive_as_they_are() {
 }
 
 #[test]
-fn timeout_is_124_and_says_so() {
+fn timeout_is_124_with_a_message() {
     let dir = workspace();
     let output = kennel(dir.path(), &["--timeout", "200ms"], &["sleep", "60"]).output().unwrap();
     assert_eq!(output.status.code(), Some(124), "{output:?}");

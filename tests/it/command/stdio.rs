@@ -1,4 +1,4 @@
-//! Standard descriptors are the caller's own: streamed, not collected.
+//! Standard descriptors are the caller's own: Kennel passes them on and collects nothing.
 
 use std::{
     fs::{self, File},
@@ -88,7 +88,7 @@ fn end_of_input_arrives_while_the_command_runs() {
 }
 
 #[test]
-fn reader_that_goes_away_ends_the_writer_as_without_kennel() {
+fn reader_that_closes_ends_the_writer_as_without_kennel() {
     let dir = workspace();
     let mut child = kennel(dir.path(), &[], &["yes"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

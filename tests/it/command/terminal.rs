@@ -1,4 +1,4 @@
-//! `--tty`: a terminal of the command's own, and the user's as a window onto it.
+//! `--tty`: the command gets a terminal of its own, and the user's terminal shows it.
 
 use std::{
     fs::File,
@@ -27,7 +27,7 @@ use crate::support::{
     ends, has, kennel_path, patient, patient_flag, quiet, refused, require, run, stderr, until, workspace,
 };
 
-/// What a user at a terminal has: the master side of it, and `kennel run --tty` on the other.
+/// A user at a terminal: its master side here, and `kennel run --tty` on the other side.
 struct Window {
     master: File,
     peer: File,
@@ -36,7 +36,7 @@ struct Window {
 }
 
 impl Window {
-    /// Runs `sh -c SCRIPT` with the window as Kennel's controlling terminal.
+    /// Runs `sh -c SCRIPT` with this terminal as Kennel's controlling terminal.
     fn open(dir: &Path, script: &str) -> Self {
         Self::start(Command::new("setsid").arg("--ctty").arg(kennel_path()), dir, script)
     }
@@ -45,7 +45,7 @@ impl Window {
         Self::with(&[], kennel, dir, script)
     }
 
-    /// With more flags.
+    /// The same with more flags.
     fn with(flags: &[&str], kennel: &mut Command, dir: &Path, script: &str) -> Self {
         let size = Winsize { ws_row: 33, ws_col: 77, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(Some(&size), None).unwrap();
@@ -71,7 +71,7 @@ impl Window {
         self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Reads until `text` has been shown.
+    /// Reads until `text` appears.
     fn expect(&mut self, text: &str) {
         let start = Instant::now();
         while !self.seen.contains(text) {
@@ -80,10 +80,10 @@ impl Window {
         }
     }
 
-    /// Reads what there is within a moment; answers whether there was anything.
+    /// Reads for a moment. Returns whether anything came.
     fn read_some(&mut self) -> bool {
         let mut ready = [PollFd::new(self.master.as_fd(), PollFlags::POLLIN)];
-        // A signal of another test's cuts it short.
+        // A signal of another test interrupts the read.
         if !poll(&mut ready, PollTimeout::from(50u8)).is_ok_and(|count| count > 0) {
             return false;
         }
@@ -93,7 +93,7 @@ impl Window {
         true
     }
 
-    /// Waits for the end; answers the exit status and everything that was shown, with plain line ends.
+    /// Waits for the end. Returns the exit status and all output, with plain line ends.
     fn end(&mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         let status = loop {
@@ -110,7 +110,7 @@ impl Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Long gone, unless the test has failed.
+        // It ended long ago, unless the test failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -195,7 +195,7 @@ fn window_that_is_resized_resizes_the_terminal() {
 #[test]
 fn window_is_raw_meanwhile_and_as_before_afterwards() {
     let dir = workspace();
-    // Not as controlling terminal: that would be hung up at the end.
+    // It is not the controlling terminal here: that one would be hung up at the end.
     let mut window = Window::start(&mut Command::new(kennel_path()), dir.path(), "echo ready; read x");
     let peer = window.peer.try_clone().unwrap();
     window.expect("ready");
@@ -219,9 +219,9 @@ fn large_output_is_shown_whole() {
     assert_eq!(seen.lines().count(), 20001);
 }
 
-/// Whoever has the terminal too can make it so.
+/// Another process that holds the terminal can make it non-blocking.
 #[test]
-fn a_terminal_that_does_not_block_shows_all_and_is_typed_on() {
+fn a_non_blocking_terminal_shows_all_output_and_takes_input() {
     let dir = workspace();
     let script = "read x; seq 1 60000; echo $x; read y; echo $y last";
     let mut window = Window::start(&mut Command::new(kennel_path()), dir.path(), script);
@@ -236,9 +236,9 @@ fn a_terminal_that_does_not_block_shows_all_and_is_typed_on() {
     assert_eq!(seen.lines().filter(|line| line.parse::<u32>().is_ok()).count(), 60000);
 }
 
-/// Whoever has the terminal too can set that: a read of it that gives nothing is no hangup.
+/// Another process that holds the terminal can set this. A read that returns nothing is no hangup then.
 #[test]
-fn a_terminal_whose_reads_do_not_wait_is_typed_on() {
+fn a_terminal_whose_reads_return_at_once_takes_input() {
     let dir = workspace();
     let script = "read x; echo got $x; read y; echo $y last";
     let mut window = Window::start(&mut Command::new(kennel_path()), dir.path(), script);
@@ -256,7 +256,7 @@ fn a_terminal_whose_reads_do_not_wait_is_typed_on() {
 }
 
 #[test]
-fn a_terminal_that_nobody_reads_keeps_neither_timeout_nor_signal() {
+fn an_unread_terminal_stops_neither_timeout_nor_signal() {
     let dir = workspace();
     let time = patient_flag(Duration::from_secs(1));
     let kennel = || Command::new(kennel_path());
@@ -286,9 +286,9 @@ fn terminal_without_a_window_is_refused() {
     assert!(said.contains("'--tty' cannot be used with '--max-output <SIZE>'"), "{said}");
 }
 
-/// It would look as if whoever types had gone.
+/// Otherwise it would look as if the user had hung up.
 #[test]
-fn a_window_that_cannot_be_typed_in_is_refused() {
+fn a_terminal_without_input_is_refused() {
     let dir = workspace();
     let pty = openpty(None, None).unwrap();
     let peer = format!("/proc/self/fd/{}", pty.slave.as_raw_fd());

@@ -7,13 +7,13 @@
 //!
 //! | comment | meaning |
 //! | --- | --- |
-//! | `<!-- prepare:`, lines of bash, `-->` | runs first, in the same shell; what it leaves running is ended afterwards |
-//! | `<!-- needs: user -->` | left out for root; the second pass runs it |
-//! | `<!-- needs: cgroup2 -->` | left out where no cgroup can hold limits |
-//! | `<!-- needs: overlay -->` | left out where the kernel keeps no overlays in memory |
-//! | `<!-- needs: PROGRAM -->` | left out where that program is not on PATH |
+//! | `<!-- prepare:`, lines of bash, `-->` | runs first, in the same shell; processes that it leaves running are ended afterwards |
+//! | `<!-- needs: user -->` | skipped for root; the second pass runs it |
+//! | `<!-- needs: cgroup2 -->` | skipped if no cgroup can hold limits |
+//! | `<!-- needs: overlay -->` | skipped if the kernel supports no overlay in memory |
+//! | `<!-- needs: PROGRAM -->` | skipped if the program is not on PATH |
 //!
-//! docs/cli.md is compared with the flags by a test beside them, in `src/bin/kennel/manual`.
+//! A test beside the flags, in `src/bin/kennel/manual`, compares them with docs/cli.md.
 
 mod pages;
 
@@ -39,7 +39,7 @@ use crate::support::{TempDir, has, is_root, kennel_path, patient, skip};
 /// A test for each document, so that they run side by side.
 macro_rules! documents {
     ($($name:ident: $file:literal,)*) => {
-        /// The documents whose examples run.
+        /// The documents with examples that run.
         const DOCUMENTS: &[&str] = &[$($file),*];
 
         mod console {
@@ -68,14 +68,14 @@ documents! {
     threat_notes: "docs/threat-notes.md",
 }
 
-/// How many lines a document may have. Others than those above have no examples.
+/// How many lines a document may have. Only the documents above have examples.
 const LENGTHS: [(&str, usize); 4] =
     [("README.md", 220), ("ARCHITECTURE.md", 300), ("SECURITY.md", 200), ("CHANGELOG.md", 80)];
 
 /// A fenced block of a document.
 #[derive(Default)]
 struct Block {
-    /// The word after the fence.
+    /// The word after the opening fence.
     language: String,
     /// The number of its first line.
     line: usize,
@@ -84,7 +84,7 @@ struct Block {
     needs: Vec<String>,
 }
 
-/// A command of a console block, and what it prints.
+/// A command of a console block and its expected output.
 #[derive(Default)]
 struct Step {
     line: usize,
@@ -92,7 +92,7 @@ struct Step {
     output: Vec<String>,
 }
 
-/// Where the documents are. The second pass has a copy, because it may not be able to enter this directory.
+/// The directory of the documents. The second pass has a copy, because it may not be able to enter this directory.
 fn root() -> PathBuf {
     env::var_os("KENNEL_DOCUMENTS").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
 }
@@ -157,7 +157,7 @@ fn steps(file: &str, block: &Block) -> Vec<Step> {
     steps
 }
 
-/// Runs all console blocks of a document, and finds those that hide an example elsewhere.
+/// Runs all console blocks of a document. Fails if an example hides in another kind of block.
 fn examples_run(file: &str) {
     if !root().join("README.md").exists() {
         return skip(module_path!(), "the documents are not here");
@@ -178,7 +178,7 @@ fn examples_run(file: &str) {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Whether this host has what a block needs.
+/// Whether this host has everything that a block needs.
 fn is_provided(file: &str, block: &Block) -> bool {
     let missing = block.needs.iter().find(|need| match need.as_str() {
         "user" => is_root(),
@@ -192,7 +192,7 @@ fn is_provided(file: &str, block: &Block) -> bool {
     missing.is_none()
 }
 
-/// Runs one block and says where its output is not what the document shows.
+/// Runs one block. Returns the lines where its output differs from the document.
 fn differences(file: &str, block: &Block) -> String {
     let steps = steps(file, block);
     let (said, ended) = run(&block.prepare, &steps);
@@ -217,13 +217,13 @@ fn differences(file: &str, block: &Block) -> String {
     wrong
 }
 
-/// What bash prints between two commands.
+/// Bash prints this between two commands.
 const MARK: char = '\u{1e}';
 
 /// How long one block may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Runs a block; answers what it printed, and whether it ended in time. Ends what it left running.
+/// Runs a block. Returns its output, and whether it ended in time. Ends all processes that it left running.
 fn run(prepare: &str, steps: &[Step]) -> (String, bool) {
     let dir = TempDir::new("kennel-test-", "/tmp");
     let place = |name: &str| dir.path().join(name);
@@ -233,7 +233,7 @@ fn run(prepare: &str, steps: &[Step]) -> (String, bool) {
     symlink(kennel_path(), place("bin/kennel")).unwrap();
     let mut script = format!("{prepare}\n");
     for step in steps {
-        // `$?` is that of the command before.
+        // `$?` is the status of the command before.
         script += &format!("__status=$?; printf '\\036'; (exit $__status)\n{}\n", step.command);
     }
     let output = File::create(place("output")).unwrap();
@@ -244,7 +244,7 @@ fn run(prepare: &str, steps: &[Step]) -> (String, bool) {
     let mut bash = bash.spawn().unwrap();
     let pid = Pid::from_raw(bash.id().try_into().unwrap());
     let start = Instant::now();
-    // It is not reaped before its group is killed: nobody else can have that number until then.
+    // The block is reaped only after its group is killed: until then no other process can get the number.
     let waiting = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let is_running = || waitid(Id::Pid(pid), waiting).unwrap() == WaitStatus::StillAlive;
     while is_running() && start.elapsed() < patient(LONGEST) {
@@ -265,7 +265,7 @@ fn in_environment(command: &mut Command, dir: &Path) {
     command.env("XDG_RUNTIME_DIR", dir.join("run"));
 }
 
-/// Stops the sessions that a block has left.
+/// Stops the sessions that a block left running.
 fn stop_sessions(dir: &Path) {
     if !dir.join("run/kennel").exists() {
         return;

@@ -1,11 +1,11 @@
-//! What holds for the text of documents: lengths, links, policies that they show.
+//! Rules for the text of documents: their length, their links, the policies that they show.
 
 use std::fs;
 
 use super::{DOCUMENTS, LENGTHS, blocks, read, root};
 use crate::support::skip;
 
-/// Ends the test where the sources are not: a virtual machine and the second pass have only the test program.
+/// Ends the test if there are no sources: a virtual machine and the second pass have only the test program.
 macro_rules! require_sources {
     () => {
         if !root().join("Cargo.toml").exists() {
@@ -27,7 +27,7 @@ fn policies_are_valid() {
     }
 }
 
-/// All documents, those in `docs` by what is there.
+/// All documents; those in `docs` as the directory lists them.
 fn all() -> Vec<String> {
     let inner = fs::read_dir(root().join("docs")).unwrap();
     let inner = inner.map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
@@ -93,7 +93,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The links of a document to others and into itself, not those of the web. What stands in backticks is no link.
+/// The links of a document to other documents and into itself, not those to the web. Text in backticks is no link.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {

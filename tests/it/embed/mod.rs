@@ -1,4 +1,4 @@
-//! The library: shaped like `tokio::process`, leaves its host program alone, cleans up after any drop.
+//! The library has the shape of `tokio::process`. It leaves its host program alone and cleans up after any drop.
 
 mod cancel;
 mod command;
@@ -17,7 +17,7 @@ fn sandbox(workspace: &Path) -> Sandbox {
     Sandbox::new(&Policy::profile(Profile::RepoWrite, workspace)).unwrap()
 }
 
-/// Waits until a heartbeat is there.
+/// Waits until a heartbeat starts.
 async fn beating(workspace: &Path) {
     let begun = std::time::Instant::now();
     while begun.elapsed() < patient(Duration::from_secs(10)) {
@@ -29,7 +29,7 @@ async fn beating(workspace: &Path) {
     panic!("no heartbeat");
 }
 
-/// Waits until a heartbeat has stopped, letting the runtime work meanwhile.
+/// Waits until a heartbeat has stopped. The runtime works meanwhile.
 async fn silent(workspace: &Path) {
     let begun = std::time::Instant::now();
     while begun.elapsed() < patient(Duration::from_secs(8)) {
@@ -38,5 +38,5 @@ async fn silent(workspace: &Path) {
             return;
         }
     }
-    panic!("the heart beats on");
+    panic!("it beats on");
 }

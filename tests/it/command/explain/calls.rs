@@ -1,4 +1,4 @@
-//! System calls: the same answers as without, counted, whoever is slow or dies.
+//! System calls: the same results as without `--explain`, each counted, even if a process is slow or dies.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::support::{
     until, workspace,
 };
 
-/// Calls that are refused, with every errno that the filter has, and some that are not.
+/// Refused calls, with every errno that the filter has, and some allowed ones.
 const CALLS: &str = "mount 0 0 0 0 0 + unshare 0x10000000 + unshare 0x20000 + unshare 0 + clone3 buf 64 + openat2 0 buf buf 24 \
     + socket 38 5 0 + socket 16 3 0 + socket 16 3 15 + socket 2 1 0 + socket 2 1 262 + socket 2 5 0 + socket 1 1 0 \
     + ioctl 0 0x5412 buf + chmod s:/tmp 04755 + chmod s:/tmp 0755 + mknod s:/tmp/n 020666 259 + personality 0xffffffff \
@@ -27,7 +27,7 @@ const CALLS: &str = "mount 0 0 0 0 0 + unshare 0x10000000 + unshare 0x20000 + un
     + sendto 0 buf 1 0x20000000 0 0 + setns 0 0 + getpid + open_by_handle_at 0 buf 0 + 134 0 + 471 0";
 
 #[test]
-fn refused_calls_return_what_they_do_without() {
+fn refused_calls_return_the_same_errno_as_without() {
     let ws = workspace();
     let words: Vec<&str> = CALLS.split_whitespace().collect();
     let without_pids = |said: String| {
@@ -42,7 +42,8 @@ fn refused_calls_return_what_they_do_without() {
     }
 }
 
-/// Makes calls of the payload, then ends with status 1; answers what was said to be refused by seccomp.
+/// Makes calls of the payload, then ends with status 1. Returns the calls that seccomp refused, according to the
+/// report.
 fn refused(flags: &[&str], calls: &str) -> Vec<(String, String)> {
     let ws = workspace();
     let payload = format!("{}:/payload", payload_path().display());
@@ -60,7 +61,7 @@ fn refused(flags: &[&str], calls: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn each_call_is_named_with_what_was_wrong_and_how_often() {
+fn each_call_is_named_with_its_reason_and_count() {
     let told = refused(
         &[],
         "mount 0 0 0 0 0 + mount 0 0 0 0 0 + unshare 0x10000000 + socket 38 5 0 + getpid + clone3 buf 64",
@@ -75,7 +76,7 @@ fn each_call_is_named_with_what_was_wrong_and_how_often() {
 }
 
 #[test]
-fn nothing_is_told_where_nothing_was_refused() {
+fn nothing_is_reported_if_nothing_was_refused() {
     assert_eq!(refused(&[], "getpid + socket 1 1 0 + clone3 buf 64 + openat2 0 buf buf 24 + 1000 0"), []);
 }
 
@@ -89,7 +90,7 @@ fn subjects(denials: &[kennel::Denial]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn each_command_of_a_session_is_told_its_own() {
+async fn each_command_of_a_session_gets_its_own_refusals() {
     let ws = workspace();
     let session = Session::prepare(&policy(ws.path())).await.unwrap();
     let run = async |calls: &str| {
@@ -102,7 +103,7 @@ async fn each_command_of_a_session_is_told_its_own() {
     assert_eq!(subjects(&three.denials), ["setns"]);
     assert_eq!(three.denials[0].basis, Basis::Observed);
     assert_eq!(three.denials[0].protection, Protection::Seccomp);
-    // The zygote stays able to make workers, and none of them gets more for it.
+    // The zygote can still make workers, and no worker gets more for it.
     for _ in 0..5 {
         let output = run("unshare 0x10000000 + mount 0 0 0 0 0 + unshare 0x20000").await;
         assert_eq!(output.stdout, b"EPERM\nEPERM\nEPERM\n");
@@ -116,7 +117,7 @@ async fn a_busy_runtime_keeps_no_command_waiting() {
     let sandbox = Sandbox::new(&policy(ws.path())).unwrap();
     let script = "/payload call mount 0 0 0 0 0 > said; echo >> done";
     let mut child = sandbox.command("sh").args(["-c", script]).spawn().await.unwrap();
-    // This is the runtime's only thread.
+    // This task occupies the runtime's only thread.
     until("answered without the runtime", || ws.path().join("done").exists());
     assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "EPERM\n");
     let outcome = child.wait().await.unwrap();
@@ -151,7 +152,7 @@ fn a_flood_is_counted_and_a_kill_ends_it() {
 }
 
 #[test]
-fn who_is_stopped_answers_when_it_goes_on() {
+fn a_stopped_kennel_answers_when_it_continues() {
     let ws = workspace();
     let payload = format!("{}:/payload", payload_path().display());
     let script = "echo > ready; while [ ! -e go ]; do sleep 0.01; done; /payload call mount 0 0 0 0 0 > said";
@@ -172,7 +173,7 @@ fn who_is_stopped_answers_when_it_goes_on() {
     assert_eq!(fs::read_to_string(ws.path().join("said")).unwrap(), "EPERM\n");
 }
 
-/// Threads of this process that answer.
+/// The threads of this process that answer.
 fn answering() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -180,8 +181,8 @@ fn answering() -> usize {
 }
 
 #[test]
-fn no_thread_outlives_what_it_answers() {
-    if !is_alone("command::explain::calls::no_thread_outlives_what_it_answers", "exec \"$@\"") {
+fn no_thread_outlives_its_command() {
+    if !is_alone("command::explain::calls::no_thread_outlives_its_command", "exec \"$@\"") {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -205,16 +206,16 @@ fn no_thread_outlives_what_it_answers() {
     });
 }
 
-/// Before Linux 6.11 a filter is there until the last zombie that has it is taken away, which the runtime must be free for.
+/// Before Linux 6.11 a filter lives until the last zombie that has it is reaped. The runtime must be free for that.
 async fn no_threads() {
     tokio::task::spawn_blocking(|| until("no threads", || answering() == 0)).await.unwrap();
 }
 
 #[test]
-fn a_program_that_confines_itself_still_can() {
+fn a_program_can_still_confine_itself() {
     require!(crate::support::has("python3"), "python3");
     let ws = workspace();
-    // prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER) with a program that allows everything; then a refused call.
+    // prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER) with a filter that allows everything; then a refused call.
     let program = "import ctypes,errno,struct\n\
         l=ctypes.CDLL(None,use_errno=True)\n\
         i=ctypes.create_string_buffer(struct.pack('HBBI',6,0,0,0x7fff0000))\n\
@@ -229,11 +230,11 @@ fn a_program_that_confines_itself_still_can() {
 }
 
 #[test]
-fn where_another_filter_asks_already_the_wall_stands_all_the_same() {
+fn a_filter_with_a_listener_outside_does_not_weaken_the_filter() {
     require!(crate::support::has("python3"), "python3");
     let ws = workspace();
-    // seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER) of a program that allows everything, its
-    // listener kept; then `kennel`.
+    // Calls seccomp(SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER) with a filter that allows everything,
+    // keeps its listener, and runs `kennel`.
     let program = "import ctypes,os,struct,sys\n\
         l=ctypes.CDLL(None,use_errno=True)\n\
         assert l.prctl(38,1,0,0,0)==0\n\

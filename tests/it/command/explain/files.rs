@@ -1,11 +1,12 @@
-//! Paths: which wall it is, and that the flag that is named does what is said of it.
+//! Paths: the report names the right wall, and the named flag does what the report says.
 
 use std::{fs, path::Path};
 
 use super::{entry, explained};
 use crate::support::{fails, require, runs, succeeds, workspace};
 
-/// Runs `script` with flags; it fails, and is told one thing, whose remedy, given in place of the flags, makes it work.
+/// Runs a script that fails with these flags. The report names one refusal. With its remedy in place of the flags the
+/// script succeeds.
 fn remedied(workspace: &Path, flags: &[&str], script: &str, expected: super::Told) {
     let (code, told) = explained(workspace, flags, script);
     assert_ne!(code, 0, "{script}");
@@ -22,7 +23,7 @@ fn a_read_only_workspace() {
     let expected = entry("root", &subject, "derived", Some("--profile repo-write"));
     remedied(ws.path(), &["--profile", "read-only"], &script, expected);
     assert!(ws.path().join("x").exists());
-    // Where a command went meanwhile is not known.
+    // Kennel does not know where a command changed its directory to.
     let (_, told) = explained(ws.path(), &["--profile", "read-only"], "touch y");
     let subject = format!("{}/y", ws.path().display());
     assert_eq!(told, [entry("root", &subject, "possible", Some("--profile repo-write"))]);
@@ -35,13 +36,13 @@ fn a_read_only_grant() {
     let script = format!("mkdir {at}/x");
     let flag = format!("--rw {at}");
     remedied(ws.path(), &["--ro", &at], &script, entry("root", &format!("{at}/x"), "derived", Some(&flag)));
-    // Elsewhere in the sandbox: by both its names.
+    // In another place of the sandbox: by both its names.
     let (_, told) = explained(ws.path(), &["--ro", &format!("{at}:/data")], "mkdir /data/y");
     assert_eq!(told, [entry("root", "/data/y", "derived", Some(&format!("--rw {at}:/data")))]);
 }
 
 #[test]
-fn a_path_that_is_not_shown() {
+fn a_path_that_is_not_visible() {
     let (ws, data) = (workspace(), workspace());
     let at = data.path().display().to_string();
     fs::write(data.path().join("in"), "x").unwrap();
@@ -95,7 +96,7 @@ fn modes_of_the_host_are_not_ours() {
     fs::write(ws.path().join("x"), "").unwrap();
     fs::set_permissions(ws.path().join("x"), fs::Permissions::from_mode(0o000)).unwrap();
     let at = ws.path().display();
-    // For root inside, who has no capability, as for anybody.
+    // The same for root inside, who has no capability.
     let script = format!("cat {at}/x");
     assert!(fails(ws.path(), &[], &script).ends_with("Permission denied"));
     for script in [script, format!("cat {at}/nothing"), format!("cd {at}/x"), "cat /tmp".to_owned()] {
@@ -110,7 +111,7 @@ fn a_limit_that_ended_it() {
     let ws = workspace();
     let (code, told) = explained(ws.path(), &["--cpu-time", "1s"], "while :; do :; done");
     assert_eq!(code, 128 + i64::from(libc::SIGXCPU));
-    // It could have sent itself the signal.
+    // The command could have sent the signal itself.
     assert_eq!(told, [entry("cpu_time", "cpu time", "possible", Some("--cpu-time TIME"))]);
 }
 
@@ -123,7 +124,7 @@ fn a_network_that_is_not_there() {
         (&[][..], Some("--allow HOST:PORT")),
         (&["--profile", "ci-only"], Some("--allow HOST:PORT")),
         (&["--net", "none"], Some("--net proxy --allow HOST:PORT")),
-        // These profiles go together with no network.
+        // These profiles require that there is no network.
         (&["--profile", "read-only"], None),
         (&["--profile", "no-network"], None),
     ] {

@@ -1,5 +1,5 @@
-//! A command that says what is not so: whatever is told is true under the policy, harmless to read, and no answer to what
-//! is outside.
+//! A command that writes lies to stderr. The report stays true under the policy and harmless to read, and tells
+//! nothing about paths outside.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use super::explained;
 use crate::support::workspace;
 
 #[test]
-fn whether_something_hidden_is_there_cannot_be_asked() {
+fn the_report_does_not_tell_whether_a_hidden_path_exists() {
     let (ws, data) = (workspace(), workspace());
     fs::write(data.path().join("there"), "").unwrap();
     let at = data.path().display();
@@ -29,7 +29,7 @@ fn whether_something_hidden_is_there_cannot_be_asked() {
 }
 
 #[test]
-fn what_may_be_written_is_never_said_to_be_refused() {
+fn a_writable_path_is_never_reported_as_refused() {
     let ws = workspace();
     let at = ws.path().display();
     let script = format!(
@@ -39,7 +39,7 @@ fn what_may_be_written_is_never_said_to_be_refused() {
 }
 
 #[test]
-fn nothing_that_a_terminal_obeys_is_passed_on() {
+fn no_control_character_is_passed_on() {
     let ws = workspace();
     let script = r"printf 'x: \047/usr/\033]0;owned\007\033[2J\302\233x\342\200\256y\047: Read-only file system\n' >&2; exit 1";
     let (_, told) = explained(ws.path(), &[], script);
@@ -52,7 +52,7 @@ fn nothing_that_a_terminal_obeys_is_passed_on() {
 }
 
 #[test]
-fn a_flood_of_lies_is_few_lines() {
+fn a_flood_of_lies_makes_few_lines() {
     let ws = workspace();
     let script = "i=0; while [ $i -lt 20000 ]; do echo \"rm: cannot remove '/usr/$i': Read-only file system\"; i=$((i+1)); done >&2; exit 1";
     let (code, told) = explained(ws.path(), &[], script);

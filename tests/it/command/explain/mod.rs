@@ -1,11 +1,11 @@
-//! `--explain` and `Policy::explain`: what is said to be refused was, by the wall that is named; what is not ours is not
-//! claimed; and nothing else changes for the command.
+//! `--explain` and `Policy::explain`: every reported refusal happened, at the named wall. Errors that Kennel did not
+//! cause are not reported. Nothing else changes for the command.
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `files` | paths: the wall, the flag, and that the flag does what is said of it |
-//! | `calls` | system calls: the same answers, counted, whoever is slow or dies |
-//! | `lies` | a command that says what is not so |
+//! | `files` | paths: the right wall, and the named flag works |
+//! | `calls` | system calls: the same results, counted, even if a process is slow or dies |
+//! | `lies` | a command that writes lies to stderr |
 
 mod calls;
 mod files;
@@ -17,10 +17,10 @@ use serde_json::Value;
 
 use crate::support::{kennel, report, stderr};
 
-/// What a report says was refused: protection, subject, basis, remedy.
+/// The refusals of a report: protection, subject, basis, remedy.
 type Told = (String, String, String, Option<String>);
 
-/// Runs a shell script with `--explain`; answers its exit status and what was refused.
+/// Runs a shell script with `--explain`. Returns its exit status and the refusals.
 fn explained(workspace: &Path, flags: &[&str], script: &str) -> (i64, Vec<Told>) {
     let flags = [&["--explain"], flags].concat();
     let (output, report) = report(workspace, &flags, &["sh", "-c", script]);
@@ -43,7 +43,7 @@ fn entry(protection: &str, subject: &str, basis: &str, remedy: Option<&str>) -> 
 }
 
 #[test]
-fn who_succeeds_is_told_nothing_and_nothing_is_told_unasked() {
+fn success_is_not_explained_and_failure_only_on_request() {
     let ws = crate::support::workspace();
     let script = "touch /usr/x || cat /srv/x || true";
     assert_eq!(explained(ws.path(), &[], script), (0, vec![]));
@@ -53,7 +53,7 @@ fn who_succeeds_is_told_nothing_and_nothing_is_told_unasked() {
 }
 
 #[test]
-fn people_are_told_on_stderr_after_what_the_command_says() {
+fn explanations_follow_the_command_s_stderr() {
     let ws = crate::support::workspace();
     let flags = ["--explain"];
     let said = |flags: &[&str]| {
@@ -73,7 +73,7 @@ fn people_are_told_on_stderr_after_what_the_command_says() {
 }
 
 #[test]
-fn what_a_command_writes_arrives_as_it_is() {
+fn stderr_of_a_command_arrives_unchanged() {
     let ws = crate::support::workspace();
     let script = "head -c 3000000 /dev/zero >&2; printf '\\033[1m\\377 no newline' >&2; exit 7";
     let output = kennel(ws.path(), &["--explain"], &["sh", "-c", script]).output().unwrap();
