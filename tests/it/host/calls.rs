@@ -1,4 +1,4 @@
-//! System calls that a filter refuses: engines' own lists, older kernels, service managers.
+//! System calls that a filter refuses: the lists of container engines, older kernels, service managers.
 
 use std::process::Command;
 
@@ -38,9 +38,10 @@ fn user_namespaces_that_are_refused() {
     }
 }
 
-/// Nothing that a start takes may run out half-way and leave something that runs. Numbers are of calls that no test names.
+/// No call that a start needs may fail half-way and leave something running. The numbers are of calls that no other
+/// test names.
 #[test]
-fn whatever_runs_short_nothing_runs() {
+fn whichever_call_fails_nothing_runs() {
     const EPOLL_CREATE1: &str = "291";
     const EVENTFD2: &str = "290";
     const FCNTL: &str = "72";
@@ -103,7 +104,7 @@ fn whatever_runs_short_nothing_runs() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// What the default list of a container engine without privileges comes to.
+/// The result of the default list of a container engine without privileges.
 #[test]
 fn namespaces_and_mounts_that_an_engine_refuses() {
     let mut before = no_user_namespaces("EPERM");
@@ -138,7 +139,7 @@ fn mounts_that_are_refused() {
 
 #[test]
 fn no_landlock() {
-    // Built without it, or not among those of lsm=.
+    // The kernel was built without it, or lsm= leaves it out.
     for errno in ["ENOSYS", "EOPNOTSUPP"] {
         Row {
             before: refusing(&[&format!("landlock_create_ruleset={errno}")]),
@@ -150,7 +151,7 @@ fn no_landlock() {
         }
         .holds();
     }
-    // A machine that has none, as `scripts/kernels` boots one; no filter is blamed there.
+    // A machine without it, as `scripts/kernels` boots one. There the message blames no filter.
     let abi = kennel::Host::detect().landlock_abi;
     if abi == 0 {
         Row {
@@ -209,7 +210,7 @@ fn calls_that_start_the_inside() {
 }
 
 #[test]
-fn a_personality_is_no_old_kernel() {
+fn a_personality_is_not_taken_for_an_old_kernel() {
     require!(crate::support::has("setarch"), "setarch of util-linux");
     let dir = place();
     let old = ["setarch", "--uname-2.6"].map(str::to_owned).to_vec();

@@ -1,16 +1,16 @@
-//! Hosts that refuse something: what is said, what can be done about it, what is gone without. Surroundings are made
-//! around `kennel` by programs that become it: namespaces with limits of their own, filters of system calls
-//! (`tests/payload` as `refuse`), covered places. Settings of the machine itself are changed only in virtual machines.
+//! Hosts that refuse something: the message, the remedy, and what is missing without it. A test starts `kennel`
+//! through programs that change its surroundings: namespaces with limits of their own, filters of system calls
+//! (`tests/payload` as `refuse`), covered paths. Only virtual machines have settings of the whole machine changed.
 //!
 //! | module | what the host lacks |
 //! | --- | --- |
 //! | `namespaces` | namespaces of one kind, or of all |
 //! | `calls` | system calls that a filter refuses, as container engines do |
-//! | `places` | /proc as it should be, /dev, HOME, somewhere to execute from |
-//! | `nested` | being the outermost: sandboxes, containers, PID 1 |
-//! | `root` | user namespaces, for real root who goes without |
+//! | `places` | a complete /proc, /dev, HOME, a place to execute from |
+//! | `nested` | the outermost place: sandboxes, containers, PID 1 |
+//! | `root` | user namespaces, for real root, who runs without |
 //! | `machines` | settings of a whole machine, and AppArmor profiles, in virtual ones |
-//! | `remarks` | what is not worth a remark |
+//! | `remarks` | nothing worth a remark |
 
 use std::{
     fs,
@@ -31,23 +31,24 @@ mod places;
 mod remarks;
 mod root;
 
-/// What `kennel` is started in: programs and arguments, the last of which becomes what follows.
+/// The programs and arguments that start `kennel`. The last program executes the words that follow it.
 type Before = Vec<String>;
 
-/// A shell script that becomes `"$@"` at its end, started by other words.
+/// A shell script that executes `"$@"` at its end, started by these words.
 fn script(starter: &[&str], script: &str) -> Before {
     let script = format!("{script}; exec \"$@\"");
     starter.iter().chain(&["sh", "-ec", &script, "sh"]).map(|word| (*word).to_owned()).collect()
 }
 
-/// System calls that are refused; the rules are those of `tests/payload/surroundings.rs`.
+/// Refuses system calls. The rules are those of `tests/payload/surroundings.rs`.
 fn refusing(rules: &[&str]) -> Before {
     let payload = payload_path();
     let words = [payload.to_str().unwrap(), "refuse"].into_iter().chain(rules.iter().copied()).chain(["--"]);
     words.map(str::to_owned).collect()
 }
 
-/// New user namespaces are refused. What is asked of clone3(2) lies in memory, where no filter can look: engines hide it.
+/// Refuses new user namespaces. The flags of clone3(2) are in memory, where no filter can look, so engines hide the
+/// call.
 fn no_user_namespaces(errno: &str) -> Before {
     let [clone, unshare] = ["clone", "unshare"].map(|call| format!("{call}/0&0x10000000={errno}"));
     refusing(&[&clone, &unshare, "clone3=ENOSYS"])
@@ -82,7 +83,7 @@ fn session(before: &Before, dir: &Path, words: &[&str]) -> Output {
     command.env("XDG_RUNTIME_DIR", &sockets).output().unwrap()
 }
 
-/// A directory for sockets that no workspace holds.
+/// A directory for sockets outside any workspace.
 fn runtime_directory(dir: &Path) -> PathBuf {
     let sockets = dir.with_extension("sockets");
     fs::create_dir_all(&sockets).unwrap();
@@ -90,23 +91,23 @@ fn runtime_directory(dir: &Path) -> PathBuf {
     sockets
 }
 
-/// What becomes of the sandbox under `--on-unavailable degrade`.
+/// The result under `--on-unavailable degrade`.
 #[derive(Clone, Copy)]
 enum Degraded {
-    /// It is refused all the same: nothing would hold without.
+    /// Kennel refuses anyway: nothing would hold without it.
     Refused,
-    /// The command runs without these.
+    /// The command runs without these protections.
     Off(&'static [&'static str]),
 }
 
 /// A host that refuses something.
 struct Row<'r> {
     before: Before,
-    /// The protection to which it belongs.
+    /// The protection that it takes away.
     protection: &'r str,
-    /// How the message begins, after `kennel: `.
+    /// The start of the message, after `kennel: `.
     says: &'r str,
-    /// What the remedy has in it.
+    /// Words of the remedy.
     remedy: &'r str,
     degraded: Degraded,
 }
@@ -114,12 +115,12 @@ struct Row<'r> {
 const DEGRADE: [&str; 2] = ["--on-unavailable", "degrade"];
 
 impl Row<'_> {
-    /// Checks all that is promised of such a host: refused by default, with the cause and the remedy, by each way to
-    /// start; degraded as told; the probe tells the same; nothing is left behind.
+    /// Checks every promise for such a host. By default each way to start is refused, with the cause and the remedy.
+    /// With `degrade` the given protections are missing. The probe says the same. Nothing is left behind.
     fn holds(&self) {
         let dir = place();
         self.is_refused(&run(&self.before, dir.path(), &[]), &[]);
-        // Which workers of a session make, not what comes before them: it is told with the first command.
+        // The workers of a session make this, so the first command reports it, not the start.
         if self.protection != "ipc_namespace" {
             self.is_refused(&session(&self.before, dir.path(), &["start", "--name", "hosts"]), &["session"]);
         }
@@ -129,7 +130,7 @@ impl Row<'_> {
             Degraded::Refused => self.is_refused(&degraded, &DEGRADE),
             Degraded::Off(protections) => self.runs_without(&degraded, protections, dir.path()),
         }
-        // A dozen sandboxes each: in an emulated machine for the rows that the probe is there for.
+        // Each row starts a dozen sandboxes. An emulated machine runs only the rows that the probe needs.
         if !is_emulated() || self.protection == "user_namespace" {
             self.probe(dir.path());
         }
@@ -149,7 +150,7 @@ impl Row<'_> {
         assert!(second.starts_with("kennel: hint: ") && second.contains(self.remedy), "{what}");
     }
 
-    /// The same for machines.
+    /// The same for programs.
     fn failure(&self, dir: &Path) {
         let report = report(&self.before, dir, &[]);
         let failure = &report["failure"];
@@ -168,7 +169,7 @@ impl Row<'_> {
         }
     }
 
-    /// The probe degrades what may be, and tells of it as the sandbox does.
+    /// The probe degrades what may be missing, and reports it as the sandbox does.
     fn probe(&self, dir: &Path) {
         let output = kennel(&self.before, dir, &["probe", "--json"]).output().unwrap();
         let probe: Value = serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{output:?}"));
@@ -185,14 +186,14 @@ impl Row<'_> {
     }
 }
 
-/// A workspace that whoever runs the tests can use from a user namespace too.
+/// A workspace that the user of the tests can also use from a user namespace.
 fn place() -> TempDir {
     let dir = workspace();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
     dir
 }
 
-/// The object of `--json` of such a run.
+/// The report of such a run.
 fn report(before: &Before, dir: &Path, flags: &[&str]) -> Value {
     let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
     let flags: Vec<&str> = [&["--json", file.path().to_str().unwrap()], flags].concat();
@@ -208,7 +209,7 @@ fn state(report: &Value, name: &str) -> String {
     entry.unwrap_or_else(|| panic!("no {name} in {report}"))["state"].as_str().unwrap().to_owned()
 }
 
-/// What root gets without a user namespace, which nobody else does.
+/// The result for root, who may run without a user namespace. Nobody else may.
 fn root_goes_without() -> Degraded {
     if is_root() { Degraded::Off(&["user_namespace"]) } else { Degraded::Refused }
 }

@@ -1,16 +1,16 @@
-//! Namespaces that the kernel's limits refuse. The limits are those of a user namespace around everything.
+//! Namespaces that the kernel's limits refuse. A user namespace around everything sets the limits.
 
 use std::{fs, process::Command};
 
 use super::{Before, Degraded, Row, place, runtime_directory, script};
 use crate::support::{kennel_path, stderr, stdout};
 
-/// Root of a user namespace in which no namespace of that kind can be made, as in a rootless container.
+/// Root of a user namespace that allows no namespace of this kind, as in a rootless container.
 fn without(kind: &str) -> Before {
     script(&["unshare", "-Ur"], &format!("echo 0 > /proc/sys/user/max_{kind}_namespaces"))
 }
 
-/// The same for somebody who has no capability there.
+/// The same for a user without capabilities there.
 fn user_without(kind: &str) -> Before {
     let mut before = script(
         &["unshare", "-U", "--map-user=1000", "--map-group=1000", "--keep-caps"],
@@ -20,7 +20,7 @@ fn user_without(kind: &str) -> Before {
     before
 }
 
-/// The remedy for a limit of that kind.
+/// The remedy for a limit of this kind.
 fn raise(kind: &str) -> String {
     format!("raise the limit: sysctl -w user.max_{kind}_namespaces=15000 (it is 0)")
 }
@@ -100,7 +100,7 @@ fn namespaces_that_may_be_missing() {
     }
 }
 
-/// The session itself needs none, its workers do.
+/// The session itself needs none, but its workers do.
 #[test]
 fn a_session_without_ipc_namespaces_runs_no_command() {
     let (dir, kennel) = (place(), kennel_path());

@@ -1,10 +1,10 @@
-//! Not the outermost: in a sandbox of Kennel's own, in namespaces, as PID 1, without privileges.
+//! Kennel inside something else: in a sandbox of Kennel, in namespaces, as PID 1, without privileges.
 
 use super::{DEGRADE, Degraded, Row, place, run, script};
 use crate::support::{kennel, kennel_path, require, stderr, stdout};
 
 #[test]
-fn a_sandbox_in_a_sandbox_is_refused_and_says_so() {
+fn a_sandbox_in_a_sandbox_is_refused_with_a_message() {
     let dir = place();
     let grant = format!("{}:/kennel", kennel_path().display());
     for flags in [&[][..], &DEGRADE] {
@@ -32,7 +32,7 @@ fn user_namespaces_in_user_namespaces() {
 }
 
 #[test]
-fn an_id_that_is_mapped_alone_and_no_groups() {
+fn a_single_mapped_id_and_no_groups() {
     let dir = place();
     let before = ["unshare", "-U", "--map-user=1000", "--map-group=1000"];
     let output = run(&before.map(str::to_owned).to_vec(), dir.path(), &["-q"]);
@@ -63,7 +63,7 @@ fn no_new_privileges() {
     assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
 }
 
-/// Kennel is PID 1 of a container, where orphans that are not its own come to it.
+/// Kennel is PID 1 of a container and gets orphans that are not its own.
 #[test]
 fn process_1_of_a_container() {
     let dir = place();
@@ -72,9 +72,9 @@ fn process_1_of_a_container() {
     assert!(output.status.success() && stdout(&output) == "ran", "{output:?}");
 }
 
-/// As in a container: nobody takes away who is left to PID 1.
+/// As in a container: nobody reaps the processes that go to PID 1.
 #[test]
-fn nothing_is_left_to_a_first_process_that_reaps_nobody() {
+fn nothing_is_left_to_a_process_1_that_reaps_nobody() {
     const FIRST: &str = "import os, sys\n\
         child = os.posix_spawn(sys.argv[1], ['kennel', 'run', '-q', '--', 'true'], os.environ)\n\
         print(os.waitpid(child, 0)[1], [pid for pid in os.listdir('/proc') if pid.isdigit()])";

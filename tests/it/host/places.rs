@@ -1,4 +1,4 @@
-//! Places that programs expect, and that are covered, missing, full, or not to be executed from.
+//! Paths that programs expect, and that are covered, missing, full or not executable.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ fn ran(output: &Output) -> bool {
     output.status.success() && stdout(output) == "ran" && output.stderr.is_empty()
 }
 
-/// A fresh procfs would show what is covered: the kernel refuses it to whoever does not own the mounts.
+/// A fresh procfs would show the covered files. The kernel refuses one to anybody who does not own the mounts.
 #[test]
 fn covered_parts_of_proc() {
     let engine = fs::exists("/.dockerenv").unwrap() || fs::exists("/run/.containerenv").unwrap();
@@ -38,8 +38,8 @@ fn covered_parts_of_proc() {
 }
 
 #[test]
-fn memory_that_is_not_executed() {
-    // The setting is of a pid namespace, and its file root's.
+fn memfds_that_are_not_executable() {
+    // The setting belongs to a pid namespace, and only root can write its file.
     only_as_root!();
     require!(fs::exists("/proc/sys/vm/memfd_noexec").unwrap(), "vm.memfd_noexec, from Linux 6.3 on");
     let dir = place();
@@ -52,10 +52,10 @@ fn memory_that_is_not_executed() {
     assert!(said.contains("sysctl -w vm.memfd_noexec=0"), "{said}");
 }
 
-/// Nothing is left to execute from: one clear error.
+/// There is no place left to execute from: one clear error.
 #[test]
-fn memory_and_directories_that_are_not_executed() {
-    // The setting is of a pid namespace, and its file root's.
+fn memfds_and_directories_that_are_not_executable() {
+    // The setting belongs to a pid namespace, and only root can write its file.
     only_as_root!();
     require!(fs::exists("/proc/sys/vm/memfd_noexec").unwrap(), "vm.memfd_noexec, from Linux 6.3 on");
     let steps = "echo 2 > /proc/sys/vm/memfd_noexec; mount -t tmpfs none /home; cp \"$1\" /home/kennel; mkdir /home/w; shift; \
@@ -82,7 +82,7 @@ fn memory_and_directories_that_are_not_executed() {
 }
 
 #[test]
-fn a_home_that_is_no_home() {
+fn a_home_that_is_not_a_directory() {
     let dir = place();
     for home in ["/nonexistent", "/", "relative", "", "/etc/passwd", "/root"] {
         let mut command =
@@ -137,7 +137,8 @@ fn an_empty_root() {
     let dir = place();
     let root = dir.path().join("root");
     fs::create_dir_all(root.join("work")).unwrap();
-    // By a process of its own: a child that another test forks meanwhile would keep what we write open.
+    // A process of its own writes it: a child that another test forks meanwhile would keep our descriptor open for
+    // writing.
     assert!(Command::new("cp").arg(kennel_path()).arg(root.join("kennel")).status().unwrap().success());
     for arguments in [&["run", "--workspace", "/work", "--", "/true"][..], &["probe"]] {
         let mut command = Command::new("unshare");

@@ -1,4 +1,4 @@
-//! What people's machines often lack is told once, in the report and by the probe, not with every command.
+//! Things that many machines lack are reported by the run report and the probe, not on stderr with every command.
 
 use super::{place, refusing, report, run, state};
 use crate::support::{has_scopes, stdout};
@@ -16,7 +16,7 @@ fn a_default_run_says_nothing() {
     );
 }
 
-/// Engines' default lists refuse keyctl(2). The keys are out of reach all the same: the filter refuses it too.
+/// Default lists of engines refuse keyctl(2). The keys are out of reach anyway: Kennel's filter refuses it too.
 #[test]
 fn a_keyring_that_nobody_could_reach_is_no_remark() {
     let (dir, before) = (place(), refusing(&["keyctl=EPERM"]));
@@ -27,7 +27,7 @@ fn a_keyring_that_nobody_could_reach_is_no_remark() {
         (state(&report, "keyring"), &report["enforcement"]["level"]),
         ("off".into(), &"partial".into())
     );
-    // Without the filter there is something to say.
+    // Without Kennel's filter there is something to report.
     let before = refusing(&["keyctl=EPERM", "seccomp=EPERM"]);
     let output = run(&before, dir.path(), &super::DEGRADE);
     let said = crate::support::stderr(&output);

@@ -1,5 +1,5 @@
-//! Real root where user namespaces are refused: the same walls without one, reported as such. What a user namespace gives
-//! for free must be had otherwise, so all attempts to get out are made once more.
+//! Real root on a host that refuses user namespaces: the same walls without one, and the report says so. Other means
+//! must replace the user namespace, so all attempts to get out run again here.
 
 use std::{
     fs::{self, File, Permissions},
@@ -15,7 +15,7 @@ use crate::support::{
     stderr, stdout,
 };
 
-/// A test of such a sandbox: what `kennel run FLAGS -- sh -c SCRIPT` says there.
+/// A test of such a sandbox: the result of `kennel run FLAGS -- sh -c SCRIPT`.
 fn inside(flags: &[&str], script: &str) -> String {
     let dir = place();
     let arguments = [&["run", "-q"], &DEGRADE[..], flags, &["--", "sh", "-c", script]].concat();
@@ -25,7 +25,7 @@ fn inside(flags: &[&str], script: &str) -> String {
 }
 
 #[test]
-fn it_is_reported_and_everything_else_is_in_force() {
+fn the_report_says_so_and_everything_else_is_enforced() {
     only_as_root!();
     let (dir, before) = (place(), no_user_namespaces("EPERM"));
     let output = run(&before, dir.path(), &DEGRADE);
@@ -62,7 +62,7 @@ fn a_requirement_of_the_policy_allows_it_too_and_ci_only_never_does() {
     assert!(stderr(&output).contains("kennel: user_namespace off: "), "{output:?}");
     let output = run(&before, dir.path(), &["--profile", "ci-only"]);
     assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
-    // Where there are user namespaces, there is one.
+    // If there are user namespaces, there is one.
     let output = run(&Vec::new(), dir.path(), &flags);
     assert!(output.status.success() && !stderr(&output).contains("user_namespace"), "{output:?}");
 }
@@ -77,20 +77,20 @@ fn no_capability_is_left_and_none_comes_back() {
     assert_eq!(inside(&[], script), format!("{}\nNoNewPrivs:\t1\n0", caps.join("\n")));
 }
 
-/// Of init and zygote too, once a command runs: their privileges would be those of the host.
+/// The same for init and zygote once a command runs: their privileges would be those of the host.
 #[test]
-fn nobody_inside_keeps_what_is_not_needed() {
+fn no_process_inside_keeps_capabilities_that_it_does_not_need() {
     only_as_root!();
     let script = "grep -E '^Cap(Prm|Eff|Bnd|Amb)' /proc/1/status | cut -f2 | sort -u";
     assert_eq!(inside(&[], script), "0000000000000000");
 }
 
 #[test]
-fn nothing_is_seen_of_the_mounts_outside_where_they_propagate() {
+fn shared_mounts_outside_do_not_propagate_inside() {
     only_as_root!();
     let dir = place();
     let (kennel, payload) = (kennel_path(), payload_path());
-    // A mount namespace whose mounts are shared, as those of most hosts are.
+    // A mount namespace with shared mounts, as most hosts have them.
     let steps = "mount --make-rshared /; cat /proc/self/mountinfo > before; \"$@\"; status=$?; \
                  cat /proc/self/mountinfo > after; ls -d /proc/self >/dev/null && cmp before after && exit $status";
     let rules = ["clone/0&0x10000000=EPERM", "clone3=ENOSYS"];
@@ -111,7 +111,7 @@ fn nothing_is_seen_of_the_mounts_outside_where_they_propagate() {
     assert!(stdout(&output).parse::<u32>().unwrap() > 10, "{output:?}");
 }
 
-/// What is done in a namespace would be done to the host where that is missing.
+/// Without the namespace a change in it would be a change of the host.
 #[test]
 fn no_other_namespace_may_be_missing_then() {
     only_as_root!();
@@ -138,7 +138,7 @@ fn no_other_namespace_may_be_missing_then() {
 fn no_filter_of_system_calls_may_be_missing_then() {
     only_as_root!();
     let dir = place();
-    // Known not to be there; found out when it is installed (SECCOMP_SET_MODE_FILTER is 1).
+    // The host is known to lack it, or Kennel finds out when it installs the filter (SECCOMP_SET_MODE_FILTER is 1).
     for rule in ["seccomp=EPERM", "seccomp/0&0x1=EPERM"] {
         let mut before = no_user_namespaces("EPERM");
         before.extend(refusing(&[rule]));
@@ -150,7 +150,7 @@ fn no_filter_of_system_calls_may_be_missing_then() {
 }
 
 #[test]
-fn root_without_the_capabilities_has_no_such_way() {
+fn root_without_capabilities_is_refused() {
     only_as_root!();
     let dir = place();
     let mut before = no_user_namespaces("EPERM");
@@ -164,7 +164,7 @@ fn root_without_the_capabilities_has_no_such_way() {
     }
 }
 
-/// What comes of a script in a place of its own, where root starts sessions; `$1` is the command line.
+/// The result of a script in a directory of its own, where root starts sessions. `$1` is the command line.
 fn with_sessions(starter: &[&str], steps: &str) -> std::process::Output {
     let dir = place();
     let mut words = starter.iter().map(|word| (*word).to_owned()).chain(no_user_namespaces("EPERM"));
@@ -180,7 +180,7 @@ fn with_sessions(starter: &[&str], steps: &str) -> std::process::Output {
     output
 }
 
-/// A session, its commands, and what they leave.
+/// A session, its commands, and what they leave behind.
 #[test]
 fn sessions_work_and_leave_nothing() {
     only_as_root!();
@@ -193,7 +193,8 @@ fn sessions_work_and_leave_nothing() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Between its birth and its end the zygote of a session keeps four capabilities, which are the host's here, of some forty.
+/// Between its birth and its end the zygote of a session keeps four of some forty capabilities. Here they are the
+/// host's.
 #[test]
 fn a_zygote_holds_no_more_than_it_needs() {
     only_as_root!();
@@ -205,7 +206,7 @@ fn a_zygote_holds_no_more_than_it_needs() {
     assert_eq!(stdout(&output), "0000000000201500", "{output:?}");
 }
 
-/// A command is in the user namespace of root's sessions, and has root's uid: they must not take it for a client.
+/// A command has the user namespace of root's sessions and root's uid. The sessions must not take it for a client.
 #[test]
 fn commands_are_no_clients_of_roots_sessions() {
     only_as_root!();
@@ -228,7 +229,8 @@ fn commands_are_no_clients_of_roots_sessions() {
     assert!(said.lines().next() != Some("0"), "{output:?}");
 }
 
-/// Makes a socket in a user and network namespace of root's and becomes what it is told to, with it as standard input.
+/// Makes a socket in a user and network namespace of root, and executes the given program with the socket as standard
+/// input.
 const PASSES_A_SOCKET: &str = r#"
 import os, socket, subprocess, sys
 ours, theirs = socket.socketpair()
@@ -239,8 +241,8 @@ os.dup2(socket.recv_fds(ours, 1, 1)[1][0], 0)
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Root has every capability over the user namespaces that it made, and so a command has here: a socket of such a
-/// namespace that somebody passes to it is to be used, not for setting up the network there.
+/// Root has every capability over the user namespaces that it made, and here a command has root's user namespace. If
+/// somebody passes it a socket of such a namespace, the command may use it, but not set up the network there.
 #[test]
 fn a_passed_socket_sets_up_no_network() {
     only_as_root!();
@@ -264,7 +266,7 @@ fn a_passed_socket_sets_up_no_network() {
         let output = command.current_dir(dir.path()).output().unwrap();
         stdout(&output).lines().map(str::to_owned).collect::<Vec<_>>()
     };
-    // Outside of a sandbox it is all allowed, whatever this kernel knows of iptables.
+    // Outside a sandbox all of it is allowed, whatever this kernel knows of iptables.
     let outside = passing(&["/usr/bin/env"]);
     assert_eq!(outside.len(), 16, "{outside:?}");
     assert!(
@@ -278,10 +280,10 @@ fn a_passed_socket_sets_up_no_network() {
     assert_eq!(passing(&run), [&["ok"][..], &refused, &["ok"]].concat());
 }
 
-/// How long all attempts may take.
+/// The time limit for all attempts.
 const LONGEST: Duration = Duration::from_secs(240);
 
-/// `kennel run` as root has to call it here; everything else as it is.
+/// Calls `kennel run` as root must call it here. Everything else stays the same.
 const WRAPPER: &str = r#"#!/bin/sh
 if [ "$1" = run ]; then
     shift
@@ -292,7 +294,7 @@ fi
 exec @PAYLOAD@ refuse 'clone/0&0x10000000=EPERM' clone3=ENOSYS -- @KENNEL@ "$@"
 "#;
 
-/// All attempts to get out, and what the view and identity promise, as real root without a user namespace.
+/// All attempts to get out, and the promises about view and identity, as real root without a user namespace.
 #[test]
 fn all_attempts_to_get_out_fail_as_before() {
     if !is_root() || is_without_user_namespace() {
@@ -304,13 +306,13 @@ fn all_attempts_to_get_out_fail_as_before() {
     let wrapper = dir.path().join("kennel");
     fs::write(&wrapper, WRAPPER.replace("@PAYLOAD@", &payload).replace("@KENNEL@", &kennel)).unwrap();
     fs::set_permissions(&wrapper, Permissions::from_mode(0o755)).unwrap();
-    // What is said beside the command's own words is silenced where tests compare those.
+    // Some tests compare all output. Kennel runs with `-q` there, which silences its own lines.
     let of_words = [
         "escape::helper::the_terminal_of_a_command_is_its_only_descriptor",
         "escape::paths::standard_output_is_not_reopened_for_more",
         "plan::identity::signals_have_their_default_dispositions",
     ];
-    // Profile ci-only and `kennel op` never go without a user namespace.
+    // Profile ci-only and `kennel op` never run without a user namespace.
     let not_to_be_had =
         ["view::profiles::ci_only_", "escape::led::a_manifest_is_no_business_of_its_programs"];
     let skipped = of_words.iter().chain(&not_to_be_had).flat_map(|test| ["--skip", test]);
@@ -325,7 +327,7 @@ fn all_attempts_to_get_out_fail_as_before() {
     }
 }
 
-/// Runs tests, of which at least that many must pass and none fail.
+/// Runs tests. At least `least` must pass and none may fail.
 fn pass(tests: &mut Command, log: &Path, least: usize) {
     let file = File::create(log).unwrap();
     let mut child = tests.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();

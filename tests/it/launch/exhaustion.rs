@@ -1,4 +1,4 @@
-//! A machine that has run out of something: a clear error, no panic, nothing left.
+//! A machine that runs out of something: a clear error, no panic, nothing left.
 
 use std::process::{Command, Output};
 
@@ -18,7 +18,7 @@ fn under(limit: &str, dir: &std::path::Path) -> Output {
         .unwrap()
 }
 
-/// It ran whole, or Kennel said why not.
+/// The command ran to its end, or Kennel said why not.
 fn runs_or_says_why(output: &Output, cause: &str) -> bool {
     if output.status.success() {
         assert!(output.stdout == b"ran\n" && output.stderr.is_empty(), "{output:?}");
@@ -75,7 +75,7 @@ fn out_of_memory() {
     let dir = workspace();
     for size in [1usize << 20, 4 << 20, 8 << 20, 16 << 20, 32 << 20, 64 << 20] {
         let output = under(&format!("--as={size}"), dir.path());
-        // A process that gets no memory at all cannot even say so: the kernel or the allocator ends it.
+        // A process that gets no memory at all cannot report it: the kernel or the allocator ends it.
         assert!(output.status.success() || output.stdout.is_empty(), "{size}: {output:?}");
     }
     assert!(runs_or_says_why(&under("--as=4294967296", dir.path()), ""));

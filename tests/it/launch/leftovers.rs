@@ -1,10 +1,10 @@
-//! Nothing is left of a run, however it went: no mount, no file, no process.
+//! Nothing is left of a run, however it ended: no mount, no file, no process.
 
 use std::{fs, path::Path, time::Duration};
 
 use crate::support::{HEARTBEAT, kennel, patient, until, workspace};
 
-/// Processes that live in `directory`.
+/// Processes with a working directory in `directory`.
 fn processes(directory: &Path) -> Vec<u32> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
     let here =
@@ -23,7 +23,7 @@ fn descendants(pid: u32) -> Vec<u32> {
     below.chain(children.iter().copied()).collect()
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is no zombie.
 fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
@@ -33,7 +33,7 @@ fn mounts() -> usize {
     fs::read_to_string("/proc/self/mountinfo").unwrap().lines().count()
 }
 
-/// Names in the places where programs leave things, those of this very test run left out.
+/// The names in directories where programs leave files, apart from those of this test run.
 fn left() -> Vec<String> {
     let own = |name: &String| {
         name.contains("kennel") && !name.contains("kennel-test-") && !name.contains("kennel-second")
@@ -69,7 +69,7 @@ fn nothing_is_left_of_thirty_runs() {
     }
     assert_eq!(mounts(), mounts_before);
     nothing_is_new(&left_before);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nor in the workspace");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left in the workspace");
     until("every process is gone", || processes(dir.path()).is_empty());
 }
 

@@ -1,5 +1,5 @@
-//! AppArmor that refuses. The profiles are those of `tests/kernels/apparmor`, compiled by `scripts/kernels`; a program
-//! is started under one by name, so that they hold for nobody else.
+//! AppArmor profiles that refuse calls. `scripts/kernels` compiles the profiles of `tests/kernels/apparmor`. A test
+//! starts one program under one of them by name, so that it applies to no other program.
 
 use std::{fs, path::Path, process::Command};
 
@@ -22,20 +22,20 @@ fn is_asked() -> bool {
     asked
 }
 
-/// What `starter` starts, under a profile.
+/// Starts a program with `starter`, under a profile.
 fn under(profile: &str, starter: &[String]) -> Before {
     fs::write(LOAD, fs::read(Path::new(PROFILES).join(profile)).unwrap()).unwrap();
     let starter: Vec<&str> = starter.iter().map(String::as_str).collect();
     script(&starter, &format!("echo 'exec {profile}' > /proc/self/attr/apparmor/exec"))
 }
 
-/// How a shell script ends in these surroundings, and what it complains of.
+/// The exit status of a shell script in these surroundings, and its messages.
 fn shell(before: &Before, text: &str) -> (bool, String) {
     let output = Command::new(&before[0]).args(&before[1..]).args(["sh", "-c", text]).output().unwrap();
     (output.status.success(), stderr(&output))
 }
 
-/// What is said under a profile.
+/// The message under a profile.
 fn remedy(profile: &str) -> String {
     format!(
         "have the AppArmor profile {profile}, under which this runs, allow what a sandbox takes (rules `userns,`"
@@ -56,7 +56,8 @@ fn user_namespaces_that_a_profile_refuses() {
     root_goes_without(&under(profile, &[]), &remedy(profile));
 }
 
-/// As Ubuntu does, but for the sysctl that lifts it: the namespace is made, and nothing can be done in it.
+/// Ubuntu does this too, apart from the sysctl that turns it off: the namespace can be made, but it gives no
+/// capability.
 #[test]
 #[ignore = "loads AppArmor profiles"]
 fn capabilities_that_a_profile_refuses_in_user_namespaces() {
@@ -71,17 +72,17 @@ fn capabilities_that_a_profile_refuses_in_user_namespaces() {
         let (succeeded, said) = shell(&ordinary, &format!("unshare {options} true"));
         assert!(!succeeded && said.contains(words), "{said}");
     }
-    // PID 1 is born in both namespaces at once, and the second takes a capability in the first.
+    // PID 1 is born in both namespaces at once, and making the second needs a capability in the first.
     let says = "new pid namespace: Operation not permitted";
     is_refused(&ordinary, &dir, says, &remedy(profile));
-    // Root's own capabilities are gone as well, so there is no going without.
+    // Root loses its own capabilities as well, so it cannot run without a user namespace.
     is_refused(&under(profile, &[]), &workspace(), says, &remedy(profile));
 }
 
-/// The remedy is one: a profile with these rules, and what every program has, is enough.
+/// The remedy works: a profile with these rules, and the rules that every program needs, is enough.
 #[test]
 #[ignore = "loads AppArmor profiles"]
-fn rules_that_are_told_are_enough() {
+fn the_rules_in_the_remedy_are_enough() {
     if !is_asked() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Settings of a whole machine. `scripts/kernels` runs these alone, as root, in virtual ones; nobody else does.
+//! Settings of a whole machine. Only `scripts/kernels` runs these tests, as root, in virtual machines.
 
 use std::{
     fs,
@@ -9,19 +9,19 @@ use std::{
 use super::{Before, DEGRADE, kennel, report, run, state};
 use crate::support::{TempDir, skip, stderr, stdout};
 
-/// Why a test about a setting has nothing to do.
+/// The reason to skip a test about a missing setting.
 const NO_SETTING: &str = "this kernel has no such setting";
 
 mod apparmor;
 
-/// A setting that is put back at the end.
+/// A setting of the kernel, restored on drop.
 struct Setting {
     path: PathBuf,
     before: String,
 }
 
 impl Setting {
-    /// None where this kernel has no such setting.
+    /// `None` if this kernel has no such setting.
     fn set(name: &str, value: &str) -> Option<Self> {
         let path = PathBuf::from(format!("/proc/sys/{}", name.replace('.', "/")));
         let before = fs::read_to_string(&path).ok()?;
@@ -36,7 +36,7 @@ impl Drop for Setting {
     }
 }
 
-/// An ordinary user, and a workspace of his.
+/// An ordinary user with a workspace.
 fn user() -> (Before, TempDir) {
     let dir = crate::support::workspace();
     chown(dir.path(), Some(1000), Some(1000)).unwrap();
@@ -45,7 +45,7 @@ fn user() -> (Before, TempDir) {
     (words.map(str::to_owned).to_vec(), dir)
 }
 
-/// Refused, whatever may be missing, with the remedy; the probe says the same.
+/// Kennel refuses, whatever the policy lets be missing, and names the remedy. The probe says the same.
 fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
     for flags in [&["-q"][..], &DEGRADE] {
         let output = run(before, dir.path(), flags);
@@ -58,7 +58,8 @@ fn is_refused(before: &Before, dir: &TempDir, says: &str, remedy: &str) {
     assert!(output.status.code() == Some(125) && stdout(&output).contains(remedy), "{output:?}");
 }
 
-/// Root is refused too, and told that commands may go without a user namespace; then nothing else is missing.
+/// Kennel refuses root too, and says that commands may run without a user namespace. With that, nothing else is
+/// missing.
 fn root_goes_without(before: &Before, remedy: &str) {
     let dir = crate::support::workspace();
     let output = run(before, dir.path(), &[]);
@@ -122,7 +123,7 @@ fn namespaces_of_one_kind_that_a_machine_has_not() {
 
 #[test]
 #[ignore = "changes a setting of the whole machine"]
-fn memory_that_is_executed_nowhere() {
+fn memfds_that_cannot_be_executed() {
     let Some(_setting) = Setting::set("vm.memfd_noexec", "2") else {
         return skip(module_path!(), NO_SETTING);
     };
@@ -131,7 +132,7 @@ fn memory_that_is_executed_nowhere() {
     runs(&Vec::new(), &crate::support::workspace(), &["-q"]);
 }
 
-/// A limit of 0, which a command may set, has one behind a pipe started; what is set to 1 does not.
+/// With a limit of 0, which a command may set, the kernel starts a handler behind a pipe. With 1 it does not.
 #[test]
 #[ignore = "changes a setting of the whole machine"]
 fn no_handler_of_cores_is_started() {
@@ -154,7 +155,7 @@ fn no_handler_of_cores_is_started() {
 
 #[test]
 #[ignore = "changes a setting of the whole machine"]
-fn a_socket_for_cores_is_told() {
+fn a_socket_for_cores_is_reported() {
     let dir = crate::support::workspace();
     let _setting = Setting::set("kernel.core_pattern", "@/run/kennel-test-cores.sock").unwrap();
     let expected =
@@ -164,7 +165,7 @@ fn a_socket_for_cores_is_told() {
 
 #[test]
 #[ignore = "changes a setting of the whole machine"]
-fn watches_of_epoll_that_are_used_up() {
+fn epoll_watches_that_are_used_up() {
     let session = crate::serve::Hosted::start(&[]);
     let mut client = session.exec(&["true"]);
     assert!(client.output().unwrap().status.success());

@@ -1,4 +1,4 @@
-//! Who wants more than its share gets no more, and others do not notice.
+//! A command that takes more than its share gets no more, and other commands do not notice.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ async fn median(session: &Session) -> Duration {
     times[times.len() / 2]
 }
 
-/// What takes all that its limits leave it, as scripts.
+/// Scripts that take everything that their limits allow.
 const ATTACKS: &[(&str, &str)] = &[
     ("busy loops", "exec /payload busy 16"),
     ("a fork bomb", "exec /payload fork-bomb"),
@@ -61,7 +61,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         let before = median(&calm).await;
         let (session, script, came) = (hostile.clone(), *script, Arc::new(AtomicU32::new(0)));
         let counted = came.clone();
-        // Whoever is ended by a limit comes back at once.
+        // A command that a limit ends comes back at once.
         let attack = tokio::spawn(async move {
             loop {
                 counted.fetch_add(1, Relaxed);
@@ -76,7 +76,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
         assert!(times > 0 && !attack.is_finished(), "{name} is over");
         attack.abort();
         let _ = attack.await;
-        // Wanted: 2. Half a processor of two is gone; the rest is for a machine that is emulated and busy.
+        // The goal is 2. An attack may take one of two processors; the rest is slack for an emulated or busy machine.
         assert!(ratio < 4.0, "{name}: {ratio}");
     }
     hostile.shutdown().await;
@@ -84,7 +84,7 @@ async fn a_session_beside_an_attack_goes_on_as_before() {
 }
 
 #[tokio::test]
-async fn memory_hogs_in_many_processes_come_to_one_limit() {
+async fn memory_hogs_in_many_processes_share_one_limit() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(96), pids: Some(64), ..ground.limits() };
@@ -95,7 +95,7 @@ async fn memory_hogs_in_many_processes_come_to_one_limit() {
         assert_eq!(out.limit, Some(Limit::Memory), "{out:?}");
         assert!(!String::from_utf8_lossy(&out.stdout).contains("survived"));
         if let Some(peak) = out.usage.peak_memory_bytes {
-            // The kernel charges some in advance.
+            // The kernel charges some memory in advance.
             assert!(peak <= 110 << 20, "{peak}");
         }
     }
@@ -103,7 +103,7 @@ async fn memory_hogs_in_many_processes_come_to_one_limit() {
 }
 
 #[tokio::test]
-async fn what_groups_cost_is_little() {
+async fn groups_cost_little() {
     let ground = ground!();
     let (with, without) = (workspace(), workspace());
     let (mut prepared, mut warm) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What is held on a disk and of swap. Virtual machines have both (`KENNEL_DISK`); elsewhere the workspace lies on
-//! whatever /tmp does, and where that is no disk, the test is that this is said.
+//! Limits on a disk and on swap. Virtual machines have both (`KENNEL_DISK`). Elsewhere the workspace is in /tmp, and
+//! if that is on no disk, the test asserts that the report says so.
 
 use std::{
     env, fs,
@@ -15,19 +15,19 @@ use serde_json::{Value, json};
 use super::{attempt, policy, protection, require_groups, says_no_disk};
 use crate::support::{report, stderr, workspace, workspace_on_disk};
 
-/// Bytes that each of the commands below moves, and the limit a second.
+/// The bytes that each of the commands below moves, and the limit per second.
 const BYTES: u64 = 4 << 20;
 const RATE: &str = "1M";
-/// The time that the limit makes of it: a second less, for what may go before the first is counted.
+/// The time that the limit makes of it, less one second for bytes that pass before the counting starts.
 const LEAST: Duration = Duration::from_secs(3);
 
-/// One at a time has the disk: a journal that waits for what another is kept from writing holds up everybody who syncs.
+/// One test at a time uses the disk: a journal that waits for a throttled writer delays everybody who syncs.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a script with a limit; `None` where there is no disk, having seen that this is said.
+/// Runs a script with a limit. Returns `None` if there is no disk, after it has checked that the report says so.
 fn limited(workspace: &Path, io: &str, script: &str) -> Option<Value> {
     let (output, said) = report(workspace, &["--io", io], &["sh", "-c", script]);
     assert!(output.status.success(), "{script}: {output:?}");
@@ -52,7 +52,7 @@ fn took(report: &Value) -> Duration {
     Duration::from_millis(report["duration_ms"].as_u64().unwrap())
 }
 
-/// Asserts that a limit made a command take the time that it says, and that it would have taken less.
+/// Asserts that the limit made a command take that long, and that it would have taken less without.
 fn is_slowed(script: &str, limited: &Value, free: &Value) {
     eprintln!("{script}: {:?} with the limit, {:?} without", took(limited), took(free));
     assert!(took(limited) >= LEAST, "{script}: {limited}");
@@ -67,7 +67,8 @@ fn moved(report: &Value, key: &str) -> u64 {
     report["usage"][key].as_u64().unwrap_or_else(|| panic!("no {key}: {report}"))
 }
 
-/// Each time to a new file: what is written to one later goes out for the group that wrote to it first, with its limit.
+/// Each write goes to a new file: later writes to an old file count for the group that wrote to it first, with its
+/// limit.
 #[test]
 fn writing_takes_the_time_that_the_limit_says() {
     require_groups!();
@@ -75,7 +76,7 @@ fn writing_takes_the_time_that_the_limit_says() {
     let dir = workspace_on_disk();
     for how in ["oflag=direct", "conv=fsync"] {
         let script = format!("dd if=/dev/zero of=$(mktemp ./XXXXXX) bs=64k count=64 {how}");
-        // First: what a limited group leaves to be written back holds up whoever syncs after it.
+        // This one first: writeback of a limited group delays everybody who syncs after it.
         let free = free(dir.path(), &script);
         let Some(limited) = limited(dir.path(), &format!("write={RATE}"), &script) else { return };
         is_slowed(&script, &limited, &free);
@@ -119,17 +120,17 @@ fn one_direction_leaves_the_other_alone() {
     let script = "dd if=/dev/zero of=written bs=64k count=64 oflag=direct";
     let Some(said) = limited(dir.path(), "read=64K", script) else { return };
     assert!(moved(&said, "io_write_bytes") >= BYTES, "{said}");
-    // A minute with the limit, whatever machine it is.
+    // A minute with the limit, on any machine.
     assert!(took(&said) < Duration::from_secs(BYTES >> 17), "{said}");
 }
 
-/// Not by a sync: the overlay is mounted volatile, where a sync writes nothing, and what is written later goes out at
-/// the rate of the limit beside what others sync.
+/// The test does not sync. The overlay is mounted volatile: a sync writes nothing there, and later writeback at the
+/// rate of the limit would delay other syncs.
 #[test]
-fn changes_that_an_overlay_keeps_on_a_disk_are_held_too() {
+fn changes_that_an_overlay_keeps_on_a_disk_are_limited_too() {
     require_groups!();
     let _turn = turn();
-    // In a virtual machine /tmp has no disk below it.
+    // In a virtual machine /tmp is on no disk.
     let (dir, upper) = (workspace(), workspace_on_disk());
     fs::set_permissions(upper.path(), PermissionsExt::from_mode(0o700)).unwrap();
     let upper = ["--overlay-upper", upper.path().to_str().unwrap(), "--discard"];
@@ -174,7 +175,7 @@ async fn two_commands_of_a_session() {
     session.shutdown().await;
 }
 
-/// Swap of this machine that can be used.
+/// The swap of this machine that can be used.
 fn has_swap() -> bool {
     let found = fs::read_to_string("/proc/swaps").unwrap_or_default().lines().count() > 1;
     assert!(found || env::var_os("KENNEL_DISK").is_none(), "there must be swap here");
@@ -182,7 +183,7 @@ fn has_swap() -> bool {
 }
 
 #[test]
-fn swap_is_had_as_far_as_the_limit_lets() {
+fn swap_is_available_up_to_the_limit() {
     require_groups!();
     for (flags, hog, lives) in [
         (&["--memory", "64M"][..], "hog 100", false),

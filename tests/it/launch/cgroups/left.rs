@@ -18,7 +18,7 @@ use nix::{
 use super::{Ground, ground, policy, running};
 use crate::support::{kennel, kennel_path, patient, stderr, succeeds, until, workspace};
 
-/// Where the host below finds its workspace and its cgroup.
+/// Variables that give the host below its workspace and its cgroup.
 const HOST: &str = "KENNEL_TEST_GROUPS";
 
 #[test]
@@ -55,13 +55,13 @@ fn nothing_is_left_of_kennel_run_that_is_killed_at_any_moment() {
     }
 }
 
-/// The process that removes a group when nobody else does: a child of `pid` that lies beside it.
+/// The process that removes a group if nobody else does: a child of `pid` outside the group.
 fn reaper(pid: u32) -> Option<i32> {
     let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let beside = |child: &&str| {
         let same = |name: &str| {
             let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
-            // Not dumpable, so only root may look: then it is told by its calls.
+            // It is not dumpable, so only root may look. An ordinary user recognises it by its system calls.
             of(child).is_none() || of(child) == of(&pid.to_string())
         };
         let status = fs::read_to_string(format!("/proc/{child}/status")).unwrap_or_default();
@@ -89,15 +89,16 @@ fn nothing_is_left_where_the_reaper_is_killed() {
     });
     kill(Pid::from_raw(found.unwrap()), Signal::SIGKILL).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(3), "the command goes on");
-    // Kennel itself, or whoever comes next.
+    // Kennel itself removes the group, or the next Kennel.
     let output = kennel(dir.path(), &ground.flags(), &["true"]).output().unwrap();
     assert!(output.status.success());
     ground.is_empty();
 }
 
-/// A name is decided before the group is made, so it may be somebody else's by the time that the reaper acts.
+/// Kennel decides a name before it makes the group, so the group may belong to another program by the time the reaper
+/// acts.
 #[test]
-fn the_reaper_lets_live_what_another_program_holds() {
+fn the_reaper_spares_a_group_that_another_program_holds() {
     let ground = ground!();
     let dir = workspace();
     let mut child = running(dir.path(), &ground.flags(), "sleep 60");
@@ -120,20 +121,20 @@ fn the_reaper_lets_live_what_another_program_holds() {
         lock.is_some()
     });
     let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-    // A group whose controllers hold others below it takes no process itself.
+    // A group with controllers and groups below it takes no process itself.
     let leaf = ground.groups().into_iter().find(|leaf| leaf.parent() == Some(&*group)).unwrap();
     fs::write(leaf.join("cgroup.procs"), other.id().to_string()).unwrap();
     kill(reaper, Signal::SIGCONT).unwrap();
     std::thread::sleep(patient(Duration::from_millis(200)));
     assert!(other.try_wait().unwrap().is_none(), "it was killed");
     assert!(group.is_dir());
-    // Who holds it is gone now, and the reaper has waited.
+    // Its holder is gone now, and the reaper has waited.
     drop((lock, held));
     until("it is killed", || other.try_wait().unwrap().is_some());
     ground.is_empty();
 }
 
-/// A lock needs no more than a directory that can be read, and who has it is taken for alive.
+/// A lock needs only a directory that can be read, and a locked group counts as alive.
 #[test]
 fn nobody_else_can_open_a_group() {
     let ground = ground!();
@@ -166,7 +167,7 @@ fn kennel_run_returns_when_its_groups_are_gone() {
 }
 
 #[test]
-fn who_comes_next_sweeps_up_after_both_were_killed() {
+fn the_next_kennel_sweeps_up_after_both_were_killed() {
     let ground = ground!();
     let dir = workspace();
     for round in 0..4u32 {
@@ -180,7 +181,7 @@ fn who_comes_next_sweeps_up_after_both_were_killed() {
         kill(Pid::from_raw(found.unwrap()), Signal::SIGKILL).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        // What still lives is the next one's, as often as it takes.
+        // The next Kennel kills processes that still live, however often that takes.
         until("it is swept up", || {
             let output = kennel(dir.path(), &ground.flags(), &["true"]).output().unwrap();
             assert!(output.status.success(), "{output:?}");
@@ -204,7 +205,7 @@ fn a_living_group_is_not_swept() {
     ground.is_empty();
 }
 
-/// No test: a program that keeps sessions, and is killed.
+/// Not a test: a program that keeps sessions and is killed.
 #[test]
 fn host() {
     let Some(place) = env::var_os(HOST) else { return };
@@ -295,7 +296,8 @@ async fn leaves_are_removed_while_a_session_goes_on() {
     for _ in 0..40 {
         assert!(session.command("true").status().await.unwrap().status.success());
     }
-    // The session's, its zygote's, two that wait, and the last ones, which go with the next command.
+    // The groups of the session, of its zygote, of two waiting workers, and of the last commands. Those go with the
+    // next command.
     let groups = ground.groups();
     assert!(groups.len() <= 9, "{groups:?}");
     session.shutdown().await;
@@ -319,7 +321,7 @@ fn nothing_is_left_of_a_start_that_lacks_descriptors() {
 }
 
 #[test]
-fn a_host_that_allows_no_more_groups_says_so_and_has_none_left() {
+fn a_host_without_more_groups_is_reported_and_keeps_none() {
     let ground = ground!();
     let dir = workspace();
     for most in ["0", "1"] {

@@ -1,4 +1,4 @@
-//! Each limit, of one-shots and of sessions, and how a command ended by it.
+//! Each limit, of one-shots and of sessions, and the outcome of a command that it ended.
 
 use std::{fs, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::support::{
 #[test]
 fn memory_of_all_processes_together_ends_the_command_and_says_so() {
     require_groups!();
-    // More than the limit in one process; then in eight, none of which is above it.
+    // More than the limit in one process; then in eight processes, each below the limit.
     for words in ["hog 200", "call"] {
         let (status, said, report) = match words {
             "call" => {
@@ -87,7 +87,7 @@ fn processes_are_counted_for_root_too() {
 }
 
 #[test]
-fn processors_are_held_and_the_time_without_them_is_told() {
+fn processors_are_limited_and_throttled_time_is_reported() {
     require_groups!();
     let (status, _, report) =
         attempt(&["--cpus", "0.25", "--timeout", &patient_flag(Duration::from_secs(2))], "busy 4");
@@ -109,11 +109,11 @@ fn processors_are_chosen() {
     let (output, said) = report(dir.path(), &["--cpuset", "0"], &["sh", "-c", list]);
     require!(protection(&said, "cpuset").0 == "enforced", "a cpuset controller");
     assert_eq!(stdout(&output), "0");
-    // A processor that there cannot be.
+    // A processor that cannot exist.
     let output = kennel(dir.path(), &["--cpuset", "65000"], &["true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
     assert!(stderr(&output).contains("cgroup"), "{output:?}");
-    // None that the group above has: the kernel takes the list, and gives all of that one's.
+    // A processor that the parent group does not have: the kernel accepts the list, and gives all of the parent's.
     let ground = ground_with_controllers!();
     fs::write(ground.0.parent().unwrap().join("cgroup.subtree_control"), "+cpuset").unwrap();
     fs::write(ground.0.join("cpuset.cpus"), "0").unwrap();
@@ -124,7 +124,7 @@ fn processors_are_chosen() {
 }
 
 #[test]
-fn input_and_output_are_not_held_without_a_disk_and_that_is_said() {
+fn input_and_output_are_not_limited_without_a_disk_and_the_report_says_so() {
     require_groups!();
     let dir = workspace();
     let (output, said) = report(dir.path(), &["--io", "write=1M"], &["true"]);
@@ -154,7 +154,7 @@ fn usage_is_of_everything_that_the_command_had() {
 }
 
 #[tokio::test]
-async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() {
+async fn a_session_limits_its_commands_together_and_blames_only_the_killed_one() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(128), pids: Some(30), ..ground.limits() };
@@ -168,7 +168,7 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
     assert!(
         matches!(&failure.details, Details::Limit { limit: Limit::Memory, configured: Some(size), .. } if size == "128M")
     );
-    // It lives, and is not blamed for what another did.
+    // It lives, and is not blamed for the other command.
     bystander.signal(nix::libc::SIGTERM).unwrap();
     let outcome = bystander.wait().await.unwrap();
     assert_eq!((outcome.limit, outcome.usage.oom_kills), (None, Some(0)), "{outcome:?}");
@@ -190,7 +190,7 @@ async fn a_session_holds_its_commands_together_and_blames_only_who_was_killed() 
 }
 
 #[tokio::test]
-async fn a_limit_that_was_hit_before_is_not_what_a_command_is_killed_for() {
+async fn an_earlier_hit_of_a_limit_does_not_explain_a_later_kill() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let limits = Limits { memory: mebibytes(96), ..ground.limits() };
@@ -202,7 +202,7 @@ async fn a_limit_that_was_hit_before_is_not_what_a_command_is_killed_for() {
     };
     // The next workers wait already.
     assert_eq!(hog("200").await.unwrap().limit, Some(Limit::Memory));
-    // Somebody above has less now.
+    // The parent group gets less now.
     std::fs::write(ground.0.join("memory.max"), (48 << 20).to_string()).unwrap();
     for _ in 0..3 {
         let outcome = hog("80").await.unwrap();
@@ -214,12 +214,12 @@ async fn a_limit_that_was_hit_before_is_not_what_a_command_is_killed_for() {
 }
 
 #[tokio::test]
-async fn processes_that_the_session_refuses_are_told_too() {
+async fn processes_that_the_session_refuses_are_reported_too() {
     let ground = ground_with_controllers!();
     let dir = workspace();
     let session =
         Session::prepare(&policy(dir.path(), Limits { pids: Some(30), ..ground.limits() })).await.unwrap();
-    // Less than the limit each, more together.
+    // Fewer than the limit each, more together.
     let script = "i=0; while [ $i -lt 25 ]; do sleep 60 & i=$((i+1)); done; echo all; read end";
     let mut first = session.command("sh");
     first.args(["-c", script]).stdin(kennel::Stdio::piped()).stdout(kennel::Stdio::piped());
@@ -230,7 +230,7 @@ async fn processes_that_the_session_refuses_are_told_too() {
     assert_eq!((out.status.success(), out.limit), (false, Some(Limit::Pids)), "{out:?}");
     first.start_kill().unwrap();
     first.wait().await.unwrap();
-    // What was refused before is not told of who fails for another reason.
+    // A command that fails for another reason is not told of earlier refusals.
     let out = session.command("sh").args(["-c", "exit 3"]).output().await.unwrap();
     assert_eq!((out.status.code(), out.limit), (Some(3), None), "{out:?}");
     session.shutdown().await;
@@ -259,7 +259,7 @@ async fn one_command_of_a_session_can_have_less() {
         );
         assert!(hog(None).await.unwrap().status.success(), "the next one has the policy's");
     }
-    // These two cannot be had without a group.
+    // Both need a group.
     let few = Limits { pids: Some(3), cpus: Some(0.5), ..Limits::default() };
     let script = "for i in 1 2 3 4 5 6; do sleep 1 & done; wait";
     let mut command = session.command("sh");
@@ -272,7 +272,7 @@ async fn one_command_of_a_session_can_have_less() {
 }
 
 #[tokio::test]
-async fn what_is_said_of_a_group_without_limits_is_true_too() {
+async fn the_report_of_a_group_without_limits_is_true_too() {
     let ground = ground!();
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path(), ground.limits())).await.unwrap();

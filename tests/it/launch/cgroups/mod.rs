@@ -1,15 +1,15 @@
-//! What cgroups hold: limits of all processes together, what was used, and that no group is left.
+//! Cgroups: limits of all processes together, the usage, and that no group is left.
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `attacks` | who wants more than its share gets no more, and others do not notice |
+//! | `attacks` | a command that takes more than its share gets no more, and others do not notice |
 //! | `disk` | io.max on a disk, and swap |
 //! | `left` | no group is left, whatever ends and however |
-//! | `limits` | each limit, of one-shots and of sessions, and how a command ended by it |
-//! | `places` | where groups are made, and what is said where they cannot be |
+//! | `limits` | each limit, of one-shots and of sessions, and the outcome of a command that it ended |
+//! | `places` | where groups are made, and what the report says if they cannot be |
 //!
-//! Where a host has no groups with controllers, limits must be said to be weaker; what is about groups alone is tested
-//! wherever one can be made at all. `KENNEL_CGROUPS` says that this host has all of it.
+//! If a host has no groups with controllers, the report must say that limits are weaker. Tests of groups alone run
+//! wherever a group can be made. `KENNEL_CGROUPS` says that this host has everything.
 
 mod attacks;
 mod disk;
@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use crate::support::{kennel, payload_path, report, stderr, until, workspace};
 
-/// Whether limits are held by cgroups here.
+/// Whether cgroups hold limits here.
 pub(crate) fn has_groups() -> bool {
     let dir = workspace();
     let (output, said) = report(dir.path(), &["--memory", "1G"], &["true"]);
@@ -38,7 +38,7 @@ pub(crate) fn has_groups() -> bool {
     enforced
 }
 
-/// What must hold where there are no groups to test: that is said, and why.
+/// What must hold if there are no groups to test: the report says so, and why.
 fn says_weaker() {
     assert!(env::var_os("KENNEL_CGROUPS").is_none(), "there must be groups here");
     let dir = workspace();
@@ -52,7 +52,7 @@ fn says_weaker() {
         assert!(found == state && cause.contains("cgroup") && helps, "{name} is {found}: {detail}: {cause}");
         assert!(!detail.contains(cause) && !detail.contains(remedy), "{name}: {detail}");
     }
-    // They have the same cause, which is told once.
+    // They have the same cause, which is reported once.
     let (cause, remedy) = why(&said, "memory");
     let lines = [format!("kennel: cgroups: {cause}"), format!("kennel: hint: {remedy}")];
     let told = stderr(&output);
@@ -63,7 +63,7 @@ fn says_weaker() {
     );
 }
 
-/// Where limits are not held by cgroups, the test is that this is said.
+/// If cgroups do not hold limits, the test asserts that the report says so.
 macro_rules! require_groups {
     () => {
         if !crate::launch::cgroups::has_groups() {
@@ -89,13 +89,13 @@ fn why<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
     (entry["cause"].as_str().unwrap(), entry["remedy"].as_str().unwrap())
 }
 
-/// Whether a report says that input and output are not held because there is no disk, or no controller.
+/// Whether a report says that input and output are not limited because there is no disk or no controller.
 fn says_no_disk(report: &Value) -> bool {
     let (cause, _) = why(report, "io");
     cause.contains("block device") || cause.contains("controller")
 }
 
-/// A cgroup of a test's own, so that what is in it is known. Whatever is left in it fails the test.
+/// A cgroup of one test, so that its contents are known. A group that is left in it fails the test.
 struct Ground(PathBuf);
 
 impl Ground {
@@ -122,7 +122,7 @@ impl Ground {
         self.0.to_str().unwrap()
     }
 
-    /// As flags name it.
+    /// The group as a flag names it.
     fn flags(&self) -> [&str; 2] {
         ["--cgroup", self.path()]
     }
@@ -131,13 +131,13 @@ impl Ground {
         Limits { cgroup: Cgroup::At(self.0.clone()), ..Limits::default() }
     }
 
-    /// Whether its groups can hold anything.
+    /// Whether its groups can hold limits.
     fn has_controllers(&self) -> bool {
         let said = fs::read_to_string(self.0.join("cgroup.controllers")).unwrap();
         ["memory", "pids", "cpu"].iter().all(|name| said.split_whitespace().any(|other| other == *name))
     }
 
-    /// Groups in it, all of them.
+    /// All groups in it.
     fn groups(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut places = vec![self.0.clone()];
@@ -166,7 +166,7 @@ impl Drop for Ground {
     }
 }
 
-/// A cgroup to make groups in; where none can be made, the test is that this is said.
+/// A cgroup to make groups in. If none can be made, the test asserts that the report says so.
 macro_rules! ground {
     () => {
         match crate::launch::cgroups::Ground::new() {
@@ -195,7 +195,7 @@ fn policy(workspace: &Path, limits: Limits) -> Policy {
     Policy::profile(kennel::Profile::NoNetwork, workspace).mount(payload).limits(limits)
 }
 
-/// Runs an attempt of the payload under `flags`; answers the status, what it said, and the report.
+/// Runs an attempt of the payload under `flags`. Returns the status, its output and the report.
 fn attempt(flags: &[&str], words: &str) -> (Option<i32>, String, Value) {
     let dir = workspace();
     let grant = format!("{}:/payload", payload_path().display());

@@ -1,4 +1,4 @@
-//! Where groups are made, and what is said where they cannot be.
+//! Where groups are made, and what the report says if they cannot be.
 
 use std::{
     env, fs,
@@ -32,7 +32,7 @@ fn without_groups_a_limit_is_weaker_and_says_why() {
         detail.starts_with("RLIMIT_DATA: private writable memory of each process, not of all together; "),
         "{detail}"
     );
-    // What was found, and what can be done.
+    // The finding, and what the user can do.
     let (cause, remedy) = why(&said, "memory");
     assert!(
         cause.contains("cgroup") && (remedy.contains("Delegate=yes") || remedy.contains("boot with")),
@@ -67,7 +67,7 @@ fn a_policy_without_limits_has_no_group() {
 }
 
 #[test]
-fn a_place_that_is_no_cgroup_is_refused() {
+fn a_path_that_is_no_cgroup_is_refused() {
     let dir = workspace();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -123,7 +123,7 @@ fn commands_see_no_cgroup_but_their_own_as_the_root() {
     let flags = [&ground.flags()[..], &["--memory", "64M", "--quiet"]].concat();
     let shown = succeeds(dir.path(), &flags, "cat /proc/self/cgroup");
     assert!(shown.lines().all(|line| line.ends_with(":/")), "{shown}");
-    // Its limits are nowhere to be written, for real root neither.
+    // Its limits cannot be written anywhere, by real root neither.
     let script = "ls /sys/fs/cgroup 2>&1; mkdir -p /tmp/c; mount -t cgroup2 none /tmp/c 2>&1; ls /tmp/c; \
                   for f in memory.max cgroup.procs; do echo max > /sys/fs/cgroup/$f; done 2>&1; cat /proc/mounts";
     let said = stdout(&kennel(dir.path(), &flags, &["sh", "-c", script]).output().unwrap());
@@ -137,17 +137,17 @@ fn alone_in(ground: &Ground, dir: &Path, words: &str) -> Output {
     Command::new("sh").args(["-c", &script]).current_dir(dir).output().unwrap()
 }
 
-/// What the program lay in last cannot be removed by itself; the service manager does that with the whole.
+/// The program cannot remove its own last group. The service manager does that.
 fn has_only_the_program_s_own(ground: &Ground) {
     let host = ground.0.join("kennel-host");
     until("only the program's own is left", || ground.groups() == [host.clone()]);
     until("nobody is in it", || fs::remove_dir(&host).is_ok());
-    // A group with controllers holds no process; the next round finds it as a service manager makes it.
+    // A group with controllers holds no process. The next round finds it as a service manager makes it.
     let _ = fs::write(ground.0.join("cgroup.subtree_control"), "-memory -pids -cpu -io");
 }
 
 #[test]
-fn who_is_alone_in_the_group_makes_room() {
+fn a_program_alone_in_its_group_makes_room() {
     let ground = ground!();
     let dir = workspace();
     for _ in 0..2 {
@@ -171,8 +171,8 @@ fn an_ordinary_user_finds_the_scope_that_is_its_own() {
     has_only_the_program_s_own(&ground);
 }
 
-/// The marks are systemd's, for scopes and services with `Delegate=yes`: root owns every group, so a mark has to say which
-/// is for it to use.
+/// systemd sets these marks for scopes and services with `Delegate=yes`. Root owns every group, so a mark must say
+/// which one it may use.
 #[test]
 fn root_finds_the_scope_that_the_service_manager_marked() {
     only_as_root!();
@@ -184,7 +184,7 @@ fn root_finds_the_scope_that_the_service_manager_marked() {
         assert!(output.status.success() && output.stderr.is_empty(), "{mark}: {output:?}");
     };
     runs("none");
-    // Its groups lay in that of the whole hierarchy.
+    // Its groups were in that part of the hierarchy.
     ground.is_empty();
     for mark in ["trusted.delegate", "user.delegate"] {
         xattr::set(&ground.0, mark, b"1").unwrap();
@@ -202,7 +202,7 @@ fn without_clone3_groups_are_entered_otherwise() {
     let policy = super::policy(dir.path(), ground.limits());
     let flags: Vec<String> = ground.flags().iter().map(|flag| (*flag).to_owned()).collect();
     let path = dir.path().to_owned();
-    // A thread of its own, and what it starts.
+    // A thread in a group of its own, and the processes that it starts.
     std::thread::spawn(move || {
         let rules = [(nix::libc::SYS_clone3, Vec::new())].into_iter().collect();
         let (refused, allowed) =
