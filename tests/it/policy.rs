@@ -1,4 +1,4 @@
-//! Policy files that are none.
+//! Invalid policy files.
 
 use std::{
     fs::{self, Permissions},
@@ -8,7 +8,7 @@ use std::{
 use crate::support::{only_as_user, refused, workspace};
 
 #[test]
-fn slips_are_refused_with_line_and_key() {
+fn mistakes_are_refused_with_line_and_key() {
     let dir = workspace();
     for (name, text, words) in [
         ("a.toml", "\nprofil = 'ci-only'", ":2:1: unknown field `profil`"),
@@ -38,7 +38,7 @@ fn slips_are_refused_with_line_and_key() {
 }
 
 #[test]
-fn files_that_are_no_text_are_refused_in_one_short_line() {
+fn binary_files_are_refused_in_one_short_line() {
     let dir = workspace();
     let garbage: Vec<u8> =
         (0..500_000u32).map(|index| index.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
@@ -60,7 +60,7 @@ fn files_that_are_no_text_are_refused_in_one_short_line() {
 }
 
 #[test]
-fn files_that_are_not_there_are_refused_by_name() {
+fn missing_files_are_refused_by_name() {
     let dir = workspace();
     fs::create_dir(dir.path().join("dir.toml")).unwrap();
     nix::unistd::mkfifo(&dir.path().join("fifo.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();

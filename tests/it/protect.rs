@@ -1,4 +1,4 @@
-//! Protected paths of a writable workspace: what programs outside trust stays as it is.
+//! Protected paths of a writable workspace: files that programs outside trust do not change.
 
 use std::{
     fs,
@@ -95,7 +95,7 @@ fn absent_protected_paths_are_undone_and_reported() {
     assert_eq!(left, ["HEAD", "config.refused-by-kennel.0", "hooks.refused-by-kennel.0"]);
 }
 
-/// Who scaffolds a project is refused nothing.
+/// Starting a new project is not denied.
 #[test]
 fn the_configuration_of_a_new_repository_is_noted_and_not_denied() {
     let dir = workspace();
@@ -108,7 +108,7 @@ fn the_configuration_of_a_new_repository_is_noted_and_not_denied() {
     assert!(dir.path().join(".git/config").exists());
 }
 
-/// What is told repeats what a command wrote.
+/// The report repeats text that a command wrote.
 #[test]
 fn no_words_of_a_command_make_a_denial_a_note() {
     let dir = workspace();
@@ -143,7 +143,7 @@ fn absent_protected_paths_are_undone_however_the_command_ends() {
 }
 
 #[test]
-fn quiet_run_undoes_without_words() {
+fn quiet_run_removes_files_without_messages() {
     let dir = workspace();
     fs::create_dir(dir.path().join(".git")).unwrap();
     let output = kennel(dir.path(), &["--quiet"], &["mkdir", ".git/hooks"]).output().unwrap();
@@ -179,7 +179,7 @@ fn paths_of_the_policy_are_protected_too() {
 }
 
 #[test]
-fn what_takes_the_place_of_a_protected_link_is_removed_and_the_link_told() {
+fn a_file_in_the_place_of_a_protected_link_is_removed_and_the_link_reported() {
     let dir = workspace();
     fs::create_dir_all(dir.path().join(".git")).unwrap();
     fs::create_dir(dir.path().join("shared")).unwrap();
@@ -203,7 +203,7 @@ fn what_takes_the_place_of_a_protected_link_is_removed_and_the_link_told() {
 }
 
 #[test]
-fn undoing_is_not_led_out_of_the_workspace() {
+fn removal_follows_no_link_out_of_the_workspace() {
     let (dir, victim) = (workspace(), workspace());
     fs::create_dir_all(victim.path().join("hooks")).unwrap();
     fs::write(victim.path().join("hooks/keep"), "keep").unwrap();
@@ -224,9 +224,9 @@ fn every_writable_grant_is_protected() {
     assert!(said.contains("Read-only file system"), "{said}");
 }
 
-/// Its other case takes more bytes than a name may have. Nor is there anything to mend for profile ci-only.
+/// In the other case the name would have more bytes than a name may have. Profile ci-only has nothing to mend either.
 #[test]
-fn a_long_name_that_a_command_left_is_no_other_spelling() {
+fn a_name_of_the_longest_length_is_no_problem() {
     let dir = repository();
     let name = format!(".git/worktrees/{}", "ɐ".repeat(127));
     succeeds(dir.path(), &[], &format!("mkdir -p {name}"));
@@ -236,7 +236,7 @@ fn a_long_name_that_a_command_left_is_no_other_spelling() {
 }
 
 #[test]
-fn git_init_works_and_its_making_is_told() {
+fn git_init_works_and_is_reported() {
     require!(has("git"), "git");
     let dir = workspace();
     let (output, report) =
@@ -262,7 +262,7 @@ fn hooks_of_a_repository_made_inside_are_removed() {
     assert!(!dir.path().join(".git/hooks/pre-commit").exists());
 }
 
-/// Runs a command with the protected path `prot`, does something outside meanwhile, and answers what was told.
+/// Runs a command with the protected path `prot`, does something outside meanwhile, and returns Kennel's lines.
 fn meanwhile(dir: &Path, outside: impl FnOnce()) -> String {
     fs::set_permissions(dir, fs::Permissions::from_mode(0o777)).unwrap();
     let script = "touch runs; while [ ! -e done ]; do sleep 0.05; done";
@@ -278,23 +278,23 @@ fn meanwhile(dir: &Path, outside: impl FnOnce()) -> String {
     stderr(&run.wait_with_output().unwrap())
 }
 
-/// Where a protected path was moved to.
+/// The new name of a protected path that was moved aside.
 fn aside(path: &str) -> PathBuf {
     PathBuf::from(format!("{path}.refused-by-kennel.0"))
 }
 
 #[test]
-fn what_is_mounted_in_what_is_undone_is_kept() {
+fn a_mount_in_a_removed_path_is_kept() {
     only_as_root!();
     require!(has("unshare"), "unshare");
-    let test = "protect::what_is_mounted_in_what_is_undone_is_kept";
+    let test = "protect::a_mount_in_a_removed_path_is_kept";
     if !may_mount(test) {
         return;
     }
     let (dir, precious) = (workspace(), workspace());
     let (place, new) = (dir.path().join("prot/deep"), precious.path().join("new"));
     let told = meanwhile(dir.path(), || {
-        // As new as what is undone.
+        // As new as the removed path.
         fs::create_dir(&new).unwrap();
         fs::write(new.join("file"), "keep").unwrap();
         fs::create_dir_all(&place).unwrap();
@@ -307,7 +307,7 @@ fn what_is_mounted_in_what_is_undone_is_kept() {
 }
 
 #[test]
-fn what_was_there_before_is_moved_aside_and_not_removed() {
+fn older_files_are_moved_aside_and_not_removed() {
     let dir = workspace();
     fs::create_dir_all(dir.path().join("private/sub")).unwrap();
     fs::write(dir.path().join("private/sub/f"), "keep").unwrap();
@@ -322,7 +322,7 @@ fn what_was_there_before_is_moved_aside_and_not_removed() {
 }
 
 #[test]
-fn what_was_there_before_is_kept_also_where_the_command_put_it_into_something_new() {
+fn older_files_in_a_new_directory_are_kept_too() {
     for script in ["mkdir prot; mv old prot/", "mkdir -p prot/a; mv old prot/a/", "mv old/f prot"] {
         let dir = workspace();
         fs::create_dir(dir.path().join("old")).unwrap();
@@ -336,7 +336,7 @@ fn what_was_there_before_is_kept_also_where_the_command_put_it_into_something_ne
 }
 
 #[test]
-fn a_command_of_a_user_removes_nothing_of_others_by_way_of_what_is_undone() {
+fn removal_after_a_command_of_a_user_removes_nothing_of_others() {
     only_as_root!();
     let dir = workspace();
     let theirs = dir.path().join("x/u");
@@ -352,7 +352,7 @@ fn a_command_of_a_user_removes_nothing_of_others_by_way_of_what_is_undone() {
 }
 
 #[test]
-fn what_is_undone_is_undone_without_the_rights_of_root() {
+fn removal_works_without_the_rights_of_root() {
     only_as_root!();
     let dir = workspace();
     let told = meanwhile(dir.path(), || {

@@ -1,5 +1,5 @@
-//! Network mode `proxy`: what is allowed works with the programs that people use, what is not is refused with a reason, and
-//! nothing of it reaches anybody.
+//! Network mode `proxy`: allowed destinations work with common programs. Denied requests get a reason and reach
+//! nobody.
 //!
 //! | module | promise |
 //! | --- | --- |
@@ -10,21 +10,21 @@
 //! | `tools` | git, pip, npm, cargo |
 //! | `upstream` | through another proxy |
 //! | `foreign` | through a proxy that is not Kennel's |
-//! | `statuses` | every way to fail has its status and its words |
-//! | `transparent` | programs that know no proxies |
+//! | `statuses` | each kind of failure has its status and its message |
+//! | `transparent` | programs without support for proxies |
 //! | `programs` | Python, node, Java without the variables of a proxy |
 //! | `walls` | there is no other way out |
-//! | `spelling` | whatever a destination is spelt like, and wherever its name leads |
+//! | `spelling` | every spelling of a destination, and every address of its name |
 //! | `smuggling` | requests that two servers read differently |
 //! | `limits` | connections, heads, time, bytes |
 //! | `crowd` | many connections at once |
 //! | `variables` | programs are told where the proxy is |
 //! | `sessions` | the network of sessions, pools and one-shots |
 //! | `ask` | the embedding program decides |
-//! | `bulk` | nothing of much is lost |
+//! | `bulk` | large transfers lose nothing |
 //! | `faults` | deaths and resets |
-//! | `found` | holes that were found |
-//! | `denials` | whoever runs the sandbox learns what was refused |
+//! | `found` | holes that existed once |
+//! | `denials` | the user of the sandbox learns of each denial |
 //! | `audit` | the audit log |
 
 mod ask;
@@ -64,10 +64,10 @@ use self::{
 };
 use crate::support::{TempDir, attempt, kennel, stderr, stdout, workspace};
 
-/// Where the proxy is inside.
+/// The proxy's address inside.
 const PROXY: &str = "127.0.0.1:3128";
 
-/// A workspace and a name server by which every name leads to the host's loopback.
+/// A workspace, and a name server that gives every name the host's loopback address.
 struct Net {
     dir: TempDir,
     names: NameServer,
@@ -91,14 +91,14 @@ impl Net {
         self.dir.path()
     }
 
-    /// The flags for mode proxy with these rules: names may lead to the loopback of the host.
+    /// The flags for mode proxy with these rules. Names may lead to the loopback of the host.
     fn flags(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
         let mut flags = self.strict(allow, more);
         flags.extend(["--allow-address", "127.0.0.0/8"].map(str::to_owned));
         flags
     }
 
-    /// As `flags`, but names lead to the internet only.
+    /// As `flags`, but names may lead to the internet only.
     fn strict(&self, allow: &[&str], more: &[&str]) -> Vec<String> {
         let (at, longest) = (self.names.at(), longest());
         let mut flags = vec!["--net", "proxy", "--timeout", &longest, "--name-server", &at];
@@ -116,20 +116,20 @@ impl Net {
         kennel(self.path(), &words(flags), command)
     }
 
-    /// What a script writes that must succeed; stderr is for denials.
+    /// Runs a script that must succeed and returns its stdout. Denials go to stderr.
     fn says(&self, flags: &[String], script: &str) -> String {
         let output = self.shell(flags, script);
         assert!(output.status.success(), "{script}: {}\n{}", stdout(&output), stderr(&output));
         stdout(&output)
     }
 
-    /// An attempt of the payload.
+    /// Runs an attempt of the payload.
     fn attempt(&self, flags: &[String], name: &str, arguments: &[&str]) -> String {
         attempt(self.path(), &words(flags), name, arguments)
     }
 
-    /// Conversations with the proxy, each of these steps; what each heard, with how it ended as the last line. See
-    /// `tests/payload/talk.rs`.
+    /// Has conversations with the proxy, each with these steps. Returns the text that each received, with the kind of
+    /// end as its last line. See `tests/payload/talk.rs`.
     fn talk(&self, flags: &[String], conversations: &[&[&str]]) -> Vec<String> {
         let words = conversations.iter().flat_map(|steps| [&["+", PROXY], *steps].concat());
         let words: Vec<&str> = words.skip(1).collect();

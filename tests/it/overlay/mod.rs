@@ -2,21 +2,21 @@
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `basics` | commands see what they change, the workspace stays as it is until somebody commits; then it has all of it |
-//! | `random` | any sequence of changes, committed, is what it would have been without an overlay |
-//! | `conflict` | what others changed meanwhile is not overwritten, whatever it is |
-//! | `links` | files of several names are committed, and only what others did to them is a conflict |
-//! | `meanwhile` | nor is what they put into a directory while that is being deleted |
-//! | `mounts` | what others mounted in the workspace meanwhile is not changed |
-//! | `protected` | protected paths, covers and grants in the workspace stay what they are |
+//! | `basics` | commands see their changes; the workspace stays the same until a commit, and then has all of them |
+//! | `random` | any sequence of changes, committed, has the same result as without an overlay |
+//! | `conflict` | a commit overwrites no change of another program |
+//! | `links` | files with several names are committed; only changes of other programs to them conflict |
+//! | `meanwhile` | files that others put into a directory during its deletion are kept |
+//! | `mounts` | mounts that others made in the workspace are not changed |
+//! | `protected` | protected paths, covers and grants in the workspace stay the same |
 //! | `hostile` | names, links, kinds, modes and depths that commands leave behind |
-//! | `refused` | where an overlay cannot be had, nothing runs |
-//! | `upper` | changes in a directory of the host: one session's, and gone with it |
-//! | `cli` | `kennel run --overlay`, its lists, statuses and reports |
-//! | `disk` | all of it once more, with the changes in a directory of the host |
+//! | `refused` | if an overlay is impossible, nothing runs |
+//! | `upper` | changes in a directory of the host: for one session, and gone with it |
+//! | `cli` | `kennel run --overlay`: its lists, statuses and reports |
+//! | `disk` | all of it again, with the changes in a directory of the host |
 //!
-//! An overlay in memory takes Linux 6.6: on an older kernel the only promise is that it is refused. Workspaces lie on a
-//! disk, where the machine has one.
+//! An overlay in memory needs Linux 6.6: on an older kernel the only promise is that Kennel refuses it. Workspaces
+//! are on a disk if the machine has one.
 
 mod basics;
 mod cli;
@@ -42,10 +42,10 @@ use kennel::{Change, Host, Overlay, Policy, Profile, Session, Version};
 use crate::session::files::shell;
 pub(crate) use crate::support::workspace_on_disk as workspace;
 
-/// Where the pass with changes in directories (`disk`) makes those.
+/// Where the pass `disk` makes its directories for changes.
 const UPPERS: &str = "KENNEL_TEST_UPPERS";
 
-/// Whether changes can be kept in memory here.
+/// Whether an overlay in memory works here.
 fn in_memory() -> bool {
     Host::detect().kernel >= Version(6, 6)
 }
@@ -55,7 +55,7 @@ pub fn available() -> bool {
     in_memory() || env::var_os(UPPERS).is_some()
 }
 
-/// Ends a test that needs an overlay where the pass has none, having seen that it is refused.
+/// Ends a test that needs an overlay if there is none, after it has checked that Kennel refuses it.
 macro_rules! require_overlay {
     () => {
         if !crate::overlay::available() {
@@ -65,14 +65,14 @@ macro_rules! require_overlay {
 }
 use require_overlay;
 
-/// An empty directory for changes, in the pass that has them in one. It goes with those of all other tests.
+/// An empty directory for changes, in the pass that keeps them in one. It is removed with those of all other tests.
 fn upper() -> Option<PathBuf> {
     let dir = tempfile::tempdir_in(env::var_os(UPPERS)?).unwrap().keep();
     fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
     Some(dir)
 }
 
-/// `--overlay`, or what this pass says instead.
+/// `--overlay`, or the flag of this pass instead.
 fn flags() -> Vec<String> {
     match upper() {
         Some(dir) => vec!["--overlay-upper".into(), dir.into_os_string().into_string().unwrap()],
@@ -80,7 +80,8 @@ fn flags() -> Vec<String> {
     }
 }
 
-/// What was said, without where changes are left that could not be committed: said last, where they were in a directory.
+/// The output without its last part about the directory of changes that could not be committed, if they were in a
+/// directory.
 fn without_place(said: &str) -> &str {
     match said.rsplit_once("\nkennel: what the command wrote is left in ") {
         Some((said, _)) if env::var_os(UPPERS).is_some() => said,
@@ -91,7 +92,7 @@ fn without_place(said: &str) -> &str {
     }
 }
 
-/// A policy with an overlay as this pass has them.
+/// A policy with the overlay of this pass.
 fn policy(workspace: &Path) -> Policy {
     let overlay = Overlay { upper: upper(), ..Overlay::default() };
     Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C").overlay(overlay)
@@ -110,20 +111,20 @@ async fn changes(session: &Session) -> Vec<String> {
     lines(&session.changes().await.expect("changes"))
 }
 
-/// Commits everything; answers what was applied.
+/// Commits everything. Returns the applied changes.
 async fn commit(session: &Session) -> Vec<String> {
     let committed = session.commit().await.expect("a commit");
     assert!(committed.refused.is_empty(), "{:?}", committed.refused);
     lines(&committed.applied)
 }
 
-/// Commits what can be; answers what was refused, each with its reason.
+/// Commits what it can. Returns the refused changes, each with its reason.
 async fn refusals(session: &Session) -> Vec<String> {
     let committed = session.commit().await.expect("a commit");
     committed.refused.iter().map(|refused| format!("{}: {}", refused.change, refused.refusal)).collect()
 }
 
-/// What is left of us in a directory, at any depth.
+/// Whether a directory has no temporary file of ours, at any depth.
 fn is_without_temporaries(directory: &Path) -> bool {
     fs::read_dir(directory).expect("a directory").flatten().all(|entry| {
         let is_ours = entry.file_name().to_string_lossy().starts_with(".kennel-");

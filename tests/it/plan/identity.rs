@@ -1,4 +1,4 @@
-//! Who the command is inside, and what it has left of its caller.
+//! The identity of a command inside: ids, capabilities, groups, names, and what it inherits from its caller.
 
 use std::process::Command;
 
@@ -149,7 +149,7 @@ fn no_core_is_dumped() {
     assert_eq!(said.lines().count(), 1, "no file: {said}");
 }
 
-/// With a limit of 0, as programs with secrets set it, a handler behind a pipe would be started.
+/// With a limit of 0, which programs with secrets set, the kernel would start a handler behind a pipe.
 #[test]
 fn limit_of_cores_stays_as_it_is() {
     let dir = workspace();

@@ -1,4 +1,4 @@
-//! The report is true: what it calls enforced holds, what does not hold it does not call enforced.
+//! The report is true: a protection that it calls enforced holds, and it does not call others enforced.
 
 use std::{fs, net::TcpListener};
 
@@ -68,7 +68,7 @@ fn network_that_was_granted_is_off_and_does_not_lower_the_level() {
     for flags in [&["--net", "host"][..], &["--profile", "full-dev"]] {
         let (output, report) = report(dir.path(), flags, &["true"]);
         assert_eq!(state(&report, "network_namespace"), "off");
-        // Landlock scopes are all that could be missing here: not the network.
+        // Only Landlock scopes could be missing here, not the network.
         assert_eq!(report["enforcement"]["level"], if has_scopes() { "full" } else { "partial" }, "{report}");
         assert!(output.stderr.is_empty() || !has_scopes(), "{output:?}");
     }
@@ -112,7 +112,7 @@ fn degraded_limit_makes_the_level_partial() {
 }
 
 #[test]
-fn requirement_may_be_relaxed_but_not_for_what_is_indispensable() {
+fn requirements_can_be_relaxed_except_for_indispensable_protections() {
     let (dir, beside) = (workspace(), workspace());
     let file = beside.path().join("p.toml");
     let with = |text: &str| {
@@ -124,7 +124,7 @@ fn requirement_may_be_relaxed_but_not_for_what_is_indispensable() {
     if Host::detect().landlock_abi > 0 {
         assert_eq!(state(&report, "landlock"), "enforced", "available is used");
     }
-    // Of use to root alone, and only where there is none.
+    // Useful to root alone, and only if there is no user namespace.
     let (_, report) =
         crate::support::report(dir.path(), &with("require.user_namespace = 'if_available'"), &["true"]);
     assert_eq!(state(&report, "user_namespace"), "enforced", "available is used");
@@ -135,7 +135,7 @@ fn requirement_may_be_relaxed_but_not_for_what_is_indispensable() {
 }
 
 #[test]
-fn limit_that_is_required_and_not_to_be_had_is_refused() {
+fn a_required_limit_that_is_unavailable_is_refused() {
     let (dir, beside) = (workspace(), workspace());
     let file = beside.path().join("p.toml");
     fs::write(
@@ -148,7 +148,7 @@ fn limit_that_is_required_and_not_to_be_had_is_refused() {
 }
 
 #[test]
-fn refusal_by_a_host_without_namespaces_is_told_with_a_remedy() {
+fn a_host_without_namespaces_is_refused_with_a_remedy() {
     let dir = workspace();
     let grant = format!("{}:/kennel", crate::support::kennel_path().display());
     let flags = ["--ro", &grant];

@@ -1,4 +1,4 @@
-//! Whoever dies, nothing is left, and the next one is told.
+//! If a client or a host dies, nothing is left, and the next one gets a clear answer.
 
 use std::{fs, process::Stdio, time::Duration};
 
@@ -13,10 +13,10 @@ fn killing_the_client_kills_the_command() {
     let dir = session.workspace.path();
     let (mut child, _lines) =
         ready(&session, &format!("trap '' TERM HUP INT; echo ready; ({HEARTBEAT}) & wait"));
-    until("the heart beats", || beats(dir) > 2);
+    until("it beats", || beats(dir) > 2);
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the heart stands still", || is_silent(dir));
+    until("it stops beating", || is_silent(dir));
     assert!(session.is_well());
 }
 
@@ -29,7 +29,7 @@ fn killing_the_client_at_any_moment_leaves_nothing() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    until("the hearts stand still", || is_silent(session.workspace.path()));
+    until("they stop beating", || is_silent(session.workspace.path()));
     assert!(session.is_well());
 }
 
@@ -37,10 +37,10 @@ fn killing_the_client_at_any_moment_leaves_nothing() {
 fn killing_the_host_kills_everything_and_the_next_start_cleans_up() {
     let mut session = Hosted::start(&[]);
     let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
-    until("the heart beats", || beats(session.workspace.path()) > 2);
+    until("it beats", || beats(session.workspace.path()) > 2);
     session.kill();
     assert_eq!(child.wait().unwrap().code(), Some(125), "the client does not hang");
-    until("the heart stands still", || is_silent(session.workspace.path()));
+    until("it stops beating", || is_silent(session.workspace.path()));
     assert!(session.socket.exists(), "nobody was left to remove it");
     let said = stderr(&session.shell("true"));
     assert!(said.contains("no session listens here") && said.contains("hint:"), "{said}");
@@ -71,7 +71,7 @@ fn lost_session_tells_a_waiting_client_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_the_listener_removes_the_socket_and_kills_what_clients_run() {
+async fn dropping_the_listener_removes_the_socket_and_kills_the_commands_of_clients() {
     let (dir, runtime) = (workspace(), runtime());
     let session = Session::prepare(&Policy::profile(Profile::NoNetwork, dir.path())).await.unwrap();
     let listening = session.listen_in(runtime.path().join("r"), "a").unwrap();
@@ -83,13 +83,13 @@ async fn dropping_the_listener_removes_the_socket_and_kills_what_clients_run() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until("the heart beats", || beats(dir.path()) > 2);
+    until("it beats", || beats(dir.path()) > 2);
     let socket = listening.socket().to_owned();
     drop(listening);
     assert!(!socket.exists());
     let code = tokio::task::spawn_blocking(move || child.wait().unwrap().code()).await.unwrap();
     assert_eq!(code, Some(125));
-    until("the heart stands still", || is_silent(dir.path()));
+    until("it stops beating", || is_silent(dir.path()));
     // The session itself lives on, and can listen again under the same name.
     assert!(session.command("true").output().await.unwrap().status.success());
     let again = session.listen_in(runtime.path().join("r"), "a").unwrap();
@@ -99,7 +99,7 @@ async fn dropping_the_listener_removes_the_socket_and_kills_what_clients_run() {
     assert_eq!(fs::read_dir(runtime.path().join("r")).unwrap().count(), 1, "the client");
 }
 
-/// Also where no client comes that could see it.
+/// Also if no client comes that could see it.
 #[tokio::test]
 async fn session_that_was_shut_down_listens_no_more() {
     let (dir, runtime) = (workspace(), runtime());
@@ -118,7 +118,7 @@ async fn session_that_was_shut_down_tells_its_clients() {
     let mut client = std::process::Command::new(listening.client());
     client.current_dir(&dir).arg(listening.socket()).args(["sh", "-c", HEARTBEAT]).stderr(Stdio::piped());
     let client = client.spawn().unwrap();
-    until("the heart beats", || beats(dir.path()) > 2);
+    until("it beats", || beats(dir.path()) > 2);
     session.shutdown().await;
     tokio::time::timeout(patient(Duration::from_secs(5)), listening.stopped()).await.unwrap();
     assert!(!listening.socket().exists());

@@ -1,4 +1,4 @@
-//! A client of our own user that is wrong or hostile: nothing it says stops the session, leaks into it, or makes others
+//! A wrong or hostile client of our own user: no message of it stops the session, leaks into it, or makes others
 //! wait.
 
 use std::{
@@ -47,12 +47,12 @@ impl Raw {
         let _ = sendmsg::<UnixAddr>(self.0.as_raw_fd(), &vector, rights, MsgFlags::MSG_NOSIGNAL, None);
     }
 
-    /// What comes; empty when the session closed its end.
+    /// Reads an answer. It is empty if the session closed its end.
     fn answer(&self) -> Vec<u8> {
         let mut bytes = vec![0; 16 << 10];
         let mut receive = || recv(self.0.as_raw_fd(), &mut bytes, MsgFlags::empty());
         let count = match receive() {
-            // It was closed with something of ours unread. That is told once, and before what it said last.
+            // The session closed it with unread bytes of ours. The kernel reports that once, before the last message.
             Err(nix::errno::Errno::ECONNRESET) => receive(),
             count => count,
         };
@@ -62,7 +62,7 @@ impl Raw {
     }
 }
 
-/// What the session answers to a question; empty where it closes its end.
+/// The session's answer to a question. It is empty if the session closes its end.
 pub fn ask(path: &Path, ask: &Ask) -> Vec<u8> {
     let raw = Raw::to(path);
     raw.send(&encoded(ask), &[]);
@@ -98,7 +98,7 @@ fn descriptors(session: &Hosted) -> usize {
 }
 
 #[test]
-fn malformed_messages_are_refused_and_nothing_of_them_stays() {
+fn malformed_messages_are_refused_and_leave_nothing() {
     let session = Hosted::start(&[]);
     assert!(session.is_well());
     let before = descriptors(&session);
@@ -148,7 +148,7 @@ fn malformed_messages_are_refused_and_nothing_of_them_stays() {
         assert!(is_answer, "{what}: {answer:?}");
         assert!(!answer.starts_with(&[2, 0, 0, 0, 0, 0, 0, 0]), "{what} ran");
     }
-    // And the very same, whole, runs.
+    // The same message, complete, runs.
     for (bytes, descriptors) in
         [(whole, stdio.to_vec()), (length(good.len()), with(full.as_raw_fd()).to_vec())]
     {
@@ -161,7 +161,7 @@ fn malformed_messages_are_refused_and_nothing_of_them_stays() {
 }
 
 #[test]
-fn list_whose_count_lies_is_refused() {
+fn list_with_a_wrong_count_is_refused() {
     let session = Hosted::start(&[]);
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     let mut bytes = call(&[c"true"]);
@@ -182,7 +182,7 @@ fn silent_clients_keep_nobody_waiting_for_long() {
     let start = Instant::now();
     assert!(session.is_well());
     assert!(start.elapsed() < patient(std::time::Duration::from_secs(20)), "{:?}", start.elapsed());
-    // They are shown the door.
+    // The session turns them away.
     assert!(silent.first().unwrap().answer().is_empty());
 }
 
@@ -196,14 +196,14 @@ fn second_command_on_a_connection_ends_the_first() {
     raw.send(&long, &[null.as_raw_fd(), writer.as_raw_fd(), writer.as_raw_fd()]);
     raw.send(&long, &[null.as_raw_fd(); 3]);
     drop(writer);
-    // The end of the pipe comes when nobody of the command is left.
+    // The pipe ends when no process of the command is left.
     let mut rest = Vec::new();
     File::from(reader).read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty() && session.is_well());
 }
 
 #[test]
-fn signals_that_are_none_are_not_passed_on() {
+fn invalid_signals_are_not_passed_on() {
     let session = Hosted::start(&[]);
     let null = File::options().read(true).write(true).open("/dev/null").unwrap();
     for number in [0, 65, 1000, u32::MAX] {

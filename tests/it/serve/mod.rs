@@ -1,4 +1,4 @@
-//! Sessions that listen: other processes run commands in them, and nobody else.
+//! Sessions that listen: processes of the same user run commands in them, and nobody else can.
 
 mod death;
 mod hostile;
@@ -38,7 +38,7 @@ impl Hosted {
         Self::begin(runtime, |start| start.args(flags))
     }
 
-    /// A session of somebody who is at home there.
+    /// A session with this home directory.
     pub fn start_for(home: &Path, flags: &[&str]) -> Self {
         Self::begin(runtime(), |start| start.env("HOME", home).args(flags))
     }
@@ -54,7 +54,7 @@ impl Hosted {
         Self { workspace, runtime, socket: line.trim_end().into(), host }
     }
 
-    /// The process that the session belongs to.
+    /// The process of the session.
     pub fn host(&self) -> u32 {
         self.host.id()
     }
@@ -71,7 +71,7 @@ impl Hosted {
         exec
     }
 
-    /// What a shell script in the session comes to.
+    /// Runs a shell script in the session.
     pub fn shell(&self, script: &str) -> Output {
         self.exec(&["sh", "-c", script]).output().unwrap()
     }
@@ -83,13 +83,13 @@ impl Hosted {
         kennel
     }
 
-    /// Kills the host as nobody can prevent.
+    /// Kills the host with SIGKILL.
     pub fn kill(&mut self) {
         self.host.kill().unwrap();
         self.host.wait().unwrap();
     }
 
-    /// Whether a command runs as if nothing had happened.
+    /// Whether the session still runs commands.
     pub fn is_well(&self) -> bool {
         self.shell("exit 7").status.code() == Some(7)
     }

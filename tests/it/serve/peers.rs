@@ -1,4 +1,4 @@
-//! Who is served: our own user, outside of every sandbox.
+//! The session serves its own user, outside every sandbox.
 
 use std::{
     env, fs,
@@ -29,7 +29,7 @@ fn payload_of_any_session_cannot_use_the_socket() {
             assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""), "{output:?}");
             let said = stderr(&output);
             assert!(said.contains("sandbox") || said.contains("permission denied"), "{said}");
-            assert!(victim.is_well(), "and who may is served");
+            assert!(victim.is_well(), "an allowed client is served");
         }
     }
 }
@@ -45,9 +45,9 @@ fn payload_cannot_use_the_socket_of_its_own_session() {
     assert!(session.is_well());
 }
 
-/// Whoever reads it shall not look for a fault of the host.
+/// The message keeps its reader from looking for a fault of the host.
 #[test]
-fn who_is_in_a_sandbox_is_told_so() {
+fn a_client_in_a_sandbox_is_told_why() {
     let session = Hosted::start(&[]);
     let runtime = session.runtime.path().display().to_string();
     let directory = session.socket.parent().unwrap().display().to_string();
@@ -71,7 +71,7 @@ fn who_is_in_a_sandbox_is_told_so() {
 }
 
 #[test]
-fn many_that_are_turned_away_keep_nobody_waiting() {
+fn many_refused_clients_delay_nobody() {
     let runtime = runtime();
     let shown = runtime.path().display().to_string();
     let session = Hosted::start_in(runtime, &["--ro", &shown]);
@@ -88,15 +88,16 @@ fn many_that_are_turned_away_keep_nobody_waiting() {
     flood.wait().unwrap();
 }
 
-/// Connects, asks for numbers, and answers the first byte and the text of what comes.
+/// Connects and asks for numbers. Returns the first byte and the text of the answer.
 fn ask(socket: &str) -> String {
     let answer = hostile::ask(socket.as_ref(), &Ask::Stats {});
     format!("answer {:?} {}", answer.first(), String::from_utf8_lossy(&answer).replace('\0', ""))
 }
 
-/// The number of who made a socket listen may be another's by now, who is trusted.
+/// The process that listened may have ended, and another process may have its number by now. A client must not trust
+/// that one.
 #[test]
-fn a_listener_that_has_ended_is_not_taken_for_who_has_its_number() {
+fn a_dead_listener_is_not_confused_with_a_process_of_the_same_number() {
     only_as_root!();
     require!(has("python3"), "python3");
     require!(kennel::Host::detect().kernel >= kennel::Version(6, 5), "Linux 6.5 (SO_PEERPIDFD)");
@@ -132,8 +133,8 @@ fn a_listener_that_has_ended_is_not_taken_for_who_has_its_number() {
 }
 
 #[test]
-fn another_user_is_turned_away_even_when_the_door_is_open() {
-    // In the copy below that has become another user.
+fn another_user_is_refused_even_if_the_directory_is_open() {
+    // This code runs in the copy below, which has become another user.
     if let Ok(socket) = env::var("KENNEL_ASK") {
         return eprintln!("{}", ask(&socket));
     }
@@ -153,7 +154,7 @@ fn another_user_is_turned_away_even_when_the_door_is_open() {
             .arg(&copy)
             .args([
                 "--exact",
-                "serve::peers::another_user_is_turned_away_even_when_the_door_is_open",
+                "serve::peers::another_user_is_refused_even_if_the_directory_is_open",
                 "--nocapture",
             ])
             .env("KENNEL_ASK", &session.socket)
@@ -164,7 +165,7 @@ fn another_user_is_turned_away_even_when_the_door_is_open() {
     assert!(ask("0").contains("answer Some(3)"), "numbers");
     let said = ask("1000");
     assert!(said.contains("own user only") || said.contains("answer None"), "{said}");
-    // The client looks who listens before it gives anything away.
+    // The client checks who listens before it gives anything away.
     let copy = session.workspace.path().join("client");
     fs::copy(session.client(), &copy).unwrap();
     open(&copy, 0o755);
@@ -179,9 +180,9 @@ fn another_user_is_turned_away_even_when_the_door_is_open() {
     assert!(stderr(&output).contains("is another user's"), "{output:?}");
 }
 
-/// Whatever client he has: the session itself looks.
+/// The session itself checks, whatever client the other user has.
 #[test]
-fn who_asks_from_another_user_namespace_is_turned_away() {
+fn a_client_in_another_user_namespace_is_refused() {
     if let Ok(socket) = env::var("KENNEL_ASK_FROM_NAMESPACE") {
         return eprintln!("{}", ask(&socket));
     }
@@ -189,16 +190,16 @@ fn who_asks_from_another_user_namespace_is_turned_away() {
     let session = Hosted::start(&[]);
     let mut ask = Command::new("unshare");
     ask.args(["--user", "--map-root-user"]).arg(env::current_exe().unwrap());
-    ask.args(["--exact", "serve::peers::who_asks_from_another_user_namespace_is_turned_away", "--nocapture"]);
+    ask.args(["--exact", "serve::peers::a_client_in_another_user_namespace_is_refused", "--nocapture"]);
     let output = ask.env("KENNEL_ASK_FROM_NAMESPACE", &session.socket).output().unwrap();
     let said = stderr(&output);
     assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");
     assert!(session.is_well());
 }
 
-/// Root's sandboxes may have no user namespace of their own (`hosts::root`), but each has a pid namespace.
+/// Root's sandboxes may have no user namespace of their own (`host::root`), but each has a pid namespace.
 #[test]
-fn who_asks_as_root_from_another_pid_namespace_is_turned_away() {
+fn root_in_another_pid_namespace_is_refused() {
     if let Ok(socket) = env::var("KENNEL_ASK_FROM_PIDS") {
         return eprintln!("{}", ask(&socket));
     }
@@ -207,11 +208,7 @@ fn who_asks_as_root_from_another_pid_namespace_is_turned_away() {
     let session = Hosted::start(&[]);
     let mut ask = Command::new("unshare");
     ask.args(["--pid", "--fork"]).arg(env::current_exe().unwrap());
-    ask.args([
-        "--exact",
-        "serve::peers::who_asks_as_root_from_another_pid_namespace_is_turned_away",
-        "--nocapture",
-    ]);
+    ask.args(["--exact", "serve::peers::root_in_another_pid_namespace_is_refused", "--nocapture"]);
     let output = ask.env("KENNEL_ASK_FROM_PIDS", &session.socket).output().unwrap();
     let said = stderr(&output);
     assert!(said.contains("no process in a sandbox or another user namespace"), "{said}");

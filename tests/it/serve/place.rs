@@ -1,4 +1,4 @@
-//! Where sockets lie: names that cannot be forged, a directory that is ours, one session a name.
+//! The place of sockets: valid names, a directory of our own, one session for each name.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ fn mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn where_its_own_commands_write_no_session_listens() {
+async fn a_session_does_not_listen_where_its_commands_write() {
     let (dir, runtime) = (workspace(), runtime());
     let session = session(dir.path()).await;
     symlink(runtime.path(), dir.path().join("link")).unwrap();
@@ -121,18 +121,18 @@ async fn name_that_is_taken_is_refused_and_free_again_afterwards() {
     let first = session.listen_in(&place, "a").unwrap();
     let error = session.listen_in(&place, "a").unwrap_err();
     assert_eq!(error.to_string(), "session a is running");
-    // Also where somebody has removed the lock.
+    // The same if somebody has removed the lock.
     fs::remove_file(place.join("a.lock")).unwrap();
     let error = session.listen_in(&place, "a").unwrap_err();
     assert_eq!(error.to_string(), "session a is running");
-    assert!(first.socket().exists(), "who came second leaves it alone");
+    assert!(first.socket().exists(), "the second session leaves it alone");
     session.listen_in(&place, "b").unwrap();
     drop(first);
     session.listen_in(&place, "a").unwrap();
 }
 
 #[tokio::test]
-async fn whatever_lies_in_the_place_of_the_socket_is_not_followed() {
+async fn a_link_in_the_place_of_the_socket_is_not_followed() {
     let (dir, runtime) = (workspace(), runtime());
     let session = session(dir.path()).await;
     let place = runtime.path().join("r");

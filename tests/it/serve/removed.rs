@@ -1,4 +1,4 @@
-//! Somebody removes what lies in the runtime directory: a session is still found, or ends.
+//! Somebody removes files of the runtime directory: clients still find the session, or it ends.
 
 use std::{fs, path::Path, process::Stdio, time::Duration};
 
@@ -13,10 +13,10 @@ fn list(session: &Hosted) -> String {
 }
 
 #[test]
-fn a_socket_that_was_removed_is_put_back_and_no_command_ends() {
+fn a_removed_socket_is_restored_and_no_command_ends() {
     let session = Hosted::start(&[]);
     let mut running = session.exec(&["sh", "-c", HEARTBEAT]).spawn().unwrap();
-    until("the heart beats", || beats(session.workspace.path()) > 2);
+    until("it beats", || beats(session.workspace.path()) > 2);
     fs::remove_file(&session.socket).unwrap();
     fs::remove_file(session.client()).unwrap();
     let output = session.kennel(&["session", "start", "--name", "s"]).output().unwrap();
@@ -28,7 +28,7 @@ fn a_socket_that_was_removed_is_put_back_and_no_command_ends() {
     assert_eq!(session.kennel(&["exec", "s", "--", "sh", "-c", "exit 7"]).status().unwrap().code(), Some(7));
     assert!(session.is_well(), "also with the client that was put back");
     let before = beats(session.workspace.path());
-    until("the heart still beats", || beats(session.workspace.path()) > before);
+    until("it still beats", || beats(session.workspace.path()) > before);
     for file in [&session.socket, &session.socket.with_extension("lock")] {
         fs::remove_file(file).unwrap();
     }
@@ -40,7 +40,7 @@ fn a_socket_that_was_removed_is_put_back_and_no_command_ends() {
 }
 
 #[test]
-fn a_session_that_cannot_put_its_socket_back_is_named_as_such() {
+fn a_session_that_cannot_restore_its_socket_is_reported() {
     let session = Hosted::start(&[]);
     let host = Pid::from_raw(session.host().try_into().unwrap());
     nix::sys::signal::kill(host, Signal::SIGSTOP).unwrap();
@@ -77,12 +77,12 @@ fn a_session_whose_directory_was_removed_ends_after_its_last_command() {
     drop(running.stdin.take());
     assert!(running.wait().unwrap().success());
     until("the session ends", || session.host.try_wait().unwrap().is_some());
-    assert!(session.is_well(), "what the next one has there stays");
+    assert!(session.is_well(), "the files of the next session stay");
     assert!(session.kennel(&["session", "stop", "s"]).status().unwrap().success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_another_has_taken_is_left_to_it() {
+async fn a_name_that_another_session_took_stays_its_own() {
     let (dir, runtime) = (workspace(), runtime());
     let place = runtime.path().join("r");
     let policy = Policy::profile(Profile::NoNetwork, dir.path());

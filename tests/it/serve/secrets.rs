@@ -1,4 +1,4 @@
-//! Secrets that come to lie where a session shows the caller's home.
+//! Secrets that appear in a place where a session shows the caller's home.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn secrets_made_after_the_session_are_covered_for_the_next_command() {
             fs::create_dir(home.path().join(directory)).unwrap();
             fs::write(home.path().join(directory).join("key"), "key").unwrap();
         }
-        // More than the workers that were ready before there was anything to cover.
+        // More commands than there were ready workers before the secret appeared.
         for _ in 0..3 {
             let output = session.shell(&script);
             assert_eq!(

@@ -1,4 +1,4 @@
-//! A client, or the process of the session, that has not enough of something: said at once, and by whom.
+//! A client or the session's process lacks something: the error comes at once and says which of the two lacks it.
 
 use std::{
     collections::BTreeSet,
@@ -22,30 +22,30 @@ fn open(process: u32) -> BTreeSet<usize> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The limit with which a process that has these open has room for so many.
+/// The limit that leaves a process with these descriptors room for `more`.
 fn limit(open: &BTreeSet<usize>, room: usize) -> usize {
     (0..).filter(|number| !open.contains(number)).nth(room).unwrap()
 }
 
-/// Both clients, which must not wait.
+/// Both clients. Neither may hang.
 fn both(session: &Hosted) -> [Output; 2] {
     [session.shell("echo ran"), session.kennel(&["exec", "s", "--", "echo", "ran"]).output().unwrap()]
 }
 
 #[test]
-fn a_session_without_descriptors_says_so() {
+fn a_session_without_descriptors_reports_it() {
     require!(has("prlimit"), "prlimit of util-linux");
     let session = Hosted::start(&[]);
     assert!(session.is_well());
     let host = session.host();
-    // With no client.
+    // Without a client.
     let look = |_| {
         thread::sleep(Duration::from_millis(20));
         open(host).len()
     };
     let idle = (0..25).map(look).min().unwrap_or_default();
     let mut told = Vec::new();
-    // From none at all to enough.
+    // From no descriptor at all to enough.
     let mut room = 0;
     loop {
         until("the last client is gone", || open(host).len() <= idle);
@@ -79,7 +79,7 @@ fn a_session_without_descriptors_says_so() {
 }
 
 #[test]
-fn a_client_without_descriptors_says_so() {
+fn a_client_without_descriptors_reports_it() {
     require!(has("prlimit"), "prlimit of util-linux");
     let session = Hosted::start(&[]);
     let client = session.client();

@@ -1,4 +1,4 @@
-//! Signals to the client are signals to the command.
+//! The client passes signals on to the command.
 
 use std::{
     io::{BufRead, BufReader, Lines},
@@ -15,12 +15,12 @@ use nix::{
 use super::{Hosted, signal};
 use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, stderr, stdout, until};
 
-/// Starts a script that says `ready` first.
+/// Starts a script that prints `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     ready_by_env(session, "--default-signal", script)
 }
 
-/// The same, with the signals of `option` at the client's start; see [`by_env`].
+/// The same, with the signals of `option` set when the client starts; see [`by_env`].
 fn ready_by_env(session: &Hosted, option: &str, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut client = by_env(option, &session.exec(&["sh", "-c", script]));
     let mut child = client.stdout(Stdio::piped()).spawn().unwrap();
@@ -70,9 +70,9 @@ fn signals_end_a_command_that_does_not_catch_them() {
     }
 }
 
-/// Nobody is there to pass them on to.
+/// No process could pass them on to the command.
 #[test]
-fn signals_end_who_is_not_heard() {
+fn signals_end_a_client_without_an_answer() {
     let session = Hosted::start(&[]);
     let tell = |number| kill(Pid::from_raw(session.host().cast_signed()), number).unwrap();
     for mut command in [session.exec(&["true"]), session.kennel(&["exec", "s", "--", "true"])] {
@@ -91,9 +91,9 @@ fn signals_end_who_is_not_heard() {
     assert!(session.is_well());
 }
 
-/// Whoever wants to end it has to know which process it is.
+/// The user must know which process to end.
 #[test]
-fn a_session_that_does_not_answer_is_listed_and_not_waited_for() {
+fn a_session_that_does_not_answer_is_listed_without_a_wait() {
     let session = Hosted::start(&[]);
     let host = Pid::from_raw(session.host().cast_signed());
     kill(host, Signal::SIGSTOP).unwrap();
@@ -103,7 +103,7 @@ fn a_session_that_does_not_answer_is_listed_and_not_waited_for() {
     });
     let [listed, as_json, stopped] =
         [listed, as_json, stopped].map(|child| thread::spawn(move || child.wait_with_output().unwrap()));
-    // They have their answers before, or never.
+    // They get their answers before that, or never.
     let end = std::time::Instant::now() + patient(Duration::from_secs(20));
     while ![&listed, &as_json, &stopped].into_iter().all(thread::JoinHandle::is_finished) {
         if std::time::Instant::now() > end {
@@ -136,7 +136,7 @@ fn exec_with_a_timeout_ends_although_the_session_does_not_answer() {
         exec.stderr(Stdio::piped()).spawn().unwrap()
     };
     let running = exec(&format!("{}ms", patient(Duration::from_secs(3)).as_millis()), HEARTBEAT);
-    until("the heart beats", || beats(session.workspace.path()) > 2);
+    until("it beats", || beats(session.workspace.path()) > 2);
     tell(Signal::SIGSTOP);
     let mut children = [running, exec("10ms", "touch ran")];
     let end = std::time::Instant::now() + patient(Duration::from_secs(20));
@@ -152,7 +152,7 @@ fn exec_with_a_timeout_ends_although_the_session_does_not_answer() {
         let said = stderr(&child.wait_with_output().unwrap());
         assert!(said.contains("session s: it does not answer, although the command's time is up"), "{said}");
     }
-    until("the heart stands still", || is_silent(session.workspace.path()));
+    until("it stops beating", || is_silent(session.workspace.path()));
     assert!(session.is_well() && !session.workspace.path().join("ran").exists());
 }
 
@@ -161,7 +161,7 @@ fn exec_with_a_timeout_ends_although_the_session_does_not_answer() {
 fn signal_that_ended_the_command_is_not_hidden_by_a_later_one() {
     let session = Hosted::start(&["--max-output", "1G"]);
     let (mut child, _unread) = ready(&session, "echo ready; exec yes");
-    // So that the pipe is full.
+    // The pipe is full by then.
     thread::sleep(patient(Duration::from_millis(500)));
     signal(&child, Signal::SIGTERM);
     signal(&child, Signal::SIGCONT);
@@ -173,21 +173,21 @@ fn stop_and_continue_reach_everything() {
     let session = Hosted::start(&[]);
     let dir = session.workspace.path();
     let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
-    until("the heart beats", || beats(dir) > 2);
+    until("it beats", || beats(dir) > 2);
     signal(&child, Signal::SIGTSTP);
     until("the client is stopped", || state(&child) == Some('T'));
     thread::sleep(Duration::from_millis(50));
     assert!(is_silent(dir), "the command is stopped too");
     signal(&child, Signal::SIGCONT);
     let before = beats(dir);
-    until("the heart beats again", || beats(dir) > before + 2);
+    until("it beats again", || beats(dir) > before + 2);
     // Stopped and continued a second time.
     signal(&child, Signal::SIGTSTP);
     until("the client is stopped again", || state(&child) == Some('T'));
     signal(&child, Signal::SIGCONT);
     signal(&child, Signal::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));
-    until("the heart stands still", || is_silent(dir));
+    until("it stops beating", || is_silent(dir));
 }
 
 #[test]
@@ -198,12 +198,12 @@ fn signal_before_the_command_runs_does_not_leave_it_behind() {
         thread::sleep(Duration::from_millis(delay));
         signal(&child, Signal::SIGTERM);
         child.wait().unwrap();
-        until("the heart stands still", || is_silent(session.workspace.path()));
+        until("it stops beating", || is_silent(session.workspace.path()));
     }
 }
 
 #[test]
-fn signal_that_the_client_was_started_to_ignore_is_not_passed_on() {
+fn signals_that_the_client_inherited_as_ignored_are_not_passed_on() {
     let session = Hosted::start(&[]);
     for (number, name) in SIGNALS.into_iter().filter(|(number, _)| *number != Signal::SIGTERM) {
         let script =

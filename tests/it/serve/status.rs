@@ -1,4 +1,4 @@
-//! What a command is given and what comes of it, through `kennel-exec`.
+//! The input of a command and its result, through `kennel-exec`.
 
 use std::{
     fs,
@@ -94,7 +94,7 @@ fn a_socket_that_is_not_there_is_named_with_a_remedy() {
 }
 
 #[test]
-fn a_timeout_of_the_policy_is_124_and_says_so() {
+fn a_timeout_of_the_policy_is_124_with_a_message() {
     let session = Hosted::start(&["--timeout", "200ms"]);
     let output = session.shell("sleep 60 & sleep 60");
     assert_eq!(output.status.code(), Some(124));
@@ -102,7 +102,7 @@ fn a_timeout_of_the_policy_is_124_and_says_so() {
 }
 
 #[test]
-fn status_is_told_although_nobody_reads_the_message() {
+fn status_arrives_even_if_nobody_reads_the_message() {
     let session = Hosted::start(&[]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -110,7 +110,7 @@ fn status_is_told_although_nobody_reads_the_message() {
 }
 
 #[test]
-fn what_names_are_told_is_on_one_line_that_a_terminal_only_shows() {
+fn names_in_messages_are_escaped_on_one_line() {
     let session = Hosted::start(&[]);
     let name = "x\u{202e}\u{1b}[2J\nkennel: all is well";
     let says = |told: Output| (told.status.code(), stderr(&told));
@@ -126,7 +126,7 @@ fn what_names_are_told_is_on_one_line_that_a_terminal_only_shows() {
 }
 
 #[test]
-fn what_is_too_long_to_be_told_is_cut_between_characters() {
+fn long_messages_are_cut_between_characters() {
     let session = Hosted::start(&[]);
     for start in ["", "a", "aa"] {
         let name = start.to_owned() + &"€".repeat(8000);
@@ -139,9 +139,9 @@ fn what_is_too_long_to_be_told_is_cut_between_characters() {
     }
 }
 
-/// The command has the client's stderr, and can leave it like that.
+/// The command has the client's stderr and can make it non-blocking.
 #[test]
-fn what_is_told_waits_for_a_stderr_that_does_not_block() {
+fn messages_wait_for_a_non_blocking_stderr() {
     let session = Hosted::start(&[]);
     for mut client in
         [session.exec(&["kennel-absent"]), session.kennel(&["exec", "s", "--", "kennel-absent"])]
@@ -149,7 +149,7 @@ fn what_is_told_waits_for_a_stderr_that_does_not_block() {
         let (mut reader, writer) = full_pipe();
         let mut child = client.stderr(writer).spawn().unwrap();
         drop(client);
-        // Time for the line to be lost in.
+        // Time in which the line could be lost.
         thread::sleep(std::time::Duration::from_secs(1));
         let mut said = String::new();
         std::io::Read::read_to_string(&mut reader, &mut said).unwrap();
@@ -251,7 +251,7 @@ fn arguments_of_a_mebibyte_arrive() {
     command.extend([argument.as_str(); 10]);
     let output = session.exec(&command).output().unwrap();
     assert_eq!(stdout(&output), format!("10\n{}", 120 << 10));
-    // Around the longest call that a packet takes.
+    // Around the longest message that fits in a packet.
     for length in (32 << 10) - 3000..(32 << 10) + 100 {
         if length % 53 == 0 {
             let argument = "y".repeat(length);
@@ -302,7 +302,7 @@ fn a_stream_that_the_command_closes_is_closed() {
         .spawn()
         .unwrap();
     let mut seen = String::new();
-    // The client itself holds its end until the command ends; the session must not hold another.
+    // The client itself holds its end until the command ends. The session must not hold another.
     std::io::Read::read_to_string(&mut child.stdout.take().unwrap(), &mut seen).unwrap();
     assert!(
         child.wait().unwrap().success()
@@ -311,9 +311,9 @@ fn a_stream_that_the_command_closes_is_closed() {
     );
 }
 
-/// Who was killed while he wrote it left a part of it.
+/// A process that was killed while it wrote the client left a part of it.
 #[test]
-fn parts_of_clients_are_removed_when_nobody_writes_them_any_more() {
+fn half_written_clients_are_removed_later() {
     let runtime = super::runtime();
     let kennel = runtime.path().join("kennel");
     fs::create_dir(&kennel).unwrap();
@@ -333,7 +333,7 @@ fn parts_of_clients_are_removed_when_nobody_writes_them_any_more() {
 }
 
 #[test]
-fn client_is_installed_for_its_owner_alone_and_replaced_when_it_is_another() {
+fn client_is_private_to_its_owner_and_replaced_if_it_differs() {
     let session = Hosted::start(&[]);
     let path = session.client();
     let meta = fs::metadata(&path).unwrap();

@@ -1,27 +1,27 @@
-//! Sessions: many commands, one preparation; what they share, what they do not, and how it all ends.
+//! Sessions: many commands after one preparation, what they share, what they do not share, and how everything ends.
 //!
 //! | module | promise |
 //! | --- | --- |
 //! | `basics` | a session runs commands |
-//! | `command` | arguments, variables, directory, and what cannot be run |
+//! | `command` | arguments, variables, directory, and commands that cannot run |
 //! | `streams` | standard descriptors, terminals, output caps |
-//! | `limits` | a command can have less than its policy, never more |
+//! | `limits` | a command can get less than its policy gives, never more |
 //! | `signals` | timeouts, signals, kills and drops of one command |
 //! | `sharing` | the workspace, loopback, and private places if the policy says so |
-//! | `places` | what lies below a private place is there for every command |
+//! | `places` | every command sees the mounts below a private directory |
 //! | `between` | nothing else passes from one command to the next |
 //! | `neighbours` | commands side by side cannot see, reach or trace each other |
-//! | `narrow` | a command may do less than its policy lets it |
-//! | `crowd` | many at once, and who does not want to wait |
-//! | `end` | a session ends with its last handle, and everything of it |
-//! | `death` | whoever is killed from outside: no hang, a clear error |
+//! | `narrow` | a command may do less than its policy allows |
+//! | `crowd` | many commands at once, and callers that do not wait |
+//! | `end` | a session ends with its last handle, and everything of it ends too |
+//! | `death` | somebody outside kills a process: no hang, a clear error |
 //! | `killed` | the embedding program is killed: nothing is left |
-//! | `forked` | the same where another process has an end of a control socket |
-//! | `counts` | many commands and many sessions leave no trace in the program |
+//! | `forked` | the same if another process has an end of a control socket |
+//! | `counts` | many commands and sessions leave nothing in the program |
 //! | `report` | enforcement and numbers are true |
-//! | `outside` | what is done outside meanwhile: walls hold, and what is the user's stays |
-//! | `whose` | what appears in a protected place is the user's only when no command can have made it |
-//! | `shortage` | out of descriptors or processes: errors, and then it goes on |
+//! | `outside` | changes outside meanwhile: walls hold, and the user's files stay |
+//! | `whose` | a file at a protected path counts as the user's only if no command can have made it |
+//! | `shortage` | out of descriptors or processes: errors, and then the session goes on |
 
 mod basics;
 mod between;
@@ -61,10 +61,10 @@ use tokio::{
 
 use crate::support::{is_alone, patient, payload_path};
 
-/// Nothing in these tests takes that long unless it hangs.
+/// Longer than anything here takes, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A session over a workspace that it may write.
+/// A session with a writable workspace.
 async fn session(workspace: &Path) -> Session {
     Session::prepare(&policy(workspace)).await.expect("a session")
 }
@@ -73,23 +73,23 @@ fn policy(workspace: &Path) -> Policy {
     Policy::profile(Profile::NoNetwork, workspace).set_env("LC_ALL", "C")
 }
 
-/// As `policy`, with `tests/payload` at `/payload`.
+/// Like `policy`, with `tests/payload` at `/payload`.
 fn with_payload(workspace: &Path) -> Policy {
     let payload = Mount::ReadOnly { source: payload_path(), target: Some("/payload".into()) };
     policy(workspace).mount(payload)
 }
 
-/// A session whose commands can make any attempt.
+/// A session whose commands can run any attempt.
 async fn probing(workspace: &Path) -> Session {
     Session::prepare(&with_payload(workspace)).await.expect("a session")
 }
 
-/// Runs a script in a session; answers what it wrote.
+/// Runs a script in a session. Returns its stdout.
 async fn shell(session: &Session, script: &str) -> String {
     said(session.command("sh").args(["-c", script])).await
 }
 
-/// Runs a command that must succeed; answers what it wrote.
+/// Runs a command that must succeed. Returns its stdout.
 async fn said(command: &mut Command) -> String {
     let out = in_time(command.output()).await.expect("a command");
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -102,7 +102,7 @@ async fn said(command: &mut Command) -> String {
     text
 }
 
-/// Runs a script that must fail by itself; answers what it wrote to stderr.
+/// Runs a script that must fail by itself. Returns its stderr.
 async fn fails(command: &mut Command, script: &str) -> String {
     let script = format!("({script}\n) || exit 99");
     let out = in_time(command.args(["-c", &script]).output()).await.expect("a command");
@@ -125,7 +125,7 @@ async fn check(session: &Session, expected: &[(&str, &str)]) {
     assert_eq!(found, expected);
 }
 
-/// Starts a command that says a line when it is ready, and waits for as many lines.
+/// Starts a command that prints lines when it is ready, and waits for `lines` of them.
 async fn ready(command: &mut Command, lines: usize) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = in_time(command.spawn()).await.expect("a command");
@@ -137,12 +137,12 @@ async fn ready(command: &mut Command, lines: usize) -> Child {
     child
 }
 
-/// What comes of it, if it comes in time.
+/// Waits for `what`, and fails if it takes too long.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     timeout(patient(PATIENCE), what).await.expect("it hangs")
 }
 
-/// Waits until `condition` holds, letting the runtime work meanwhile.
+/// Waits until `condition` holds. The runtime works meanwhile.
 async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -151,9 +151,9 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test in a process of its own, in a user namespace, after a script there has set what the kernel allows.
+/// Runs a test in a process of its own, in a user namespace. A script there first limits what the kernel allows.
 fn in_a_user_namespace(test: &str, script: &str, what: impl AsyncFnOnce()) {
-    // From in there the link in /proc cannot be followed.
+    // Inside, the link in /proc cannot be followed.
     let exe = std::env::current_exe().expect("this program");
     let enter = format!(
         "shift; exec unshare --user --map-root-user sh -c '{script}; exec \"$@\"' sh {} \"$@\"",

@@ -1,4 +1,4 @@
-//! A pool hands out sessions that nobody has used, and leaves nothing.
+//! A pool hands out unused sessions and leaves nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// What a script says in a session, with private places that its commands share.
+/// Runs a script in a session whose commands share private directories. Returns its stdout.
 async fn said(session: &kennel::Session, script: &str) -> String {
     let out = session.command("sh").args(["-c", script]).output().await.unwrap();
     String::from_utf8_lossy(&out.stdout).into_owned()
@@ -47,7 +47,7 @@ async fn a_session_is_handed_out_once_and_another_takes_its_place() {
 }
 
 #[tokio::test]
-async fn an_empty_pool_prepares_what_is_asked_for() {
+async fn an_empty_pool_prepares_a_session_on_request() {
     let dir = workspace();
     let pool = Pool::fill(&policy(dir.path()), 0).await.unwrap();
     let (one, other) = (pool.checkout().await.unwrap(), pool.checkout().await.unwrap());
@@ -73,7 +73,7 @@ async fn more_than_are_in_stock_can_be_had_at_once() {
     }
     eventually("full again", || pool.ready() == 1).await;
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(pool.ready(), 1, "and no more than that");
+    assert_eq!(pool.ready(), 1, "no more than that");
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn a_session_whose_workspace_was_replaced_is_not_handed_out() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_prepared_is_said_to_who_asks() {
+async fn a_failed_preparation_is_an_error_of_the_request() {
     let dir = workspace();
     let gone = dir.path().join("gone");
     std::fs::create_dir(&gone).unwrap();

@@ -1,4 +1,4 @@
-//! The processes below this one, as /proc tells.
+//! The processes below this one, according to /proc.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use nix::{
     unistd::Pid,
 };
 
-/// Children of a process, the dead ones included.
+/// Children of a process, including dead ones.
 pub fn children(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -23,7 +23,7 @@ pub fn descendants(pid: u32) -> Vec<u32> {
     children.into_iter().chain(below).collect()
 }
 
-/// Whether a process is there and no zombie.
+/// Whether a process exists and is no zombie.
 pub fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))

@@ -1,5 +1,5 @@
-//! What tests share: where the binaries are, throw-away workspaces, and the difference between "not here" and
-//! "broken".
+//! Helpers that the tests share: paths of the binaries, temporary workspaces, and the difference between "not here"
+//! and "broken".
 
 use std::{
     env,
@@ -14,7 +14,7 @@ mod second_pass;
 pub use place::{GIT_CONFIG, TempDir, make_repository, workspace, workspace_in, workspace_on_disk};
 pub use second_pass::second_pass;
 
-/// Skips the test where the host lacks what it needs; with `KENNEL_MUST_RUN=1` that is a failure.
+/// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
 ///
 /// An error of the code under test is never a reason to skip.
 macro_rules! require {
@@ -28,12 +28,12 @@ macro_rules! require {
 }
 pub(crate) use require;
 
-/// The `kennel` command. The second pass and virtual machines name a copy.
+/// The `kennel` command. The second pass and virtual machines use a copy.
 pub fn kennel_path() -> PathBuf {
     env::var_os("KENNEL_BIN").map_or_else(|| env!("CARGO_BIN_EXE_kennel").into(), PathBuf::from)
 }
 
-/// The program that makes attempts inside; `cargo test` builds it as an example.
+/// The program that makes attempts inside. `cargo test` builds it as an example.
 pub fn payload_path() -> PathBuf {
     if let Some(path) = env::var_os("KENNEL_PAYLOAD") {
         return path.into();
@@ -44,18 +44,18 @@ pub fn payload_path() -> PathBuf {
     path
 }
 
-/// Whether Landlock has scopes here, from Linux 6.12 on. Without them runs with the host's network remark that they are off,
-/// and profile ci-only is refused: `kernels` asserts both.
+/// Whether Landlock has scopes here, from Linux 6.12 on. Without them, runs with the host's network report that they
+/// are off, and profile ci-only is refused. `kernels` asserts both.
 pub fn has_scopes() -> bool {
     kennel::Host::detect().landlock_abi >= 6
 }
 
-/// The flag that leaves remarks out, where this kernel alone is cause for one.
+/// The flag that silences remarks, if this kernel alone causes one.
 pub fn quiet() -> &'static [&'static str] {
     if has_scopes() { &[] } else { &["--quiet"] }
 }
 
-/// Whether these are root's tests once more, with sandboxes that have no user namespace (`hosts::root`).
+/// Whether these are root's tests again, with sandboxes that have no user namespace (`host::root`).
 pub fn is_without_user_namespace() -> bool {
     env::var_os("KENNEL_WITHOUT_USER_NAMESPACE").is_some()
 }
@@ -65,7 +65,7 @@ pub fn runs(profile: &str) -> bool {
     (has_scopes() && !is_without_user_namespace()) || profile != "ci-only"
 }
 
-/// Ends the test where profile ci-only does not run.
+/// Ends the test if profile ci-only does not run here.
 macro_rules! require_ci_only {
     () => {
         crate::support::require!(
@@ -76,12 +76,12 @@ macro_rules! require_ci_only {
 }
 pub(crate) use require_ci_only;
 
-/// Whether the tests run as root, whose sandboxes leak first.
+/// Whether the tests run as root. Root's sandboxes leak first.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// `kennel run FLAGS -- COMMAND…` in `workspace`, its output collected.
+/// Runs `kennel run FLAGS -- COMMAND…` in `workspace` and collects its output.
 pub fn run(workspace: &Path, flags: &[&str], command: &[&str]) -> Output {
     Command::new(kennel_path())
         .current_dir(workspace)
@@ -98,8 +98,8 @@ pub fn shell(workspace: &Path, flags: &[&str], script: &str) -> Output {
     run(workspace, flags, &["sh", "-c", script])
 }
 
-/// Runs the payload's `attempt` with `arguments` inside; see `tests/payload`. Answers what it printed, one line
-/// an attempt. The payload itself is granted read-only.
+/// Runs the payload's `attempt` with `arguments` inside; see `tests/payload`. Returns its output, one line for each
+/// attempt. The payload itself is granted read-only.
 pub fn attempt(workspace: &Path, flags: &[&str], attempt: &str, arguments: &[&str]) -> String {
     let payload = payload_path();
     let grant = format!("{}:/payload", payload.display());
@@ -111,12 +111,12 @@ pub fn attempt(workspace: &Path, flags: &[&str], attempt: &str, arguments: &[&st
     said
 }
 
-/// What a command wrote to stdout, trimmed.
+/// The stdout of a command, trimmed.
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What it wrote to stderr, trimmed.
+/// The stderr of a command, trimmed.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim_end().to_owned()
 }
@@ -127,15 +127,15 @@ pub fn has(program: &str) -> bool {
     env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// `kennel run FLAGS -- COMMAND…` in `workspace`, not yet started. Messages of the C library come in English.
+/// `kennel run FLAGS -- COMMAND…` in `workspace`, not yet started. Messages of the C library are in English.
 pub fn kennel(workspace: &Path, flags: &[&str], command: &[&str]) -> Command {
     let mut kennel = Command::new(kennel_path());
     kennel.current_dir(workspace).env("LC_ALL", "C").arg("run").args(flags).arg("--").args(command);
     kennel
 }
 
-/// `command` with the signals of `option` at its start, as env(1) has it: these tests may have been started with nohup(1), or
-/// behind a shell's `&`.
+/// `command` with the signals of `option` set at its start by env(1). The tests themselves may have been started with
+/// nohup(1) or behind a shell's `&`.
 pub fn by_env(option: &str, command: &Command) -> Command {
     let mut env = Command::new("env");
     env.arg(option).arg(command.get_program()).args(command.get_args());
@@ -144,7 +144,7 @@ pub fn by_env(option: &str, command: &Command) -> Command {
     env
 }
 
-/// Runs with `--json` and answers the output and the report.
+/// Runs with `--json`. Returns the output and the report.
 pub fn report(workspace: &Path, flags: &[&str], command: &[&str]) -> (Output, serde_json::Value) {
     let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
     let flags: Vec<&str> =
@@ -155,14 +155,14 @@ pub fn report(workspace: &Path, flags: &[&str], command: &[&str]) -> (Output, se
     (output, report)
 }
 
-/// Runs a shell script that must succeed; answers what it wrote to stdout.
+/// Runs a shell script that must succeed. Returns its stdout.
 pub fn succeeds(workspace: &Path, flags: &[&str], script: &str) -> String {
     let output = kennel(workspace, flags, &["sh", "-c", script]).output().unwrap();
     assert!(output.status.success(), "{script}: {output:?}");
     stdout(&output)
 }
 
-/// Runs a shell script that must fail by itself; answers what it wrote to stderr.
+/// Runs a shell script that must fail by itself. Returns its stderr.
 pub fn fails(workspace: &Path, flags: &[&str], script: &str) -> String {
     let wrapped = format!("({script}\n) || exit 99");
     let output = kennel(workspace, flags, &["sh", "-c", &wrapped]).output().unwrap();
@@ -170,8 +170,8 @@ pub fn fails(workspace: &Path, flags: &[&str], script: &str) -> String {
     stderr(&output)
 }
 
-/// Runs `sh -c 'echo ran'` with flags that Kennel must refuse: nothing runs, the status is 125, every line is
-/// Kennel's own. Answers the lines.
+/// Runs `sh -c 'echo ran'` with flags that Kennel must refuse: nothing runs, the status is 125, and every line is
+/// Kennel's own. Returns the lines.
 pub fn refused(workspace: &Path, flags: &[&str]) -> String {
     let output = kennel(workspace, flags, &["sh", "-c", "echo ran"]).output().unwrap();
     assert_eq!(output.status.code(), Some(125), "{output:?}");
@@ -181,23 +181,23 @@ pub fn refused(workspace: &Path, flags: &[&str]) -> String {
     said
 }
 
-/// A time in which something must have happened; longer on a machine that `KENNEL_TIME_FACTOR` says is so much slower.
+/// A time limit for something that must happen. `KENNEL_TIME_FACTOR` makes it longer on a slow machine.
 pub fn patient(time: Duration) -> Duration {
     let factor = env::var("KENNEL_TIME_FACTOR").ok().map(|factor| factor.parse().expect("a number"));
     time * factor.unwrap_or(1)
 }
 
-/// Whether everything takes much longer here than it does elsewhere.
+/// Whether this machine is much slower than others.
 pub fn is_emulated() -> bool {
     env::var_os("KENNEL_TIME_FACTOR").is_some()
 }
 
-/// [`patient`], as flags have it.
+/// [`patient`], as a flag takes it.
 pub fn patient_flag(time: Duration) -> String {
     format!("{}ms", patient(time).as_millis())
 }
 
-/// Waits until `condition` holds; panics with `what` when it does not within ten seconds, or what is [`patient`].
+/// Waits until `condition` holds. Panics with `what` if it does not within ten seconds, made longer by [`patient`].
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = std::time::Instant::now();
     while !condition() {
@@ -206,8 +206,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A pipe that takes nothing more, and says so instead of waiting, as a command can leave one that it has too. What is in it
-/// are dots.
+/// A full pipe that refuses writes instead of blocking. A command can leave such a pipe to others. It contains dots.
 pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -218,7 +217,7 @@ pub fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
-/// Waits until a process that `what` is about ends; answers its status.
+/// Waits until a child ends. Returns its status. `what` is for the message.
 pub fn ends(what: &str, child: &mut std::process::Child) -> std::process::ExitStatus {
     let start = std::time::Instant::now();
     loop {
@@ -233,13 +232,13 @@ pub fn ends(what: &str, child: &mut std::process::Child) -> std::process::ExitSt
     }
 }
 
-/// A script that appends a dot to `beat` every ten milliseconds, for as long as it lives.
+/// A script that appends a dot to `beat` every ten milliseconds as long as it lives.
 pub const HEARTBEAT: &str = "while :; do printf . >> beat; sleep 0.01; done";
 
-/// A script that ends once there was a beat, or when there is none for long.
+/// A script that ends after the first beat, or after ten seconds without one.
 pub const BEATEN: &str = "n=0; while [ ! -s beat ] && [ $n -lt 999 ]; do sleep 0.01; n=$((n+1)); done";
 
-/// How many beats of [`HEARTBEAT`] there are in `workspace`.
+/// The number of beats of [`HEARTBEAT`] in `workspace`.
 pub fn beats(workspace: &Path) -> u64 {
     std::fs::metadata(workspace.join("beat")).map_or(0, |beat| beat.len())
 }
@@ -251,7 +250,7 @@ pub fn is_silent(workspace: &Path) -> bool {
     beats(workspace) == before
 }
 
-/// Says that a test has nothing to do here.
+/// Prints that a test has nothing to do here.
 pub fn skip(module: &str, why: &str) {
     eprintln!("SKIP {module}: {why}");
 }
@@ -261,13 +260,13 @@ pub fn mount(arguments: &[&str], at: &Path) {
     assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
 }
 
-/// Makes mounts that are gone with the test, whose full name it is: it runs again in a mount namespace of its own. Whether this
-/// is there.
+/// Runs the test, given by its full name, again in a mount namespace of its own, so that its mounts end with it.
+/// Returns whether this process is in that namespace.
 pub fn may_mount(test: &str) -> bool {
     is_alone(test, "exec unshare -m \"$@\"")
 }
 
-/// Ends the test where it is not root who runs it: the pass as root covers it.
+/// Ends the test if an ordinary user runs it: the pass as root covers it.
 macro_rules! only_as_root {
     () => {
         if !crate::support::is_root() {
@@ -278,7 +277,7 @@ macro_rules! only_as_root {
 }
 pub(crate) use only_as_root;
 
-/// Ends the test where root runs it: the second pass, as an ordinary user, covers it.
+/// Ends the test if root runs it: the second pass, as an ordinary user, covers it.
 macro_rules! only_as_user {
     () => {
         if crate::support::is_root() {
@@ -289,13 +288,13 @@ macro_rules! only_as_user {
 }
 pub(crate) use only_as_user;
 
-/// Whether this is the pass that root started as an ordinary user.
+/// Whether this is the pass as an ordinary user that root started.
 pub fn is_second_pass() -> bool {
     env::var_os("KENNEL_SECOND_PASS").is_some()
 }
 
-/// Runs a test in a process of its own, where it may count descriptors and children: answers whether this is that
-/// process. `test` is the test's full name; `start` is a shell command line that becomes the process with `"$@"`.
+/// Runs a test in a process of its own, where it may count descriptors and children. Returns whether this is that
+/// process. `test` is the test's full name. `start` is a shell command line that executes the test with `"$@"`.
 pub fn is_alone(test: &str, start: &str) -> bool {
     if env::var_os("KENNEL_ALONE").is_some_and(|alone| alone == test) {
         return true;

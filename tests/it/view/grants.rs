@@ -1,4 +1,4 @@
-//! Grants by flags: where they show, how much they allow, and which are refused.
+//! Grants by flags: where they appear, what they allow, and which are refused.
 
 use std::{
     fs,
@@ -150,7 +150,7 @@ fn conflicting_grants_are_refused_by_both_names() {
 }
 
 #[test]
-fn grants_that_meet_only_on_the_disk_are_refused() {
+fn two_names_of_one_directory_are_refused_as_conflicting_grants() {
     let (dir, (outer, data)) = (workspace(), data());
     let link = outer.path().join("link");
     symlink("data", &link).unwrap();

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use crate::support::{fails, refused, succeeds, workspace};
 
-/// Writes `text` as a policy file beside the workspace and answers its path.
+/// Writes `text` as a policy file beside the workspace and returns its path.
 fn policy(dir: &Path, name: &str, text: &str) -> String {
     let path = dir.join(name);
     fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! Grants within grants: the innermost counts, and no mount point is ever made on the host.
+//! Grants within grants: the innermost counts, and Kennel never makes a mount point on the host.
 
 use std::{
     fs,

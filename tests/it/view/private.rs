@@ -1,4 +1,4 @@
-//! Places of the command's own: writable whatever the profile, empty at the start, gone at the end.
+//! Directories of the command's own: writable with every profile, empty at the start, gone at the end.
 
 use std::{env, fs, path::Path};
 

@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Output};
 
 use crate::support::{TempDir, fails, kennel, refused, require_ci_only, stderr, stdout, succeeds, workspace};
 
-/// A home directory with secrets and with a file that is none.
+/// A home directory with secrets and one ordinary file.
 fn home() -> TempDir {
     let home = workspace();
     for dir in [".ssh", ".aws", ".gnupg", ".docker", ".config/gcloud", ".config/gh"] {
@@ -21,7 +21,7 @@ fn at_home(home: &Path, workspace: &Path, flags: &[&str], script: &str) -> Outpu
     kennel(workspace, flags, &["sh", "-c", script]).env("HOME", home).output().unwrap()
 }
 
-/// Every secret of [`home`] is covered, and the file that is none is not.
+/// Every secret of [`home`] is covered, and the ordinary file is not.
 fn secrets_are_covered(home: &Path, workspace: &Path, flags: &[&str]) {
     let script = "cat ~/notes; for d in .ssh .aws .gnupg .docker .config/gcloud .config/gh; do ls -A ~/$d; done; \
                   cat ~/.netrc ~/.npmrc ~/.git-credentials";

@@ -1,10 +1,10 @@
-//! What is there, and what is not.
+//! Paths that exist inside, and paths that do not.
 
 use std::{collections::BTreeSet, env, fs, path::Path};
 
 use crate::support::{fails, only_as_root, succeeds, workspace};
 
-/// What a sandbox shows in /tmp of its own: the workspace, and HOME when it lies there.
+/// The sandbox's own entries in /tmp: the workspace, and HOME if it is there.
 pub(super) fn own_in_tmp(workspace: &Path) -> String {
     let home = env::var_os("HOME").unwrap_or_default();
     let below = [workspace, Path::new(&home)].into_iter().filter_map(|path| path.strip_prefix("/tmp").ok());

@@ -1,4 +1,4 @@
-//! The workspace: its own path, links to it, and what cannot be one.
+//! The workspace: its own path, links to it, and directories that cannot be one.
 
 use std::{
     fs::{self, Permissions},
@@ -104,7 +104,7 @@ fn name_that_is_not_utf8_works() {
 }
 
 #[test]
-fn what_cannot_be_a_workspace_is_refused_with_a_remedy() {
+fn invalid_workspaces_are_refused_with_a_remedy() {
     let dir = workspace();
     fs::write(dir.path().join("file"), "").unwrap();
     symlink("absent", dir.path().join("dangling")).unwrap();

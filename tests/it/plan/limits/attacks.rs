@@ -1,8 +1,8 @@
-//! Commands of a session that take all there is, while another session runs one command after the other: each attack ends
-//! by a limit or by its time, nothing of it is left, and the other session does not notice much.
+//! Commands of a session that take everything they can, while another session runs one command after the other. A
+//! limit or the timeout ends each attack, nothing of it is left, and the other session hardly notices.
 //!
-//! Bounded: seconds, and less memory than a gigabyte. Without cgroups the processors are shared by all, so what is asserted
-//! of the other session is that it goes on; how much slower it is, is printed.
+//! The attacks take seconds and less than a gigabyte of memory. Without cgroups all processes share the processors,
+//! so the tests assert only that the other session goes on, and print how much slower it is.
 
 use std::{
     fs,
@@ -14,10 +14,10 @@ use kennel::{Ended, Error, Limit, Limits, Mount, Output, Policy, Profile, Sessio
 use super::has_pid_max;
 use crate::support::{is_root, patient, payload_path, until, workspace};
 
-/// Far more than an attack takes that a limit ends, also where many other things go on.
+/// Far longer than an attack takes that a limit ends, even on a busy machine.
 const AMPLE: Duration = Duration::from_secs(300);
 
-/// Limits of an attack that does not end by itself: its time is soon up.
+/// Limits for an attack that does not end by itself: its timeout is short.
 fn endless() -> Limits {
     Limits { timeout: Some(patient(Duration::from_millis(400)).into()), ..limits() }
 }
@@ -42,8 +42,8 @@ fn policy(workspace: &std::path::Path) -> Policy {
     Policy::profile(Profile::NoNetwork, workspace).mount(payload).set_env("LC_ALL", "C")
 }
 
-/// Runs `attack` while a session beside it runs one command after the other, all of which succeed; says how long one took
-/// before and meanwhile.
+/// Runs `attack` while a session beside it runs one command after the other, which must all succeed. Returns how long
+/// one took before and meanwhile.
 async fn beside<T>(name: &str, attack: impl Future<Output = T>) -> T {
     let dir = workspace();
     let sibling = Session::prepare(&policy(dir.path())).await.unwrap();
@@ -84,7 +84,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// A command of a session with limits, beside another session; then nothing of it is left, and its session goes on.
+/// A command of a session with limits, beside another session. Afterwards nothing of it is left, and its session goes
+/// on.
 async fn attack(words: &[&str], limits: Limits) -> Output {
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path()).limits(limits)).await.unwrap();
@@ -112,14 +113,14 @@ fn text(out: &Output) -> String {
     String::from_utf8_lossy(&out.stdout).trim_end().to_owned()
 }
 
-/// Whether the number of processes is held to anything.
+/// Whether anything limits the number of processes.
 fn holds_pids() -> bool {
     !is_root() || has_pid_max() || crate::launch::cgroups::has_groups()
 }
 
 #[tokio::test]
 async fn bombs_end_by_the_limit_or_their_time() {
-    // Not longer on a slow machine: nothing bounds it there but its time.
+    // Not longer on a slow machine: only the timeout bounds it there.
     let limits = match holds_pids() {
         true => limits(),
         false => Limits { timeout: Some(Duration::from_millis(500).into()), ..limits() },
@@ -127,7 +128,7 @@ async fn bombs_end_by_the_limit_or_their_time() {
     let out = attack(&["/payload", "fork-bomb"], limits).await;
     if holds_pids() {
         assert_eq!((text(&out).as_str(), out.exit_code()), ("EAGAIN", 0), "{out:?}");
-        // Who was refused nothing more: 64, or as many more as the report says.
+        // A process that was refused nothing more: 64, or as many more as the report says.
         assert!((50..64 + 320).contains(&out.usage.killed), "{out:?}");
     } else {
         assert_eq!(out.ended, Ended::TimedOut, "{out:?}");
@@ -144,7 +145,7 @@ async fn bombs_that_never_give_up_end_by_their_time() {
         let out = attack(words, endless()).await;
         let ended = (out.ended, out.limit);
         let by_refusal = words[0] == "sh" && out.ended == Ended::Exited && !out.status.success();
-        // So many processes may take more than the memory that a cgroup has for all of them.
+        // So many processes may take more memory than a cgroup allows for all of them.
         let by_memory = out.limit == Some(Limit::Memory) && crate::launch::cgroups::has_groups();
         assert!(
             by_refusal || by_memory || ended == (Ended::TimedOut, Some(Limit::WallTime)),
@@ -180,13 +181,13 @@ async fn memory_hogs_are_refused() {
 }
 
 #[tokio::test]
-async fn descriptors_run_out_for_who_takes_them_all() {
+async fn a_process_that_takes_all_descriptors_runs_out() {
     let out = attack(&["/payload", "open-all", "5000"], limits()).await;
     assert_eq!(text(&out), "EMFILE 61 descriptors");
 }
 
 #[tokio::test]
-async fn private_places_run_out_for_who_fills_them() {
+async fn private_directories_fill_up() {
     let out = attack(&["/payload", "files", "/tmp", "100000"], limits()).await;
     let count: u32 = text(&out)
         .strip_prefix("ENOSPC ")
@@ -203,7 +204,7 @@ async fn private_places_run_out_for_who_fills_them() {
     assert_eq!((out.limit, out.exit_code()), (Some(Limit::Tmpfs), 1), "{out:?}");
 }
 
-/// They take no room, but say that they do.
+/// They use no space, but look large.
 #[tokio::test]
 async fn sparse_files_are_no_larger_than_a_file_may_be() {
     let out = attack(&["sh", "-c", "exec truncate -s 1T /tmp/sparse"], limits()).await;
@@ -232,7 +233,7 @@ async fn floods_end_by_the_limit_of_output() {
 
 /// A gigabyte is read, counted and dropped.
 #[tokio::test]
-async fn floods_are_drained_where_output_ends_nothing() {
+async fn floods_are_drained_if_output_ends_nothing() {
     let cut = Limits { output_ends: false, ..limits() };
     let bytes: u64 =
         if patient(Duration::from_secs(1)) > Duration::from_secs(1) { 64 << 20 } else { 1 << 30 };
@@ -246,7 +247,7 @@ async fn floods_are_drained_where_output_ends_nothing() {
     assert!(out.stdout.len() < (1 << 20) + 100);
 }
 
-/// Nobody reads: the writer waits, until its time is up.
+/// Nobody reads: the writer waits until its timeout.
 #[tokio::test]
 async fn floods_that_nobody_reads_wait() {
     let dir = workspace();
@@ -269,7 +270,7 @@ async fn busy_loops_end_by_the_limit_of_processor_time() {
     let busy = Limits { cpu_time: Some(Duration::from_secs(1).into()), ..limits() };
     let out = attack(&["sh", "-c", "while :; do :; done"], busy.clone()).await;
     assert_eq!(out.limit, Some(Limit::CpuTime), "{out:?}");
-    // Each process has time of its own, which the report says. So do those that are left behind.
+    // Each process has a limit of its own, as the report says. So does a process that was left behind.
     let script = "for i in 1 2 3; do (while :; do :; done) & done; wait; exit 0";
     let out = attack(&["sh", "-c", script], busy).await;
     assert!(out.status.success(), "{out:?}");
@@ -288,7 +289,7 @@ async fn stopped_trees_end_by_their_time() {
 }
 
 #[tokio::test]
-async fn what_is_handed_over_is_bounded() {
+async fn arguments_and_variables_are_bounded() {
     let dir = workspace();
     let session = Session::prepare(&policy(dir.path()).limits(limits())).await.unwrap();
     let long = "x".repeat(200_000);

@@ -1,4 +1,4 @@
-//! Descriptors on their way in messages, which the kernel counts by user: unix(7), `ETOOMANYREFS`.
+//! Descriptors in messages that nobody has received. The kernel counts them by user: unix(7), `ETOOMANYREFS`.
 
 use std::{
     fs,
@@ -10,11 +10,11 @@ use std::{
 
 use crate::support::{TempDir, kennel_path, only_as_root, payload_path, require, stderr, stdout, until};
 
-/// Nobody else here is this user.
+/// No other process here has this user.
 const SOMEONE: u32 = 4243;
 
-/// `program` with `arguments` as that user, with a home, a runtime directory and the workspace `w` in `place`, and few
-/// descriptors.
+/// Runs `program` with `arguments` as that user, with few descriptors. Its home, its runtime directory and the
+/// workspace `w` are in `place`.
 fn by_someone(place: &Path, program: &str, arguments: &[&str]) -> Command {
     let id = SOMEONE.to_string();
     let mut command = Command::new("setpriv");

@@ -1,5 +1,4 @@
-//! What counts as memory where there is no cgroup, and what does not: the report says so, and these are the attempts
-//! that it rests on.
+//! What counts as memory without a cgroup, and what does not. The report says so, and these attempts prove it.
 
 use super::protection;
 use crate::support::{attempt, report, workspace};
@@ -17,7 +16,7 @@ fn private_memory_is_counted() {
     assert_eq!(hold(&["-q", "--cgroup", "off", "--memory", "256M"], "private", "100"), "ok 100 MiB");
 }
 
-/// Without this being so, the report would be wrong about it.
+/// If shared memory were counted, the report would be wrong.
 #[test]
 fn shared_memory_is_not_counted_and_the_report_says_so() {
     let dir = workspace();
@@ -34,8 +33,8 @@ fn shared_memory_is_not_counted_and_the_report_says_so() {
     }
 }
 
-/// Pipes are the host's to bound, by fs.pipe-user-pages-soft of the user: the privilege that would lift it is not there, not
-/// even for real root. So are message queues (RLIMIT_MSGQUEUE), but Landlock lets none be made: they lie in no grant.
+/// The host bounds pipes, by fs.pipe-user-pages-soft of the user. Even real root lacks the capability that would lift
+/// it. Message queues have a limit too (RLIMIT_MSGQUEUE), but Landlock allows none: they are in no grant.
 #[test]
 fn queues_and_pipes_are_bounded_by_the_host() {
     let queues = hold(&["-q"], "queue", "5000");
@@ -47,7 +46,7 @@ fn queues_and_pipes_are_bounded_by_the_host() {
     assert!(pipes.starts_with("EPERM "), "{pipes}");
 }
 
-/// What a file of a limited size would hold, many of them do not hold more of than private places do.
+/// Many files of a limited size hold no more than the private directories do.
 #[test]
 fn files_in_private_places_are_memory_of_a_bounded_size() {
     let dir = workspace();

@@ -2,9 +2,9 @@
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `attacks` | whoever takes all there is ends by a limit, and a session beside it goes on |
+//! | `attacks` | a limit ends a command that takes everything, and a session beside it goes on |
 //! | `memory` | what counts as memory without a cgroup, and what does not |
-//! | `outcomes` | which limit ended a command is said where it is certain |
+//! | `outcomes` | the outcome names the limit that ended a command, if it is certain |
 
 mod attacks;
 mod flight;
@@ -55,7 +55,7 @@ fn memory_limit_says_how_weak_it_is() {
 }
 
 #[test]
-fn a_swap_limit_that_nothing_holds_is_not_silent() {
+fn a_swap_limit_that_is_not_enforced_is_reported() {
     let dir = workspace();
     let flags = ["--cgroup", "off", "--memory", "64M", "--swap", "8M"];
     let (output, report) = report(dir.path(), &flags, &["true"]);
@@ -111,7 +111,7 @@ pub fn has_pid_max() -> bool {
     kennel::Host::detect().kernel >= kennel::Version(6, 14)
 }
 
-/// What holds the number of processes of real root, as the report says, and what is left to it.
+/// How the number of processes of real root is limited, according to the report, and how many it can make.
 #[test]
 fn process_limit_says_how_it_holds_for_root() {
     only_as_root!();
@@ -155,14 +155,14 @@ fn process_limit_holds_for_root_where_the_kernel_can() {
         .unwrap();
     assert!(stderr(&output).contains("Cannot fork"), "{output:?}");
     assert_eq!(succeeds(dir.path(), &["-q", "--cgroup", "off", "--pids", "600"], &script), "all");
-    // As many as it asks for, however many numbers were used up before.
+    // As many processes as the limit allows, however many numbers were used before.
     let script = "i=0; while [ $i -lt 500 ]; do (exit 0); i=$((i+1)); done; \
                   i=0; while [ $i -lt 19 ]; do sleep 1 & i=$((i+1)); done; wait; echo all";
     assert_eq!(succeeds(dir.path(), &["-q", "--cgroup", "off", "--pids", "20"], script), "all");
 }
 
-/// What the caller is ahead of others by, commands are not: neither a real-time policy, which limits on processors do not
-/// hold, nor a place behind everybody else where memory is out (which takes CAP_SYS_RESOURCE to be had).
+/// A command does not inherit advantages of its caller: neither a real-time policy, which limits on processors do not
+/// bound, nor a low chance to be killed when memory runs out (setting one needs CAP_SYS_RESOURCE).
 #[test]
 fn commands_are_no_further_ahead_than_others() {
     only_as_root!();
@@ -170,7 +170,7 @@ fn commands_are_no_further_ahead_than_others() {
     let dir = workspace();
     let look = "for p in 1 $$; do chrt -p $p | head -n 1 | sed 's/.*: //'; ionice -p $p; cut -d' ' -f19 /proc/$p/stat; \
                 cat /proc/$p/oom_score_adj; grep -cE '^Max (nice|realtime) priority +0 +0' /proc/$p/limits; done";
-    // What it may become, which takes CAP_SYS_RESOURCE too.
+    // Nor can it get one, which needs CAP_SYS_RESOURCE too.
     let outside = "(echo -1000 > /proc/self/oom_score_adj) 2>/dev/null; prlimit --pid $$ --rtprio=10 --nice=30 2>/dev/null; exec nice -n -15 ionice -c 1 -n 3 \"$@\"";
     let ordinary = "SCHED_OTHER\nnone: prio 0\n0\n0\n2";
     let kennel = kennel_path();
@@ -190,7 +190,7 @@ fn commands_are_no_further_ahead_than_others() {
     }
 }
 
-/// What there is instead is weaker, and so refused.
+/// The alternative is weaker, so Kennel refuses.
 #[test]
 fn a_required_process_limit_is_refused_for_root() {
     only_as_root!();
@@ -361,9 +361,9 @@ fn file_size_limit_holds() {
 }
 
 #[test]
-fn limits_of_the_host_stay_where_none_was_asked_for() {
+fn limits_of_the_host_stay_unless_the_policy_sets_them() {
     let dir = workspace();
-    // Of files, three quarters of what the caller may allow itself.
+    // Of files, three quarters of what the caller may raise its own limit to.
     let files = "hard=$(ulimit -Hn); most=$((hard - hard / 4)); soft=$(ulimit -n); echo $((soft < most ? soft : most))";
     let script = format!("{files}; ulimit -s; ulimit -d");
     let outside = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();

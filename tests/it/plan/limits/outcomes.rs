@@ -1,4 +1,5 @@
-//! Which limit ended a command is said where it is certain, and nowhere else; the same by every way to run one.
+//! The outcome names the limit that ended a command if it is certain, and only then. Every way to run a command says
+//! the same.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::{
     support::{patient, patient_flag, report, stderr, stdout, workspace},
 };
 
-/// What a report says about the limit, and its failure.
+/// The report's words about the limit, and the failure.
 fn named(report: &Value) -> (&Value, &Value, &Value) {
     (&report["limit"], &report["failure"]["class"], &report["failure"]["details"])
 }
@@ -29,7 +30,7 @@ fn limits() -> Limits {
     }
 }
 
-/// Scripts that end by a limit, and what is said of it: the limit, its value, and how much was used where that is certain.
+/// Scripts that a limit ends, and the expected words: the limit, its value, and the usage if it is certain.
 const ENDS: &[(&str, Limit, &str, Option<&str>)] = &[
     ("yes", Limit::Output, "1K", None),
     ("yes >&2", Limit::Output, "1K", None),
@@ -78,7 +79,7 @@ async fn one_shots_and_sessions_name_the_same_limit() {
     assert_eq!((out.limit, &*out.stdout), (None, &b"on\n"[..]));
 }
 
-/// Of a policy that has none, or of a command that came to its end all the same.
+/// The policy has no such limit, or the command came to its end anyway.
 #[tokio::test]
 async fn no_limit_is_named_on_a_guess() {
     let dir = workspace();
@@ -90,7 +91,8 @@ async fn no_limit_is_named_on_a_guess() {
         assert_eq!((out.limit, out.failure()), (None, None), "{script}");
     }
     let held = Session::prepare(&policy(dir.path())).await.unwrap();
-    // Killed by somebody else, long before its time; a full place that does not make it fail; output at its cap.
+    // Killed by another process, long before the timeout; a full directory that does not make it fail; output at its
+    // cap.
     let scripts =
         ["kill -9 $$", "exit 137", "head -c 900000 /dev/zero > /tmp/f; exit 1", "head -c 1024 /dev/zero"];
     for script in scripts {
@@ -102,7 +104,7 @@ async fn no_limit_is_named_on_a_guess() {
     assert_eq!((out.limit, out.exit_code()), (None, 0), "it says that it succeeded: {out:?}");
 }
 
-/// Who writes past us is not counted, and so could not be ended.
+/// Kennel does not count output that goes past it, so that limit could not end the command.
 #[tokio::test]
 async fn output_that_is_not_counted_is_refused_where_it_shall_end_the_command() {
     let dir = workspace();
@@ -120,7 +122,7 @@ async fn output_that_is_not_counted_is_refused_where_it_shall_end_the_command() 
     assert!(command.stdout(Stdio::null()).stderr(Stdio::null()).status().await.unwrap().status.success());
 }
 
-/// What is cut does not end anything where the policy does not say so.
+/// Dropped output ends a command only if the policy says so.
 #[tokio::test]
 async fn output_ends_a_command_only_where_the_policy_says_so() {
     let dir = workspace();
@@ -135,7 +137,7 @@ async fn output_ends_a_command_only_where_the_policy_says_so() {
     let out = session.command("yes").output().await.unwrap();
     assert_eq!((out.ended, out.limit, out.truncated), (Ended::TimedOut, Some(Limit::WallTime), true));
     assert_eq!(out.failure().unwrap().class, Class::Timeout);
-    // One command may want it all the same.
+    // A single command may ask for it anyway.
     let ends = Limits { output_ends: true, ..Limits::default() };
     let out = session.command("yes").limits(ends).output().await.unwrap();
     assert_eq!((out.ended, out.limit, out.truncated), (Ended::Signaled, Some(Limit::Output), true));
@@ -178,9 +180,9 @@ fn the_command_line_names_limits() {
     assert_eq!(said["failure"]["details"], details, "that of the tmpfs, not of all: {said}");
 }
 
-/// A client of a session that listens is told the same, by status, lines and report.
+/// A client of a session that listens gets the same status, lines and report.
 #[test]
-fn clients_are_told_of_limits() {
+fn clients_get_the_same_words_about_limits() {
     let hosted = Hosted::start(&["--max-output", "1K", "--output-ends", "--tmp-inodes", "40", "-q"]);
     let json = hosted.workspace.path().join("report.json");
     let exec = |script: &str| {
@@ -202,9 +204,9 @@ fn clients_are_told_of_limits() {
     );
 }
 
-/// With the rails alone, and by the same words.
+/// With the rails alone, in the same words.
 #[tokio::test]
-async fn commands_with_the_rails_alone_are_told_of_limits() {
+async fn commands_with_the_rails_alone_get_the_same_words_about_limits() {
     let dir = workspace();
     let limits =
         kennel::RunLimits { timeout: Some(Duration::from_millis(200)), ..kennel::RunLimits::default() };
@@ -218,9 +220,9 @@ async fn commands_with_the_rails_alone_are_told_of_limits() {
     assert!(used.is_some_and(|used| used.ends_with("ms")));
 }
 
-/// SIGKILL to all of it does not make a full place the reason.
+/// SIGKILL for all processes does not make a full directory the reason.
 #[test]
-fn a_timeout_comes_before_a_full_place() {
+fn a_timeout_counts_before_a_full_directory() {
     let dir = workspace();
     let flags = ["--tmp-size", "1M", "--timeout", &patient_flag(Duration::from_millis(500))];
     let (output, said) = report(dir.path(), &flags, &["sh", "-c", "head -c 2M /dev/zero > /tmp/f; sleep 60"]);

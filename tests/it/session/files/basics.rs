@@ -1,4 +1,4 @@
-//! What is written is there.
+//! Written files exist, complete, for commands and for the caller.
 
 use std::{
     ffi::OsStr,
@@ -20,7 +20,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[tokio::test]
-async fn what_is_written_is_read_by_commands_and_back() {
+async fn commands_read_written_files_and_the_caller_reads_theirs() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let every_byte: Vec<u8> = (0..=255).cycle().take(3 << 20).collect();
@@ -33,11 +33,11 @@ async fn what_is_written_is_read_by_commands_and_back() {
     assert_eq!(shell(&session, "wc -c < file").await.trim(), (3 << 20).to_string());
     shell(&session, "echo from inside > other").await;
     assert_eq!(session.read("other").await.unwrap(), b"from inside\n");
-    assert_eq!(names(dir.path()), ["file", "other"], "and nothing else");
+    assert_eq!(names(dir.path()), ["file", "other"], "nothing else is there");
 }
 
 #[tokio::test]
-async fn a_file_keeps_its_mode_but_not_what_makes_it_more_than_a_file() {
+async fn a_file_keeps_its_permissions_and_loses_special_bits() {
     let dir = workspace();
     let session = session(dir.path()).await;
     let path = dir.path().join("file");
@@ -72,7 +72,7 @@ async fn readers_see_the_old_file_or_the_new_one() {
         written.unwrap();
         assert!(seen == old || seen == new, "a part: {}", seen.len());
     }
-    assert_eq!(std::io::read_to_string(open).unwrap().as_bytes(), old, "who has it open has the old one");
+    assert_eq!(std::io::read_to_string(open).unwrap().as_bytes(), old, "an open file stays the old one");
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_listing_has_names_kinds_and_sizes() {
 }
 
 #[tokio::test]
-async fn what_is_looked_at_is_what_links_lead_to() {
+async fn metadata_is_that_of_the_target_of_a_link() {
     let dir = workspace();
     let session = session(dir.path()).await;
     session.write("file", "12345").await.unwrap();
@@ -119,7 +119,7 @@ async fn what_is_looked_at_is_what_links_lead_to() {
 }
 
 #[tokio::test]
-async fn what_is_removed_is_the_link_and_not_what_it_leads_to() {
+async fn removal_removes_a_link_and_not_its_target() {
     let dir = workspace();
     let session = session(dir.path()).await;
     session.mkdir("d").await.unwrap();
@@ -171,7 +171,7 @@ async fn an_error_names_the_path_the_cause_and_the_remedy() {
 }
 
 #[tokio::test]
-async fn places_of_one_command_are_closed_and_shared_ones_are_not() {
+async fn private_directories_are_accessible_only_if_they_are_shared() {
     let dir = workspace();
     let one = session(dir.path()).await;
     shell(&one, "echo x > /tmp/x; echo x > ~/x").await;
@@ -193,7 +193,7 @@ async fn places_of_one_command_are_closed_and_shared_ones_are_not() {
 }
 
 #[tokio::test]
-async fn grants_are_at_their_places() {
+async fn grants_are_at_their_targets() {
     let (dir, read, write) = (workspace(), workspace(), workspace());
     fs::write(read.path().join("file"), "r").unwrap();
     let policy = policy(dir.path())

@@ -1,4 +1,4 @@
-//! What commands may have put there.
+//! Files that commands may have left there.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use kennel::{Error, FileKind};
 use super::{errno, in_time, names, session, shell, workspace};
 
 #[tokio::test]
-async fn links_lead_nowhere_but_to_what_commands_see() {
+async fn links_lead_only_to_files_that_commands_see() {
     let (dir, victim) = (workspace(), workspace());
     let secret = victim.path().join("secret");
     fs::write(&secret, "secret").unwrap();
@@ -84,7 +84,7 @@ async fn another_name_of_a_file_keeps_its_contents() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_neither_opened_nor_replaced() {
+async fn special_files_are_neither_opened_nor_replaced() {
     let dir = workspace();
     let session = session(dir.path()).await;
     shell(&session, "mkfifo fifo; ln -s fifo link").await;
@@ -122,7 +122,7 @@ async fn a_directory_with_too_many_names_is_not_listed() {
     for number in 1..=100_000 {
         fs::hard_link(dir.path().join("many/0"), dir.path().join(format!("many/{number}")))
             .or_else(|_| {
-                // As many links as the file system lets one file have.
+                // As many links as the file system allows for one file.
                 fs::write(dir.path().join(format!("many/{number}")), "")
             })
             .unwrap();

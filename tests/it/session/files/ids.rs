@@ -6,7 +6,7 @@ use tokio::runtime::Builder;
 use super::{session, workspace};
 use crate::support::{is_alone, only_as_root};
 
-/// glibc changes the ids of every thread, and ends the program where one of them may not.
+/// glibc changes the ids of every thread, and aborts the program if one of them may not.
 #[test]
 fn a_program_that_changes_its_ids_meanwhile_lives_on() {
     only_as_root!();
@@ -21,7 +21,7 @@ fn a_program_that_changes_its_ids_meanwhile_lives_on() {
             let session = session.clone();
             runtime.spawn(async move {
                 loop {
-                    // As somebody else it may not write here.
+                    // As another user it may not write here.
                     let _ = session.write(format!("file-{number}"), vec![1u8; 2000]).await;
                     let _ = session.list(".").await;
                 }

@@ -1,14 +1,14 @@
-//! Files of a session, read and written by the program that has it.
+//! Files of a session: the program that has the session reads and writes them.
 //!
 //! | module | promise |
 //! | --- | --- |
-//! | `basics` | what is written is there, whole, with its mode; listing, looking, making, removing |
-//! | `refused` | what a command could not read or write is refused, with the errno that it would get |
-//! | `protected` | protected paths cannot be made, changed or removed, also where they are not there |
-//! | `hostile` | links, hard links, FIFOs, huge files and names that commands put there |
-//! | `race` | a command exchanges files for links all the time: nothing outside is read or changed |
+//! | `basics` | written files exist, complete, with their mode; listing, metadata, directories, removal |
+//! | `refused` | a path that a command could not read or write is refused, with the errno that the command would get |
+//! | `protected` | protected paths cannot be made, changed or removed, even if they do not exist |
+//! | `hostile` | links, hard links, FIFOs, huge files and names that commands leave there |
+//! | `race` | a command swaps files for links all the time: nothing outside is read or changed |
 //! | `ids` | the embedding program may change its ids meanwhile, as file servers do |
-//! | `stream` | large files piece by piece; nothing is left of what is dropped |
+//! | `stream` | large files in pieces; nothing is left of a dropped call |
 
 mod basics;
 mod hostile;
@@ -32,7 +32,7 @@ async fn session(workspace: &Path) -> Session {
     Session::prepare(&policy(workspace)).await.expect("a session")
 }
 
-/// Runs a script that must succeed; answers what it wrote.
+/// Runs a script that must succeed. Returns its stdout.
 pub(crate) async fn shell(session: &Session, script: &str) -> String {
     let out = session.command("sh").args(["-c", script]).output().await.expect("a command");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -40,7 +40,7 @@ pub(crate) async fn shell(session: &Session, script: &str) -> String {
     said
 }
 
-/// What comes of it, if it comes in time.
+/// Waits for `what`, and fails if it takes too long.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(10), what).await.expect("it hangs")
 }
@@ -53,7 +53,7 @@ fn errno<T: std::fmt::Debug>(answer: Result<T, Error>) -> i32 {
     }
 }
 
-/// Names in a directory of the host.
+/// The names in a directory of the host.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("a directory");
     let mut names: Vec<String> =

@@ -1,4 +1,4 @@
-//! Protected paths: what programs outside trust is not made, changed or removed by these calls either.
+//! Protected paths: these calls do not make, change or remove files that programs outside trust.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command, time::Duration};
 
@@ -16,7 +16,7 @@ fn repository() -> TempDir {
     dir
 }
 
-/// Every call that could put something at `path`.
+/// Every call that could create something at `path`.
 async fn refused(session: &Session, host: &Path, path: &str) {
     assert_eq!(errno(session.write(path, "x").await), libc::EROFS, "write {path}");
     assert_eq!(errno(session.open_write(path).await), libc::EROFS, "open {path}");
@@ -24,7 +24,7 @@ async fn refused(session: &Session, host: &Path, path: &str) {
 }
 
 #[tokio::test]
-async fn what_is_protected_is_not_changed_and_stays_protected() {
+async fn protected_files_are_not_changed_and_stay_protected() {
     let (dir, other) = (repository(), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
@@ -50,7 +50,7 @@ async fn what_is_protected_is_not_changed_and_stays_protected() {
 }
 
 #[tokio::test]
-async fn what_is_protected_and_not_there_is_not_made() {
+async fn absent_protected_paths_are_not_made() {
     let (dir, other) = (workspace(), workspace());
     let host = other.path().join("host");
     fs::write(&host, "x").unwrap();
@@ -71,13 +71,13 @@ async fn what_is_protected_and_not_there_is_not_made() {
     assert_eq!(errno(session.write(".git/hooks/pre-push", "x").await), libc::ENOENT);
     session.write(".git/description", "x").await.unwrap();
     assert_eq!(names(&dir.path().join(".git")), ["description"]);
-    // Nothing of it was taken for the user's: what a command makes there is moved aside.
+    // None of it was taken for the user's: a file that a command makes there is moved aside.
     shell(&session, "echo x > .git/commondir").await;
     assert_eq!(names(&dir.path().join(".git")), ["commondir.refused-by-kennel.0", "description"]);
 }
 
 #[tokio::test]
-async fn a_repository_that_is_made_gets_no_hooks_by_these_calls() {
+async fn these_calls_give_a_new_repository_no_hooks() {
     let dir = workspace();
     let session = session(dir.path()).await;
     assert_eq!(errno(session.write(".git", "gitdir: /elsewhere").await), libc::EROFS);
@@ -91,7 +91,7 @@ async fn a_repository_that_is_made_gets_no_hooks_by_these_calls() {
 }
 
 #[tokio::test]
-async fn the_policys_own_paths_are_kept() {
+async fn protected_paths_of_the_policy_are_kept() {
     let dir = workspace();
     let policy = policy(dir.path()).protect("ci/deploy/key").protect("Makefile");
     let session = Session::prepare(&policy).await.unwrap();
@@ -114,9 +114,9 @@ async fn the_policys_own_paths_are_kept() {
     assert_eq!(names(dir.path()), ["ci"]);
 }
 
-/// It is moved aside when the command ends, but what these calls put there while it runs could come later.
+/// Kennel moves it aside when the command ends, but a file that these calls put there could arrive later.
 #[tokio::test]
-async fn nothing_is_put_into_what_a_running_command_made() {
+async fn nothing_is_put_into_a_protected_path_that_a_running_command_made() {
     let dir = workspace();
     fs::create_dir(dir.path().join(".git")).unwrap();
     let session = session(dir.path()).await;
@@ -149,9 +149,9 @@ async fn a_protected_link_is_not_exchanged() {
     assert_eq!(fs::read_link(dir.path().join(".git/hooks")).unwrap(), Path::new("../hooks"));
 }
 
-/// Who replaces a file outside takes its mount away, in every view that was made before.
+/// A program that replaces a file outside takes its mount away, in every view that was made before.
 #[tokio::test]
-async fn what_git_replaced_outside_is_still_protected() {
+async fn a_file_that_git_replaced_outside_is_still_protected() {
     require!(has("git"), "git");
     let dir = workspace();
     let git = |arguments: &[&str]| {
@@ -171,7 +171,7 @@ async fn what_git_replaced_outside_is_still_protected() {
     }
 }
 
-/// The view of an earlier call is kept together by nobody in it.
+/// No process keeps the view of an earlier call alive.
 #[tokio::test]
 async fn walls_hold_when_every_process_of_the_session_is_gone() {
     let dir = repository();

@@ -1,4 +1,4 @@
-//! A command exchanges what lies at a path all the time, while these calls use it.
+//! A command swaps the file at a path all the time, while these calls use the path.
 
 use std::{
     fs,
@@ -11,18 +11,18 @@ use kennel::{Child, Session, Stdio};
 use super::{names, session, workspace};
 use crate::support::{TempDir, has, require};
 
-/// How long each race is run at least, and at most, when too little happens.
+/// The shortest and longest time of a race. It ends early once both results were seen often enough.
 const LONG: Duration = Duration::from_secs(2);
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Whether a race that began then is over: it was long enough, and went both ways.
+/// Whether a race that began then is over: it ran long enough and had both results.
 fn is_over(begun: Instant, (done, refused): (u32, u32), wanted: (u32, u32)) -> bool {
     let went = done >= wanted.0 && refused >= wanted.1;
     assert!(went || begun.elapsed() < LONGEST, "no race: {done} {refused}");
     went && begun.elapsed() > LONG
 }
 
-/// A command that does the lines of `body` for ever.
+/// A command that runs the lines of `body` for ever.
 async fn for_ever(session: &Session, body: &str) -> Child {
     let indented = body.lines().map(|line| format!("    {line}\n")).collect::<String>();
     let script = format!(
@@ -33,7 +33,7 @@ async fn for_ever(session: &Session, body: &str) -> Child {
     command.spawn().await.unwrap()
 }
 
-/// Uses `path` in every way for a while, until it has worked and been refused so often.
+/// Uses `path` in every way for a while, until it has succeeded and failed often enough.
 async fn hammer(session: &Session, path: &str, secret: &str, wanted: (u32, u32)) {
     let mut counts = (0, 0);
     let begun = Instant::now();
@@ -55,7 +55,7 @@ async fn hammer(session: &Session, path: &str, secret: &str, wanted: (u32, u32))
     }
 }
 
-/// A victim outside: nothing of it may be read or changed.
+/// A victim outside: no call may read or change anything of it.
 fn victim() -> TempDir {
     let dir = workspace();
     fs::write(dir.path().join("file"), "the secret").unwrap();
@@ -106,7 +106,7 @@ async fn a_directory_that_becomes_a_link() {
     is_unharmed(victim.path());
 }
 
-/// Steps up from a directory that is being moved.
+/// `..` from a directory that moves.
 #[tokio::test]
 async fn a_way_up_from_a_directory_that_moves() {
     require!(has("python3"), "python3");
@@ -122,7 +122,7 @@ async fn a_way_up_from_a_directory_that_moves() {
     is_unharmed(victim.path());
 }
 
-/// A directory that is moved to a protected path and back while something is written into it.
+/// A directory moves to a protected path and back while a call writes into it.
 #[tokio::test]
 async fn a_directory_that_becomes_protected() {
     require!(has("python3"), "python3");
@@ -146,7 +146,7 @@ async fn a_directory_that_becomes_protected() {
         child.kill().await.unwrap();
         session.write("after", "x").await.unwrap();
         assert!(!dir.path().join(".git/hooks/pre-push").exists());
-        // Wherever it is, it can be used again.
+        // Whatever its name is now, it can be used again.
         if dir.path().join(".git").exists() {
             fs::rename(dir.path().join(".git"), dir.path().join("g")).unwrap();
         }

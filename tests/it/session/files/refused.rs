@@ -1,4 +1,4 @@
-//! What a command could not do is not done for it.
+//! These calls do nothing that a command could not do.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use super::{errno, in_time, names, policy, session, shell, workspace};
 use crate::support::{is_root, only_as_root};
 
 #[tokio::test]
-async fn what_is_read_only_stays_as_it_is() {
+async fn read_only_files_stay_the_same() {
     let dir = workspace();
     fs::write(dir.path().join("file"), "x").unwrap();
     let session = session(dir.path()).await;
@@ -30,7 +30,7 @@ async fn what_is_read_only_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_hidden_is_not_there() {
+async fn hidden_files_do_not_exist() {
     let dir = workspace();
     let session = session(dir.path()).await;
     for path in ["/root", "/boot", "/srv", "/etc/shadow", "/var/log"] {
@@ -41,7 +41,7 @@ async fn what_is_hidden_is_not_there() {
 }
 
 #[tokio::test]
-async fn what_is_masked_is_neither_read_nor_replaced() {
+async fn masked_files_are_neither_read_nor_replaced() {
     let dir = workspace();
     fs::write(dir.path().join(".env"), "SECRET=1").unwrap();
     fs::create_dir(dir.path().join("keys")).unwrap();
@@ -57,7 +57,7 @@ async fn what_is_masked_is_neither_read_nor_replaced() {
     assert!(session.list("keys").await.unwrap().is_empty());
     assert_eq!(fs::read(dir.path().join(".env")).unwrap(), b"SECRET=1");
     assert_eq!(fs::read(dir.path().join("keys/one")).unwrap(), b"SECRET=2");
-    // Replaced outside, where the mount goes away with it.
+    // A program outside replaced it, and its mount went away.
     fs::write(dir.path().join("new"), "SECRET=3").unwrap();
     fs::rename(dir.path().join("new"), dir.path().join(".env")).unwrap();
     fs::rename(dir.path().join("keys"), dir.path().join("old")).unwrap();
@@ -69,7 +69,7 @@ async fn what_is_masked_is_neither_read_nor_replaced() {
     assert_eq!(shell(&session, "cat .env; ls keys").await, "");
 }
 
-/// From outside the kernel would let it be replaced, and take the grant away from everybody.
+/// From outside the kernel would allow a rename over it, which takes the grant away from everybody.
 #[tokio::test]
 async fn a_file_that_is_granted_by_itself_is_not_replaced() {
     let (dir, other) = (workspace(), workspace());
@@ -113,7 +113,7 @@ async fn the_kernels_own_files_are_refused() {
 }
 
 #[tokio::test]
-async fn who_may_not_write_a_file_does_not_replace_it() {
+async fn a_file_that_the_caller_may_not_write_is_not_replaced() {
     let dir = workspace();
     let path = dir.path().join("file");
     fs::write(&path, "old").unwrap();
@@ -124,7 +124,7 @@ async fn who_may_not_write_a_file_does_not_replace_it() {
     assert_eq!(errno(session.write("file", "new").await), libc::EACCES);
     assert_eq!(errno(session.write("d/file", "new").await), libc::EACCES);
     assert_eq!(errno(session.mkdir("d/d").await), libc::EACCES);
-    assert_eq!(shell(&session, "echo new > file || cat file").await, "old", "nor does a command");
+    assert_eq!(shell(&session, "echo new > file || cat file").await, "old", "nor can a command");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     assert_eq!(errno(session.read("file").await), libc::EACCES);
     fs::set_permissions(dir.path().join("d"), fs::Permissions::from_mode(0o755)).unwrap();

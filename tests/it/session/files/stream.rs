@@ -1,4 +1,4 @@
-//! Files piece by piece.
+//! Files in pieces.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ async fn large_files_are_copied_in_and_out() {
 }
 
 #[tokio::test]
-async fn what_is_copied_out_replaces_a_link_and_not_what_it_leads_to() {
+async fn copying_out_replaces_a_link_and_not_its_target() {
     let (dir, host) = (workspace(), workspace());
     let session = session(dir.path()).await;
     session.write("file", "new").await.unwrap();
@@ -91,7 +91,7 @@ async fn a_writer_that_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_writer_whose_temporary_file_was_exchanged_puts_nothing_in_place() {
+async fn a_writer_whose_temporary_file_was_swapped_changes_nothing() {
     let dir = workspace();
     let session = session(dir.path()).await;
     session.write("file", "old").await.unwrap();

@@ -1,4 +1,4 @@
-//! Any grants in each other show what the innermost of them says, or are refused with a hint.
+//! Nested random grants: each directory has the access of the innermost grant, or Kennel refuses them with a hint.
 
 mod repositories;
 mod targets;
@@ -24,7 +24,7 @@ use crate::{
     support::{TempDir, is_emulated, kennel, stdout, workspace},
 };
 
-/// What is said of a directory.
+/// The kind of grant for a directory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Word {
     ReadOnly,
@@ -44,7 +44,7 @@ impl Word {
     }
 }
 
-/// What lies around all of them.
+/// The kind of grant around all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outermost {
     Nothing,
@@ -78,13 +78,13 @@ fn paths() -> Vec<PathBuf> {
     directories().into_iter().flat_map(|path| [path.join("file"), path]).collect()
 }
 
-/// What must be so in a directory: whether its file is seen, and written to, and whether something can be made beside it, on
-/// the host or at all.
+/// The expected access to a directory: whether its file is visible and writable, and whether a command can create a
+/// file beside it, on the host or at all.
 #[derive(Debug, PartialEq)]
 struct Rights {
     reads: bool,
     appends: bool,
-    /// `None` where it may be a directory that is made in a private place, on the way to a grant.
+    /// `None` if it may be a directory that Kennel makes in a private directory, on the way to a grant.
     writes: Option<bool>,
     reaches_host: bool,
 }
@@ -107,7 +107,7 @@ fn expected(path: &Path, words: &BTreeMap<PathBuf, Word>) -> Rights {
     Rights { reads, appends, writes, reaches_host }
 }
 
-/// Says of each directory what can be done in it.
+/// Reports for each directory what the command can do there.
 fn script(dir: &Path) -> String {
     let script = "for d in $(echo DIR/{a,b,c} DIR/{a,b,c}/{a,b,c} DIR/{a,b,c}/{a,b,c}/{a,b,c}); do
         r=-; [ -f $d/file ] && r=r; [ $r = r ] && echo x 2>/dev/null >> $d/file && r=ra
@@ -115,7 +115,7 @@ fn script(dir: &Path) -> String {
     script.replace("DIR", dir.to_str().unwrap())
 }
 
-/// Whether that is what was expected.
+/// Whether the result is as expected.
 fn compare(
     dir: &Path,
     said: &str,
@@ -137,7 +137,7 @@ fn compare(
     Ok(())
 }
 
-/// The words of a tree in `dir` with what lies around them, as flags, and the workspace.
+/// The kinds of a tree in `dir`, with the kind around them, as flags, and the workspace.
 fn told<'p>(
     (dir, other): (&'p Path, &'p Path),
     outermost: Outermost,
@@ -196,7 +196,7 @@ fn outermost() -> impl Strategy<Value = Outermost> {
     select(all)
 }
 
-/// Whether the grants were refused. Then there is a hint: what the kernel refuses only at the start has none.
+/// Whether Kennel refused the grants. Then there is a hint, unless only the kernel refused at the start.
 fn is_refused(output: &Output) -> Result<bool, TestCaseError> {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let is_refused = output.status.code() == Some(125);
@@ -222,7 +222,7 @@ fn config() -> Config {
     Config { cases, failure_persistence: None, ..Config::default() }
 }
 
-/// What a command may do that goes without some grants, or without writing to them.
+/// What a command can do without some grants, or without writing to them.
 fn narrowed(path: &Path, words: &BTreeMap<PathBuf, Word>, without: &BTreeMap<PathBuf, bool>) -> Rights {
     let rights = expected(path, words);
     let above = |hides| path.ancestors().any(|above| without.get(above) == Some(&hides));
@@ -236,7 +236,7 @@ fn narrowed(path: &Path, words: &BTreeMap<PathBuf, Word>, without: &BTreeMap<Pat
 #[test]
 fn a_command_goes_without_what_it_is_not_given() {
     let word = select(vec![Word::ReadOnly, Word::ReadWrite, Word::Tmpfs]);
-    // Each with what a command gives up of it: whether it is hidden or read-only.
+    // Each directory with the access that a command gives up: hidden or read-only.
     let words = prop::collection::btree_map(select(directories()), (word, any::<Option<bool>>()), 1..6);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let check = |(words, is_shared): (BTreeMap<PathBuf, (Word, Option<bool>)>, bool)| {

@@ -1,4 +1,4 @@
-//! Whatever is granted of which repositories: git outside obeys what it obeyed before.
+//! Any grants of any repositories: git outside obeys the same files as before.
 
 use std::{
     cell::Cell,
@@ -12,7 +12,7 @@ use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use super::{Outermost, Word, config, directories, is_refused, outermost, told, tree, word};
 use crate::support::{GIT_CONFIG, kennel, make_repository, workspace};
 
-/// Tries to have git run something in a repository: by what is there, and by others in the place of that.
+/// Tries to make git run something in a repository, by existing files and by new files in their place.
 const ATTEMPTS: &str = "g=DIR/.git; echo x >> $g/config; : > $g/hooks/new
     mv $g/hooks $g/h2 && mkdir $g/hooks && : > $g/hooks/new; rm -rf $g/hooks
     mv $g ${g}2; mkdir -p $g/hooks; : > $g/hooks/new; echo x > $g/config
@@ -44,7 +44,7 @@ fn repositories_around_grants_stay_as_they_are() {
             return Ok(());
         }
         ran.set(ran.get() + 1);
-        // Of repositories deeper in a grant nothing is promised.
+        // Kennel promises nothing about repositories deeper in a grant.
         let is_around = |repository: &&PathBuf| {
             words.iter().any(|(path, word)| *word == Word::ReadWrite && path.starts_with(repository))
         };

@@ -1,4 +1,4 @@
-//! Grants that lie elsewhere than on the host.
+//! Grants with a target that differs from their source.
 
 use std::{
     cell::Cell,
@@ -12,7 +12,7 @@ use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use super::{Word, config, directories, is_refused, tree};
 use crate::support::{kennel, stdout, workspace};
 
-/// What the file of each directory below /t says: the directory of the host that is shown there.
+/// The file of each directory below /t contains the name of the host directory that is visible there.
 fn shown(grants: &BTreeMap<PathBuf, (Word, PathBuf)>) -> BTreeMap<PathBuf, PathBuf> {
     let source = |path: &Path| {
         let (at, (word, source)) = path.ancestors().find_map(|above| grants.get_key_value(above))?;
