@@ -10,7 +10,9 @@ use std::{
 use kennel::{Error, Host, Policy, Profile, Sandbox, Session};
 use serde_json::Value;
 
-use crate::support::{attempt, kennel, kennel_path, refused, report, skip, stderr, stdout, workspace};
+use crate::support::{
+    attempt, kennel, kennel_path, protection, refused, report, skip, stderr, stdout, workspace,
+};
 
 /// The reason to skip a test of this kernel's Landlock.
 const TOO_OLD: &str = "everything is refused by a kernel as old as this one";
@@ -27,15 +29,6 @@ fn abi() -> u32 {
 /// Whether the kernel is older than Kennel supports. Then Kennel refuses everything, which other tests check.
 fn is_too_old() -> bool {
     (Host::detect().kernel.0, Host::detect().kernel.1) < (5, 12)
-}
-
-/// State and detail of one protection in a report.
-fn protection(report: &Value, name: &str) -> (String, String) {
-    let entries = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["name"] == name);
-    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
-    let text = |key: &str| entry[key].as_str().unwrap().to_owned();
-    (text("state"), text("detail"))
 }
 
 #[test]
@@ -61,11 +54,11 @@ fn a_plain_run_has_what_the_abi_gives_and_reports_the_rest() {
     let scope = protection(&report, "landlock_scope");
     let level = &report["enforcement"]["level"];
     if abi >= 6 {
-        assert_eq!((scope.0.as_str(), level), ("enforced", &"full".into()));
+        assert_eq!((scope.0, level), ("enforced", &"full".into()));
         assert!(output.stderr.is_empty(), "{output:?}");
     } else {
         let reason = format!("ABI {abi} has no scopes: they came with Linux 6.12");
-        assert_eq!((scope, level), (("off".to_owned(), reason.clone()), &"partial".into()));
+        assert_eq!((scope, level), (("off", reason.as_str()), &"partial".into()));
         // The namespaces replace the scopes, except with the host's network.
         assert!(output.stderr.is_empty(), "{output:?}");
         let output = kennel(dir.path(), &["--net", "host"], &["true"]).output().unwrap();
@@ -107,7 +100,7 @@ fn the_report_is_true_about_abstract_sockets_of_the_host() {
     let shared = attempt(dir.path(), &host, "abstract", &[&name]);
     let found = (protection(&report, "landlock_scope").0, shared.lines().next().unwrap_or_default());
     let expected = if abi() >= 6 { ("enforced", "EPERM") } else { ("off", "ok") };
-    assert_eq!((found.0.as_str(), found.1), expected);
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -11,19 +11,9 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    TempDir, fails, has, kennel, may_mount, mount, only_as_root, patient_flag, report, require, stderr,
+    fails, has, kennel, may_mount, mount, only_as_root, patient_flag, report, repository, require, stderr,
     succeeds, workspace,
 };
-
-/// A workspace that looks like a repository.
-fn repository() -> TempDir {
-    let dir = workspace();
-    fs::create_dir_all(dir.path().join(".git/hooks")).unwrap();
-    fs::create_dir_all(dir.path().join(".git/refs")).unwrap();
-    fs::write(dir.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
-    fs::write(dir.path().join(".git/config"), "[core]\n").unwrap();
-    dir
-}
 
 /// Subjects of the denials, relative to the workspace, each with its reason.
 fn denials(report: &Value, dir: &Path) -> Vec<(String, String)> {

@@ -15,7 +15,7 @@ use fluers_runtime::{
 use kennel::adapters::fluers::KennelSandbox;
 
 use super::{commands::quiet, context, harness, says, wrapped};
-use crate::support::{HEARTBEAT, beats, is_alone, stdout, until, workspace};
+use crate::support::{HEARTBEAT, beats, is_alone, own_children, stdout, until, workspace};
 
 /// Where a sandbox puts its sockets.
 fn place(kennel: &KennelSandbox, context: &fluers_runtime::ExecSandboxContext) -> PathBuf {
@@ -171,13 +171,6 @@ async fn killed_session_is_prepared_again() {
     assert_eq!(says(&env, "echo anew").await, "anew");
 }
 
-/// Processes whose parent is this one.
-fn children() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let of = |task: fs::DirEntry| fs::read_to_string(task.path().join("children")).unwrap_or_default();
-    tasks.map(|task| of(task).split_whitespace().count()).sum()
-}
-
 fn descriptors() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -189,7 +182,7 @@ fn nothing_is_left_in_the_process() {
     }
     let dir = workspace();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (before, was) = (descriptors(), children());
+    let (before, was) = (descriptors(), own_children());
     runtime.block_on(async {
         for profile in [RepoWrite, ReadOnly, NoNetwork, CiOnly] {
             let kennel = Arc::new(KennelSandbox::new());
@@ -206,6 +199,6 @@ fn nothing_is_left_in_the_process() {
         }
     });
     drop(runtime);
-    until("no child is left", || children() == was);
+    until("no child is left", || own_children() == was);
     until("no descriptor is left", || descriptors() <= before);
 }

@@ -9,22 +9,11 @@ use super::{Place, list, offline, writing};
 use crate::{
     serve::runtime as runtime_directory,
     session::counts::Counts,
-    support::{HEARTBEAT, beats, is_alone, is_silent, stdout, until, workspace},
+    support::{HEARTBEAT, beats, eventually, is_alone, is_silent, stdout, until, workspace},
 };
 
 fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-/// Waits like a program that goes on with its work.
-async fn settled(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("not in time: {what}");
 }
 
 #[test]
@@ -46,7 +35,7 @@ fn a_hundred_wraps_leave_nothing() {
         for round in 0..8 {
             spawned(round).await;
         }
-        settled("the zygote and two workers", || Counts::now().processes == 5).await;
+        eventually("the zygote and two workers", || Counts::now().processes == 5).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let before = Counts::now();
         for round in 0..100 {
@@ -55,7 +44,7 @@ fn a_hundred_wraps_leave_nothing() {
         Counts::back_to(&before, || {}).await;
         assert_eq!(place.wrapper.sessions(), 1);
         place.wrapper.shutdown().await;
-        settled("no process", || Counts::now().processes == 0).await;
+        eventually("no process", || Counts::now().processes == 0).await;
         assert_eq!(place.left(), ["kennel-exec"]);
     });
 }
@@ -152,7 +141,7 @@ async fn a_session_that_was_killed_is_replaced() {
     let place = Place::new();
     assert_eq!(place.shell(&offline(), "echo well").await, "well");
     crate::session::tree::signal(crate::session::tree::zygote(), nix::sys::signal::Signal::SIGKILL);
-    settled("it is noticed", || place.wrapper.sessions() == 0).await;
+    eventually("it is noticed", || place.wrapper.sessions() == 0).await;
     assert_eq!(place.shell(&offline(), "echo again").await, "again");
 }
 
@@ -229,10 +218,10 @@ fn dropping_the_wrapper_ends_all() {
         let Place { wrapper, runtime, dir } = Place::new();
         let (mut command, _) = wrapper.wrap("sh", ["-c", HEARTBEAT], dir.path(), &offline()).await.unwrap();
         let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-        settled("it beats", || beats(dir.path()) > 2).await;
+        eventually("it beats", || beats(dir.path()) > 2).await;
         drop(wrapper);
         assert_eq!(child.wait().await.unwrap().code(), Some(125));
-        settled("no process", || Counts::now().processes == 0).await;
+        eventually("no process", || Counts::now().processes == 0).await;
         let left: Vec<_> = fs::read_dir(runtime.path().join("w")).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "the client: {left:?}");
     });

@@ -1,7 +1,6 @@
 //! Signals sent to Kennel reach the command; stopping stops it and continuing continues it.
 
 use std::{
-    fs,
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Stdio},
@@ -13,7 +12,8 @@ use nix::{
 };
 
 use crate::support::{
-    BEATEN, HEARTBEAT, beats, by_env, is_silent, kennel, kennel_path, stdout, until, workspace,
+    BEATEN, HEARTBEAT, SIGNALS, beats, by_env, is_silent, kennel, kennel_path, process_state, stdout, until,
+    workspace,
 };
 
 fn pid(child: &Child) -> Pid {
@@ -33,25 +33,6 @@ fn ready_by_env(dir: &Path, option: &str, script: &str) -> (Child, impl Iterator
     assert_eq!(lines.next().as_deref(), Some("ready"));
     (child, lines)
 }
-
-/// The state letter of a process in /proc/PID/stat.
-fn state(pid: Pid) -> Option<char> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(')').next()?.trim().chars().next()
-}
-
-const SIGNALS: [(Signal, &str); 10] = [
-    (Signal::SIGINT, "INT"),
-    (Signal::SIGTERM, "TERM"),
-    (Signal::SIGHUP, "HUP"),
-    (Signal::SIGQUIT, "QUIT"),
-    (Signal::SIGUSR1, "USR1"),
-    (Signal::SIGUSR2, "USR2"),
-    (Signal::SIGALRM, "ALRM"),
-    (Signal::SIGVTALRM, "VTALRM"),
-    (Signal::SIGPROF, "PROF"),
-    (Signal::SIGXCPU, "XCPU"),
-];
 
 #[test]
 fn signals_reach_a_command_that_handles_them() {
@@ -119,7 +100,7 @@ fn stop_and_continue_reach_everything() {
     let (mut child, _lines) = ready(dir.path(), &script);
     until("it beats", || beats(dir.path()) > 2);
     kill(pid(&child), Signal::SIGTSTP).unwrap();
-    until("kennel is stopped", || state(pid(&child)) == Some('T'));
+    until("kennel is stopped", || process_state(child.id()) == Some('T'));
     assert!(is_silent(dir.path()), "the command is stopped too");
     kill(pid(&child), Signal::SIGCONT).unwrap();
     let before = beats(dir.path());

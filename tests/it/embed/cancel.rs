@@ -8,7 +8,7 @@ use std::{
 use kennel::{Class, Command, Ended, Error, Policy, Profile, Sandbox, Stdio};
 
 use super::{beating, sandbox, silent};
-use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, patient, until, workspace};
+use crate::support::{BEATEN, HEARTBEAT, beats, is_alone, own_children, patient, until, workspace};
 
 fn heart(workspace: &std::path::Path) -> Command {
     let mut command = sandbox(workspace).command("sh");
@@ -177,13 +177,6 @@ async fn background_processes_end_with_the_command() {
     assert!(outcome.usage.killed >= 1 && at_end > 0 && beats(dir.path()) == at_end);
 }
 
-/// How many children this process has, zombies included.
-fn children() -> usize {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
-    lists.map(|list| list.split_whitespace().count()).sum()
-}
-
 #[test]
 fn an_eager_sandbox_serves_every_command_and_leaves_nothing() {
     let test = "embed::cancel::an_eager_sandbox_serves_every_command_and_leaves_nothing";
@@ -207,5 +200,5 @@ fn an_eager_sandbox_serves_every_command_and_leaves_nothing() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     });
     drop(runtime);
-    until("nothing is left", || children() == 0);
+    until("nothing is left", || own_children() == 0);
 }

@@ -15,7 +15,7 @@ use kennel::{Error, Policy, Profile, Sandbox, Session, Stdio};
 use tokio::{runtime::Handle, task::JoinSet};
 
 use super::sandbox;
-use crate::support::{is_alone, require, until, workspace};
+use crate::support::{is_alone, own_children, require, until, workspace};
 
 /// The state of a host program that must not change.
 #[derive(Debug, PartialEq)]
@@ -66,13 +66,6 @@ fn descriptors() -> BTreeMap<String, String> {
     entries.filter_map(link).collect()
 }
 
-/// Children of this process, including dead ones.
-fn children() -> usize {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.map(|pids| pids.split_whitespace().count()).sum()
-}
-
 /// Commands that end in every possible way.
 async fn every_ending(dir: &Path) {
     let sandbox = sandbox(dir);
@@ -105,7 +98,7 @@ fn the_process_is_unchanged() {
     let settle = || runtime.block_on(async { tokio::time::sleep(Duration::from_millis(20)).await });
     until("the first round's children are gone", || {
         settle();
-        children() == 0
+        own_children() == 0
     });
     let before = Process::now();
     for _ in 0..3 {
@@ -113,7 +106,7 @@ fn the_process_is_unchanged() {
     }
     until("no child is left, dead or alive", || {
         settle();
-        children() == 0
+        own_children() == 0
     });
     assert_eq!(Process::now(), before);
 }
@@ -157,12 +150,12 @@ fn many_commands_at_once() {
             assert_eq!((output.exit_code(), output.stdout), (number, format!("{number}\n").into_bytes()));
         }
         for _ in 0..100 {
-            if children() == 0 {
+            if own_children() == 0 {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{} children left", children());
+        panic!("{} children left", own_children());
     });
 }
 
@@ -288,7 +281,7 @@ fn drops_in_a_runtime_without_io_do_not_panic() {
             tokio::task::yield_now().await;
         }
     });
-    until("no child is left, dead or alive", || children() == 0);
+    until("no child is left, dead or alive", || own_children() == 0);
     assert!(!PANICKED.load(Ordering::Relaxed));
 }
 

@@ -8,18 +8,19 @@ use std::{
 
 use super::{
     check,
-    protected::{denials, repository},
+    protected::denials,
     secrets::{at_home, home},
 };
-use crate::support::{is_root, make_repository, report, shell, stderr, stdout, workspace};
+use crate::support::{
+    is_root, make_repository, protection, report, repository, shell, stderr, stdout, workspace,
+};
 
 /// The state of the protected paths, and the reason.
-fn protection(ws: &Path) -> (String, String) {
+fn protected(ws: &Path) -> (String, String) {
     let (output, said) = report(ws, &[], &["true"]);
     assert!(output.status.success(), "{output:?}");
-    let entries = said["enforcement"]["protections"].as_array().unwrap().clone();
-    let entry = entries.into_iter().find(|entry| entry["name"] == "protected_paths").unwrap();
-    (entry["state"].as_str().unwrap().to_owned(), entry["detail"].as_str().unwrap().to_owned())
+    let (state, detail) = protection(&said, "protected_paths");
+    (state.to_owned(), detail.to_owned())
 }
 
 #[test]
@@ -39,7 +40,7 @@ fn directories_of_git_that_cannot_be_looked_at_are_read_only() {
         assert!(shell(ws.path(), &["-q"], &format!("chmod {mode:o} {closed}")).status.success());
         // Root can look anyway. The recheck of absent paths in it opens directories that cannot be searched.
         if fs::read_dir(ws.path().join(closed)).and_then(Iterator::collect::<Result<Vec<_>, _>>).is_err() {
-            let (state, detail) = protection(ws.path());
+            let (state, detail) = protected(ws.path());
             let is_told = state == "degraded" && detail.contains("could not be read completely");
             assert!(is_told, "{closed} {mode:o}: {detail}");
         }
@@ -182,10 +183,10 @@ fn links_to_secrets_are_protected() {
 fn too_many_names_in_a_directory_of_git_are_reported() {
     let ws = repository();
     make_repository(&ws.path().join(".git/modules/sub"));
-    assert_eq!(protection(ws.path()).0, "enforced");
+    assert_eq!(protected(ws.path()).0, "enforced");
     let plant = "mkdir .git/modules/x; cd .git/modules/x; i=0; while [ $i -lt 2000 ]; do mkdir $i; : > $i/config; i=$((i+1)); done";
     assert!(shell(ws.path(), &["-q"], plant).status.success());
-    let (state, detail) = protection(ws.path());
+    let (state, detail) = protected(ws.path());
     assert!(state == "degraded" && detail.contains("targets of links in them are not protected"), "{detail}");
     check(ws.path(), &[], &[("open s:.git/modules/sub/config 1", "EROFS")]);
 }

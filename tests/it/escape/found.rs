@@ -12,10 +12,10 @@ use std::{
 
 use super::{
     check, command, lines,
-    protected::{denials, repository},
+    protected::denials,
     secrets::{at_home, home},
 };
-use crate::support::{kennel_path, only_as_root, patient, payload_path, workspace};
+use crate::support::{kennel_path, only_as_root, patient, payload_path, repository, workspace};
 
 #[test]
 fn device_nodes_of_the_host_are_not_changed() {

@@ -1,12 +1,12 @@
 //! Kennel removes files where the command made them, even if another directory has that path by then.
 
-use std::{fs, path::Path, process::Command};
+use std::fs;
 
 use super::{
     protected::denials,
     undone::{bare, is_there, meanwhile, meanwhile_with},
 };
-use crate::support::{has, may_mount, mount, only_as_root, require, stderr, workspace};
+use crate::support::{has, may_mount, mount, only_as_root, require, stderr, unmount, workspace};
 
 /// The last action of a command, and how the command ends.
 fn at_last(script: &str, status: i32) -> String {
@@ -42,10 +42,6 @@ fn a_moved_workspace_is_cleaned_where_it_is_now() {
         fs::remove_dir_all(&ws).unwrap();
         fs::remove_dir_all(&moved).unwrap();
     }
-}
-
-fn unmount(at: &Path) {
-    assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
 }
 
 #[test]

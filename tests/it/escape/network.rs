@@ -1,7 +1,7 @@
 //! No network, and the host's network.
 
 use std::{
-    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    net::{SocketAddr, TcpListener, UdpSocket},
     process::Command,
     time::Duration,
 };
@@ -9,14 +9,7 @@ use std::{
 use kennel::{Mount, NetworkMode, Policy, Profile, Session};
 
 use super::{check, landlock_abi, lines};
-use crate::support::{attempt, payload_path, require, runs, shell, stdout, workspace};
-
-/// An address at which the network could reach the host, if it has one.
-fn address_of_host() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
-}
+use crate::support::{address_of_host, attempt, payload_path, require, runs, shell, stdout, workspace};
 
 #[test]
 fn a_listener_of_the_host_is_not_reached() {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{has, patient, report, require, run, shell, stderr, workspace};
+use crate::support::{has, patient, protection, report, require, run, shell, stderr, workspace};
 
 use super::git::place;
 
@@ -18,10 +18,8 @@ fn protected(workspace: &std::path::Path, flags: &[&str]) -> (String, String) {
     assert!(output.status.success(), "{}", stderr(&output));
     // Most of these took minutes once.
     assert!(began.elapsed() < patient(Duration::from_secs(10)), "{:?}", began.elapsed());
-    let all = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = all.iter().find(|entry| entry["name"] == "protected_paths").unwrap();
-    let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
-    (text("state"), text("detail"))
+    let (state, detail) = protection(&report, "protected_paths");
+    (state.to_owned(), detail.to_owned())
 }
 
 #[test]

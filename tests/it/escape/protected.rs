@@ -9,17 +9,7 @@ use std::{
 };
 
 use super::{check, check_outside, command};
-use crate::support::{TempDir, payload_path, run, workspace};
-
-/// A workspace with a `.git` such as git makes.
-pub(super) fn repository() -> TempDir {
-    let ws = workspace();
-    fs::create_dir_all(ws.path().join(".git/hooks")).unwrap();
-    fs::create_dir_all(ws.path().join(".git/objects")).unwrap();
-    fs::write(ws.path().join(".git/config"), "[core]\n").unwrap();
-    fs::write(ws.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
-    ws
-}
+use crate::support::{payload_path, repository, run, workspace};
 
 fn is_untouched(ws: &Path) {
     assert_eq!(fs::read_to_string(ws.join(".git/config")).unwrap(), "[core]\n");

@@ -11,7 +11,8 @@ use std::{
 
 use super::protected::denials;
 use crate::support::{
-    TempDir, has, kennel_path, may_mount, mount, only_as_root, require, run, stderr, until, workspace,
+    TempDir, has, kennel_path, may_mount, mount, only_as_root, repository, require, run, stderr, until,
+    workspace,
 };
 
 /// Makes the directory `at` so deep that Kennel moves it instead of removing it, with a hook in it.
@@ -228,7 +229,7 @@ fn clearing_by_another_sandbox_is_reported_where_it_removed_a_wall() {
 
 #[test]
 fn a_wall_that_is_replaced_outside_is_reported() {
-    let ws = super::protected::repository();
+    let ws = repository();
     let output = meanwhile(ws.path(), "true", || {
         fs::write(ws.path().join("new"), "[core]\n").unwrap();
         fs::rename(ws.path().join("new"), ws.path().join(".git/config")).unwrap();
@@ -252,7 +253,7 @@ fn a_wall_that_is_replaced_outside_is_reported() {
 
 #[test]
 fn a_wall_that_stayed_is_not_mentioned() {
-    let ws = super::protected::repository();
+    let ws = repository();
     let told = denials(ws.path(), &["--protect", "a/b"], "echo x >.git/index; chmod 700 .git");
     assert_eq!(told, "[]");
     fs::create_dir_all(ws.path().join("a")).unwrap();

@@ -21,7 +21,9 @@ use std::{
 
 use serde_json::Value;
 
-use super::support::{TempDir, is_emulated, is_root, kennel_path, payload_path, stderr, stdout, workspace};
+use crate::support::{
+    TempDir, is_emulated, is_root, kennel_path, payload_path, protection, stderr, stdout, workspace,
+};
 
 mod calls;
 mod machines;
@@ -164,7 +166,7 @@ impl Row<'_> {
         let report = report(&self.before, dir, &DEGRADE);
         assert_eq!(report["enforcement"]["level"], "partial");
         for name in protections {
-            assert_eq!(state(&report, name), "off", "{name}: {report}");
+            assert_eq!(protection(&report, name).0, "off", "{name}: {report}");
             assert!(stderr(output).contains(&format!("kennel: {name} off: ")), "{output:?}");
         }
     }
@@ -200,13 +202,6 @@ fn report(before: &Before, dir: &Path, flags: &[&str]) -> Value {
     let output = run(before, dir, &flags);
     let text = fs::read_to_string(file.path()).unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text:?}; {output:?}"))
-}
-
-/// The state of one protection in a report.
-fn state(report: &Value, name: &str) -> String {
-    let entries = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["name"] == name);
-    entry.unwrap_or_else(|| panic!("no {name} in {report}"))["state"].as_str().unwrap().to_owned()
 }
 
 /// The result for root, who may run without a user namespace. Nobody else may.

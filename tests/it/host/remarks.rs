@@ -1,7 +1,7 @@
 //! Things that many machines lack are reported by the run report and the probe, not on stderr with every command.
 
-use super::{place, refusing, report, run, state};
-use crate::support::{has_scopes, stdout};
+use super::{place, refusing, report, run};
+use crate::support::{has_scopes, protection, stdout};
 
 #[test]
 fn a_default_run_says_nothing() {
@@ -11,7 +11,7 @@ fn a_default_run_says_nothing() {
     let report = report(&Vec::new(), dir.path(), &[]);
     let scope = if has_scopes() { ("enforced", "full") } else { ("off", "partial") };
     assert_eq!(
-        (state(&report, "landlock_scope").as_str(), &report["enforcement"]["level"]),
+        (protection(&report, "landlock_scope").0, &report["enforcement"]["level"]),
         (scope.0, &scope.1.into())
     );
 }
@@ -24,8 +24,8 @@ fn a_keyring_that_nobody_could_reach_is_no_remark() {
     assert!(stdout(&output) == "ran" && output.stderr.is_empty(), "{output:?}");
     let report = report(&before, dir.path(), &[]);
     assert_eq!(
-        (state(&report, "keyring"), &report["enforcement"]["level"]),
-        ("off".into(), &"partial".into())
+        (protection(&report, "keyring").0, &report["enforcement"]["level"]),
+        ("off", &"partial".into())
     );
     // Without Kennel's filter there is something to report.
     let before = refusing(&["keyctl=EPERM", "seccomp=EPERM"]);

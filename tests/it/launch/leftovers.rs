@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use crate::support::{HEARTBEAT, kennel, patient, until, workspace};
+use crate::support::{HEARTBEAT, descendants, kennel, lives, patient, until, workspace};
 
 /// Processes with a working directory in `directory`.
 fn processes(directory: &Path) -> Vec<u32> {
@@ -10,23 +10,6 @@ fn processes(directory: &Path) -> Vec<u32> {
     let here =
         |pid: &u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(directory));
     fs::read_dir("/proc").unwrap().flatten().filter_map(number).filter(here).collect()
-}
-
-/// The processes below `pid`, the inside's init among them.
-fn descendants(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let children: Vec<u32> = children
-        .flat_map(|pids| pids.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
-        .collect();
-    let below = children.iter().flat_map(|&child| descendants(child));
-    below.chain(children.iter().copied()).collect()
-}
-
-/// Whether a process exists and is no zombie.
-fn lives(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 fn mounts() -> usize {

@@ -8,12 +8,8 @@ use std::{
     time::Duration,
 };
 
-use super::{Net, Origin, Server, at, stdout};
+use super::{Net, Origin, Server, at, connect, stdout};
 use crate::support::{has, patient, require};
-
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
-}
 
 /// A server whose `serve` returns something to the test.
 fn reporting<T: Send + 'static>(

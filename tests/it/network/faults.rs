@@ -10,12 +10,8 @@ use std::{
 
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 
-use super::{Net, Server, at, stdout};
+use super::{Net, Server, at, connect, stdout};
 use crate::support::{has, patient, require, until};
-
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
-}
 
 fn reset(stream: TcpStream) {
     setsockopt(&stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 }).unwrap();

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Net, Origin, Server, at, stderr, stdout};
+use super::{Net, Origin, Server, at, connect, stderr, stdout};
 use crate::support::{has, patient, require};
 
 /// Flags with these limits in a policy file.
@@ -19,10 +19,6 @@ fn flags(net: &Net, allow: &[&str], limits: &str) -> Vec<String> {
     let file = net.path().join("limits.toml");
     fs::write(&file, format!("[network.limits]\n{limits}\n")).unwrap();
     net.flags(allow, &["--policy", file.to_str().unwrap()])
-}
-
-fn connect(to: &str) -> String {
-    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
 }
 
 #[test]

@@ -153,6 +153,11 @@ fn words(flags: &[String]) -> Vec<&str> {
     flags.iter().map(String::as_str).collect()
 }
 
+/// The step of a conversation that asks for a tunnel.
+fn connect(to: &str) -> String {
+    format!(">CONNECT {to} HTTP/1.1\\r\\n\\r\\n")
+}
+
 /// `name:PORT`
 fn at(name: &str, port: u16) -> String {
     format!("{name}:{port}")

@@ -6,7 +6,7 @@ use kennel::{Command, Mount, Network, NetworkMode, Output, Policy, Pool, Profile
 use tokio::time::timeout;
 
 use super::{Net, Origin, PROXY, Server, at};
-use crate::support::{is_alone, patient, payload_path, until};
+use crate::support::{is_alone, own_children, patient, payload_path, until};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -162,11 +162,6 @@ fn open() -> Vec<String> {
     entries.map(|entry| fs::read_link(entry.path()).unwrap_or_default().display().to_string()).collect()
 }
 
-fn children() -> usize {
-    let own = std::process::id();
-    fs::read_to_string(format!("/proc/self/task/{own}/children")).unwrap().split_whitespace().count()
-}
-
 #[tokio::test]
 async fn nothing_is_left_of_a_session_that_ended() {
     if !is_alone("network::sessions::nothing_is_left_of_a_session_that_ended", "exec \"$@\"") {
@@ -177,7 +172,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
     let to = at("one.test", origin.port());
     // The first session makes what stays: tokio's own descriptors.
     drop(session_that_served(&net, &to).await);
-    until("the first is gone", || children() == 0);
+    until("the first is gone", || own_children() == 0);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
     for round in 0..10 {
@@ -187,7 +182,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
         }
         drop(session);
     }
-    wait("nothing is left", || descriptors() <= before && children() == 0).await;
+    wait("nothing is left", || descriptors() <= before && own_children() == 0).await;
 }
 
 /// Like `until`, but the runtime goes on.
@@ -222,7 +217,7 @@ async fn a_shutdown_ends_every_transfer() {
     let to = at("endless.test", server.port);
     let origin = Origin::named("one");
     drop(session_that_served(&net, &at("one.test", origin.port())).await);
-    wait("the first is gone", || children() == 0).await;
+    wait("the first is gone", || own_children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
     let session = Session::prepare(&policy(&net, &[&to])).await.unwrap();
@@ -247,7 +242,7 @@ async fn a_shutdown_ends_every_transfer() {
     for _ in 0..3 {
         ended.recv_timeout(patient(Duration::from_secs(5))).unwrap();
     }
-    wait("nothing is left", || descriptors() <= before && children() == 0).await;
+    wait("nothing is left", || descriptors() <= before && own_children() == 0).await;
 }
 
 #[test]

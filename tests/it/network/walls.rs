@@ -10,17 +10,11 @@ use std::{
 };
 
 use super::Net;
+use crate::support::address_of_host;
 
 /// Everything is allowed, and these ways are still closed.
 fn open(net: &Net) -> Vec<String> {
     net.flags(&["*:*", "0.0.0.0/0:*", "[::/0]:*"], &[])
-}
-
-/// An address at which the network could reach the host, if it has one.
-fn address_of_host() -> Option<IpAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect("192.0.2.1:9").ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
 }
 
 #[test]

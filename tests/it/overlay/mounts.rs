@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::{CONFLICT, is_without_temporaries, refusals, require_overlay, session, shell, workspace};
-use crate::support::{TempDir, has, is_alone, require};
+use crate::support::{TempDir, has, is_alone, require, unmount};
 
 const BUSY: &str = "Device or resource busy";
 const OTHER_MOUNT: &str = "Invalid cross-device link";
@@ -70,10 +70,6 @@ fn bind(from: &Path, to: &Path) -> bool {
         .status()
         .unwrap()
         .success()
-}
-
-fn unmount(path: &Path) {
-    assert!(Command::new("umount").arg(path).status().unwrap().success(), "{}", path.display());
 }
 
 #[tokio::test]

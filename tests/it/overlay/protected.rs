@@ -5,18 +5,7 @@ use std::fs;
 use kennel::{Mount, Session};
 
 use super::{CONFLICT, changes, commit, policy, refusals, require_overlay, session, shell, workspace};
-use crate::support::TempDir;
-
-/// A workspace with a repository in it.
-fn repository() -> TempDir {
-    let dir = workspace();
-    for name in ["hooks", "objects", "refs"] {
-        fs::create_dir_all(dir.path().join(".git").join(name)).unwrap();
-    }
-    fs::write(dir.path().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
-    fs::write(dir.path().join(".git/config"), "[core]\n").unwrap();
-    dir
-}
+use crate::support::repository;
 
 #[tokio::test]
 async fn protected_paths_are_read_only_inside_and_stay_in_their_place() {

@@ -5,17 +5,14 @@ use std::{fs, net::TcpListener};
 use kennel::{Host, Protection};
 use serde_json::Value;
 
-use crate::support::{has, has_scopes, kennel, refused, report, require, runs, shell, stderr, workspace};
+use crate::support::{
+    has, has_scopes, kennel, protection, refused, report, require, runs, shell, stderr, workspace,
+};
 
 fn entries(report: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let entries = report["enforcement"]["protections"].as_array().unwrap().iter();
     entries.map(|entry| (text(&entry["name"]), text(&entry["state"]))).collect()
-}
-
-fn state(report: &Value, name: &str) -> String {
-    let found = entries(report).into_iter().find(|(other, _)| other == name);
-    found.unwrap_or_else(|| panic!("no {name} in {report}")).1
 }
 
 #[test]
@@ -67,7 +64,7 @@ fn network_that_was_granted_is_off_and_does_not_lower_the_level() {
     let dir = workspace();
     for flags in [&["--net", "host"][..], &["--profile", "full-dev"]] {
         let (output, report) = report(dir.path(), flags, &["true"]);
-        assert_eq!(state(&report, "network_namespace"), "off");
+        assert_eq!(protection(&report, "network_namespace").0, "off");
         // Only Landlock scopes could be missing here, not the network.
         assert_eq!(report["enforcement"]["level"], if has_scopes() { "full" } else { "partial" }, "{report}");
         assert!(output.stderr.is_empty() || !has_scopes(), "{output:?}");
@@ -122,12 +119,12 @@ fn requirements_can_be_relaxed_except_for_indispensable_protections() {
     let relaxed = "[require]\nlandlock = 'if_available'\nseccomp = 'if_available'\nkeyring = 'required'";
     let (_, report) = report(dir.path(), &with(relaxed), &["true"]);
     if Host::detect().landlock_abi > 0 {
-        assert_eq!(state(&report, "landlock"), "enforced", "available is used");
+        assert_eq!(protection(&report, "landlock").0, "enforced", "available is used");
     }
     // Useful to root alone, and only if there is no user namespace.
     let (_, report) =
         crate::support::report(dir.path(), &with("require.user_namespace = 'if_available'"), &["true"]);
-    assert_eq!(state(&report, "user_namespace"), "enforced", "available is used");
+    assert_eq!(protection(&report, "user_namespace").0, "enforced", "available is used");
     for name in ["root", "mount_namespace", "capabilities", "no_new_privs"] {
         let said = refused(dir.path(), &with(&format!("require.{name} = 'if_available'")));
         assert!(said.contains(&format!("require.{name}")), "{said}");

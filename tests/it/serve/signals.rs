@@ -13,7 +13,9 @@ use nix::{
 };
 
 use super::{Hosted, signal};
-use crate::support::{HEARTBEAT, beats, by_env, ends, is_silent, patient, stderr, stdout, until};
+use crate::support::{
+    HEARTBEAT, SIGNALS, beats, by_env, ends, is_silent, patient, process_state, stderr, stdout, until,
+};
 
 /// Starts a script that prints `ready` first.
 pub fn ready(session: &Hosted, script: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
@@ -28,24 +30,6 @@ fn ready_by_env(session: &Hosted, option: &str, script: &str) -> (Child, Lines<B
     assert_eq!(lines.next().unwrap().unwrap(), "ready");
     (child, lines)
 }
-
-fn state(child: &Child) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
-    stat.rsplit(") ").next()?.chars().next()
-}
-
-const SIGNALS: [(Signal, &str); 10] = [
-    (Signal::SIGINT, "INT"),
-    (Signal::SIGTERM, "TERM"),
-    (Signal::SIGHUP, "HUP"),
-    (Signal::SIGQUIT, "QUIT"),
-    (Signal::SIGUSR1, "USR1"),
-    (Signal::SIGUSR2, "USR2"),
-    (Signal::SIGALRM, "ALRM"),
-    (Signal::SIGVTALRM, "VTALRM"),
-    (Signal::SIGPROF, "PROF"),
-    (Signal::SIGXCPU, "XCPU"),
-];
 
 #[test]
 fn signals_reach_the_command() {
@@ -175,7 +159,7 @@ fn stop_and_continue_reach_everything() {
     let (mut child, _lines) = ready(&session, &format!("echo ready; ({HEARTBEAT}) & wait"));
     until("it beats", || beats(dir) > 2);
     signal(&child, Signal::SIGTSTP);
-    until("the client is stopped", || state(&child) == Some('T'));
+    until("the client is stopped", || process_state(child.id()) == Some('T'));
     thread::sleep(Duration::from_millis(50));
     assert!(is_silent(dir), "the command is stopped too");
     signal(&child, Signal::SIGCONT);
@@ -183,7 +167,7 @@ fn stop_and_continue_reach_everything() {
     until("it beats again", || beats(dir) > before + 2);
     // Stopped and continued a second time.
     signal(&child, Signal::SIGTSTP);
-    until("the client is stopped again", || state(&child) == Some('T'));
+    until("the client is stopped again", || process_state(child.id()) == Some('T'));
     signal(&child, Signal::SIGCONT);
     signal(&child, Signal::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(143));

@@ -22,7 +22,7 @@ async fn new_worker(before: &[u32]) -> u32 {
     new()[0]
 }
 
-/// Waits until this many workers are ready, each with its payload.
+/// Waits until two workers are ready.
 async fn settled(session: &Session) {
     eventually("ready workers", || session.stats().ready == 2).await;
 }

@@ -47,19 +47,16 @@ mod streams;
 pub mod tree;
 mod whose;
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 use kennel::{Child, Command, Mount, Policy, Profile, Session, Stdio};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     runtime::Builder,
-    time::{sleep, timeout},
+    time::timeout,
 };
 
-use crate::support::{is_alone, patient, payload_path};
+use crate::support::{eventually, is_alone, patient, payload_path};
 
 /// Longer than anything here takes, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -140,15 +137,6 @@ async fn ready(command: &mut Command, lines: usize) -> Child {
 /// Waits for `what`, and fails if it takes too long.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     timeout(patient(PATIENCE), what).await.expect("it hangs")
-}
-
-/// Waits until `condition` holds. The runtime works meanwhile.
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < patient(PATIENCE), "not in time: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Runs a test in a process of its own, in a user namespace. A script there first limits what the kernel allows.

@@ -1,6 +1,6 @@
 //! A pool hands out unused sessions and leaves nothing behind.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kennel::{Error, Policy, Pool, Profile};
 use nix::sys::signal::Signal;
@@ -8,16 +8,8 @@ use tokio::time::sleep;
 
 use crate::{
     session::tree::{children, signal},
-    support::{is_alone, patient, workspace},
+    support::{eventually, is_alone, workspace},
 };
-
-async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-}
 
 /// Runs a script in a session whose commands share private directories. Returns its stdout.
 async fn said(session: &kennel::Session, script: &str) -> String {

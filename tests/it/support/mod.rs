@@ -3,15 +3,20 @@
 
 use std::{
     env,
+    net::{IpAddr, UdpSocket},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
 };
 
 mod place;
+mod processes;
 mod second_pass;
 
-pub use place::{GIT_CONFIG, TempDir, make_repository, workspace, workspace_in, workspace_on_disk};
+pub use place::{
+    GIT_CONFIG, TempDir, make_repository, repository, workspace, workspace_in, workspace_on_disk,
+};
+pub use processes::{SIGNALS, children, descendants, lives, own_children, process_state};
 pub use second_pass::second_pass;
 
 /// Skips the test if the host lacks something that it needs. With `KENNEL_MUST_RUN=1` that is a failure.
@@ -155,6 +160,15 @@ pub fn report(workspace: &Path, flags: &[&str], command: &[&str]) -> (Output, se
     (output, report)
 }
 
+/// State and detail of one protection in a report.
+pub fn protection<'r>(report: &'r serde_json::Value, name: &str) -> (&'r str, &'r str) {
+    let entries = report["enforcement"]["protections"].as_array();
+    let entries = entries.unwrap_or_else(|| panic!("it did not start: {report}"));
+    let entry = entries.iter().find(|entry| entry["name"] == name);
+    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
+    (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
+}
+
 /// Runs a shell script that must succeed. Returns its stdout.
 pub fn succeeds(workspace: &Path, flags: &[&str], script: &str) -> String {
     let output = kennel(workspace, flags, &["sh", "-c", script]).output().unwrap();
@@ -203,6 +217,15 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits like [`until`]. The runtime works meanwhile.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < patient(Duration::from_secs(10)), "not in time: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -258,6 +281,18 @@ pub fn skip(module: &str, why: &str) {
 /// mount(8).
 pub fn mount(arguments: &[&str], at: &Path) {
     assert!(Command::new("mount").args(arguments).arg(at).status().unwrap().success(), "{arguments:?}");
+}
+
+/// umount(8).
+pub fn unmount(at: &Path) {
+    assert!(Command::new("umount").arg(at).status().unwrap().success(), "{at:?}");
+}
+
+/// An address at which the network could reach the host, if it has one.
+pub fn address_of_host() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
 }
 
 /// Runs the test, given by its full name, again in a mount namespace of its own, so that its mounts end with it.

@@ -72,3 +72,12 @@ pub fn make_repository(path: &Path) {
     write(path.join("HEAD"), "ref: refs/heads/x\n").unwrap();
     write(path.join("config"), GIT_CONFIG).unwrap();
 }
+
+/// A workspace that git takes for a repository, with a hook and the config `[core]`.
+pub fn repository() -> TempDir {
+    let dir = workspace();
+    make_repository(&dir.path().join(".git"));
+    write(dir.path().join(".git/config"), "[core]\n").unwrap();
+    write(dir.path().join(".git/hooks/pre-commit"), "#!/bin/sh\n").unwrap();
+    dir
+}

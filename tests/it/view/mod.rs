@@ -1,4 +1,4 @@
-//! Only what is granted is visible. What is read-only cannot be written. What is private is gone afterwards.
+//! Only granted paths are visible. A read-only path cannot be written. Private directories are gone afterwards.
 
 mod devices;
 mod grants;

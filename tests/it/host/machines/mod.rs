@@ -6,8 +6,8 @@ use std::{
     path::PathBuf,
 };
 
-use super::{Before, DEGRADE, kennel, report, run, state};
-use crate::support::{TempDir, skip, stderr, stdout};
+use super::{Before, DEGRADE, kennel, report, run};
+use crate::support::{TempDir, protection, skip, stderr, stdout};
 
 /// The reason to skip a test about a missing setting.
 const NO_SETTING: &str = "this kernel has no such setting";
@@ -68,9 +68,9 @@ fn root_goes_without(before: &Before, remedy: &str) {
     assert!(stderr(&output).contains("or let root's commands go without one"), "{output:?}");
     runs(before, &dir, &DEGRADE);
     let report = report(before, dir.path(), &DEGRADE);
-    assert_eq!(state(&report, "user_namespace"), "off");
+    assert_eq!(protection(&report, "user_namespace").0, "off");
     for name in ["mount_namespace", "pid_namespace", "network_namespace", "root", "capabilities", "seccomp"] {
-        assert_eq!(state(&report, name), "enforced", "{report}");
+        assert_eq!(protection(&report, name).0, "enforced", "{report}");
     }
     let output = kennel(before, dir.path(), &["probe"]).output().unwrap();
     assert!(output.status.code() == Some(1) && stdout(&output).contains(remedy), "{output:?}");
@@ -160,7 +160,7 @@ fn a_socket_for_cores_is_reported() {
     let _setting = Setting::set("kernel.core_pattern", "@/run/kennel-test-cores.sock").unwrap();
     let expected =
         if kennel::Host::detect().kernel >= kennel::Version(6, 16) { "degraded" } else { "enforced" };
-    assert_eq!(state(&report(&Vec::new(), dir.path(), &[]), "core_dumps"), expected);
+    assert_eq!(protection(&report(&Vec::new(), dir.path(), &[]), "core_dumps").0, expected);
 }
 
 #[test]

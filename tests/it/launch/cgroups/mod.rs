@@ -26,7 +26,7 @@ use std::{
 use kennel::{Cgroup, Limits, Policy, Size};
 use serde_json::Value;
 
-use crate::support::{kennel, payload_path, report, stderr, until, workspace};
+use crate::support::{kennel, payload_path, protection, report, stderr, until, workspace};
 
 /// Whether cgroups hold limits here.
 pub(crate) fn has_groups() -> bool {
@@ -72,15 +72,6 @@ macro_rules! require_groups {
     };
 }
 use require_groups;
-
-/// State and detail of one protection in a report.
-fn protection<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
-    let entries = report["enforcement"]["protections"].as_array();
-    let entries = entries.unwrap_or_else(|| panic!("it did not start: {report}"));
-    let entry = entries.iter().find(|entry| entry["name"] == name);
-    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
-    (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
-}
 
 /// Why no cgroup holds a limit, and what would help.
 fn why<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {

@@ -19,17 +19,9 @@ use std::{
 use serde_json::Value;
 
 use crate::support::{
-    fails, has, has_scopes, kennel, kennel_path, only_as_root, only_as_user, patient, refused, report,
-    require, stderr, stdout, succeeds, workspace,
+    fails, has, has_scopes, kennel, kennel_path, only_as_root, only_as_user, patient, protection, refused,
+    report, require, stderr, stdout, succeeds, workspace,
 };
-
-/// State and detail of one protection in a report.
-fn protection<'r>(report: &'r Value, name: &str) -> (&'r str, &'r str) {
-    let entries = report["enforcement"]["protections"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["name"] == name);
-    let entry = entry.unwrap_or_else(|| panic!("no {name} in {report}"));
-    (entry["state"].as_str().unwrap(), entry["detail"].as_str().unwrap())
-}
 
 /// Runs with `[limits]` from a policy file.
 fn with_limits(limits: &str, script: &str) -> (std::process::Output, Value) {
