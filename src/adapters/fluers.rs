@@ -15,7 +15,7 @@ use fluers_runtime::{
 };
 
 use crate::adapters::fluers::context::Context;
-use crate::adapters::fluers::place::{FluersError, Place};
+use crate::adapters::fluers::place::{ContextPlace, FluersError};
 use crate::policy::Policy;
 use crate::policy::profile::OnUnavailable;
 use crate::probe::{Probe, Verdict};
@@ -77,7 +77,7 @@ struct State {
     /// What is prepared, by workspace; of those that are alike the last one counts.
     contexts: HashMap<PathBuf, Vec<Arc<Context>>>,
     /// Where sockets lie, from the first context on.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<ContextPlace>>,
     /// Profiles that were last found to be enforced in part: who prepares one all the same has agreed to it.
     partial: Vec<SandboxProfile>,
     /// How often it was shut down.
@@ -144,7 +144,7 @@ impl KennelSandbox {
             return Ok(());
         }
         let policy = policy::of_context(&self.base, asked, wanted);
-        Place::usual();
+        ContextPlace::usual();
         let session = Session::prepare(&policy).await?;
         let mut state = self.state_mut();
         if state.shutdowns != shutdowns {
@@ -212,10 +212,10 @@ impl State {
         self.find(asked).ok().filter(|context| context.serves(wanted))
     }
 
-    fn place(&mut self) -> Result<Arc<Place>, FluersError> {
+    fn place(&mut self) -> Result<Arc<ContextPlace>, FluersError> {
         let place = match self.place.take() {
             Some(place) => place,
-            None => Arc::new(Place::make()?),
+            None => Arc::new(ContextPlace::make()?),
         };
         Ok(Arc::clone(self.place.insert(place)))
     }

@@ -125,7 +125,7 @@ pub(crate) fn not_opened(audit: &Audit, source: io::Error) -> Error {
 mod tests {
     use super::*;
     use crate::audit::chain::verify_audit;
-    use crate::audit::record::{Record, Shape, Spawn};
+    use crate::audit::record::{ArgumentsShape, Record, Spawn};
     use crate::report::enforcement::Protection;
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
             decision: "denied",
             program: &huge,
             operation: None,
-            shape: Shape::Lengths(vec![usize::MAX; 1 << 17]),
+            shape: ArgumentsShape::Lengths(vec![usize::MAX; 1 << 17]),
             variables: many.iter().map(String::as_str).collect(),
             credentials: many.iter().map(String::as_str).collect(),
             directory: Some(&huge),

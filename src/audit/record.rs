@@ -75,7 +75,7 @@ pub(crate) struct Spawn<'r> {
     pub(crate) program: &'r str,
     /// Of the manifest, where the arguments are one.
     pub(crate) operation: Option<&'r str>,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ArgumentsShape,
     /// Names of variables that were asked to be set.
     pub(crate) variables: Vec<&'r str>,
     pub(crate) credentials: Vec<&'r str>,
@@ -88,7 +88,7 @@ pub(crate) struct Spawn<'r> {
 /// What an argument list is like.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Shape {
+pub(crate) enum ArgumentsShape {
     /// The pattern of its operation.
     Pattern(String),
     /// How many bytes each argument has.
@@ -144,8 +144,8 @@ impl Record<'_> {
                 few(credentials);
                 reason.iter_mut().for_each(short);
                 match shape {
-                    Shape::Pattern(pattern) => short(pattern),
-                    Shape::Lengths(lengths) => lengths.truncate(ENTRIES),
+                    ArgumentsShape::Pattern(pattern) => short(pattern),
+                    ArgumentsShape::Lengths(lengths) => lengths.truncate(ENTRIES),
                 }
             }
             Self::Denial { subject, reason, .. } => {
@@ -258,7 +258,7 @@ mod tests {
                 decision: "allowed",
                 program: "p",
                 operation: None,
-                shape: Shape::Lengths(Vec::new()),
+                shape: ArgumentsShape::Lengths(Vec::new()),
                 variables: Vec::new(),
                 credentials: Vec::new(),
                 directory: None,

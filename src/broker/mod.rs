@@ -51,7 +51,7 @@ pub struct SpawnPolicy {
     narrower: Option<Vec<String>>,
     limits: SpawnLimits,
     home: PathBuf,
-    books: Option<run::Books>,
+    books: Option<run::BrokerAudit>,
 }
 
 impl SpawnPolicy {
@@ -106,7 +106,7 @@ impl SpawnPolicy {
         let audit = audit.into();
         // Before anything is made there, and the first line written.
         self.check_outside("audit log", &audit.path)?;
-        self.books = Some(run::Books::open(audit)?);
+        self.books = Some(run::BrokerAudit::open(audit)?);
         Ok(self)
     }
 

@@ -14,7 +14,7 @@ use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use sha2::{Digest, Sha256};
 
 use crate::audit::log::Log;
-use crate::audit::record::{Record, Shape, Spawn};
+use crate::audit::record::{ArgumentsShape, Record, Spawn};
 use crate::audit::trail::Trail;
 use crate::broker::SpawnPolicy;
 use crate::broker::checked::{CheckedSpawn, CredentialResolver, Effective};
@@ -140,12 +140,12 @@ pub(crate) async fn try_start() -> Result<(), Error> {
 
 /// An audit log that is open, and what is said of it to sandboxes.
 #[derive(Clone, Debug)]
-pub(crate) struct Books {
+pub(crate) struct BrokerAudit {
     pub(crate) audit: Audit,
     trail: Arc<Trail>,
 }
 
-impl Books {
+impl BrokerAudit {
     /// # Errors
     /// The log cannot be opened.
     pub(crate) fn open(audit: Audit) -> Result<Self, Error> {
@@ -188,10 +188,10 @@ impl SpawnPolicy {
         written.map_err(|error| Error::from(error).into())
     }
 
-    fn shape(&self, envelope: &Envelope, operation: Option<&str>) -> Shape {
+    fn shape(&self, envelope: &Envelope, operation: Option<&str>) -> ArgumentsShape {
         let pattern = operation.and_then(|name| self.manifest.spawn.operations.get(name));
-        let lengths = || Shape::Lengths(envelope.argv.iter().map(String::len).collect());
-        pattern.map_or_else(lengths, |operation| Shape::Pattern(operation.to_string()))
+        let lengths = || ArgumentsShape::Lengths(envelope.argv.iter().map(String::len).collect());
+        pattern.map_or_else(lengths, |operation| ArgumentsShape::Pattern(operation.to_string()))
     }
 }
 

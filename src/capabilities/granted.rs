@@ -9,8 +9,8 @@ use crate::capabilities::Capabilities;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
-use crate::view::resolved_path::Led;
-use crate::view::symlink_check::Named;
+use crate::view::resolved_path::ResolvedPath;
+use crate::view::symlink_check::NamedPath;
 
 /// What is granted, by canonical paths: the whole of what a session is made from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,11 +18,11 @@ pub(crate) struct Granted {
     /// Whether the host's network.
     pub(crate) network: bool,
     /// The working directory.
-    pub(crate) cwd: Place,
+    pub(crate) cwd: GrantedPath,
     /// Read and write, besides the working directory. Sorted.
-    pub(crate) write: Vec<Place>,
+    pub(crate) write: Vec<GrantedPath>,
     /// Read, besides all that can be written. Sorted; `None` for the system default.
-    pub(crate) read: Option<Vec<Place>>,
+    pub(crate) read: Option<Vec<GrantedPath>>,
 }
 
 impl Granted {
@@ -35,18 +35,18 @@ impl Granted {
 
 /// Something on the host: a directory that was removed and made again is another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place {
+pub(crate) struct GrantedPath {
     pub(crate) path: PathBuf,
     identity: Identity,
 }
 
-impl Place {
+impl GrantedPath {
     fn at(path: &Path) -> io::Result<Self> {
         let path = fs::canonicalize(path)?;
         Ok(Self { identity: Identity::at(&path)?, path })
     }
 
-    fn of(named: Named<'_>) -> Self {
+    fn of(named: NamedPath<'_>) -> Self {
         let source = named.led.source;
         Self { identity: source.identity, path: source.path }
     }
@@ -61,8 +61,8 @@ impl Place {
 ///
 /// # Errors
 /// Where it is no directory, or nothing, or out of reach.
-pub(crate) fn working_directory(given: &Path) -> Result<Place, Error> {
-    let place = Place::at(given).and_then(|place| match place.path.is_dir() {
+pub(crate) fn working_directory(given: &Path) -> Result<GrantedPath, Error> {
+    let place = GrantedPath::at(given).and_then(|place| match place.path.is_dir() {
         true => Ok(place),
         false => Err(io::ErrorKind::NotADirectory.into()),
     });
@@ -73,23 +73,23 @@ pub(crate) fn working_directory(given: &Path) -> Result<Place, Error> {
 ///
 /// # Errors
 /// A path that is not there, of no form that is known, or led to by a link where the command may write.
-pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: Place, home: &Path) -> Result<Granted, Error> {
+pub(crate) fn granted<'p>(caps: &'p Capabilities, cwd: GrantedPath, home: &Path) -> Result<Granted, Error> {
     let look = |what: &'static str, given| {
         let path = meant(given, &cwd.path, Some(home))
             .map_err(|reason| io::Error::new(io::ErrorKind::InvalidInput, reason));
-        let led = path.and_then(|path| Led::follow(&path));
+        let led = path.and_then(|path| ResolvedPath::follow(&path));
         let led = led.map_err(refused(what, given, "declare a path that exists"))?;
-        Ok(Named { what, given, led })
+        Ok(NamedPath { what, given, led })
     };
     let all = |what, given: &'p [PathBuf]| {
-        given.iter().map(|path| look(what, path)).collect::<Result<Vec<Named<'p>>, Error>>()
+        given.iter().map(|path| look(what, path)).collect::<Result<Vec<NamedPath<'p>>, Error>>()
     };
     let write = all("write path", &caps.write_paths)?;
     let read = all("read path", &caps.read_paths)?;
     // An earlier command with the same declaration could lay links there.
     let writable = write.iter().map(|named| &*named.led.source.path).chain([&*cwd.path]).collect::<Vec<_>>();
     write.iter().chain(&read).try_for_each(|named| named.not_by_writers_of(&writable))?;
-    let places = |all: Vec<Named<'_>>| all.into_iter().map(Place::of).collect::<Vec<Place>>();
+    let places = |all: Vec<NamedPath<'_>>| all.into_iter().map(GrantedPath::of).collect::<Vec<GrantedPath>>();
     let (write, read) = (places(write), (!read.is_empty()).then(|| places(read)));
     Ok(settled(caps.net, cwd, write, read))
 }
@@ -122,15 +122,15 @@ pub(crate) fn meant(given: &Path, cwd: &Path, home: Option<&Path>) -> Result<Pat
 /// new, and must not take the writing away. Pure.
 pub(crate) fn settled(
     network: bool,
-    cwd: Place,
-    mut write: Vec<Place>,
-    mut read: Option<Vec<Place>>,
+    cwd: GrantedPath,
+    mut write: Vec<GrantedPath>,
+    mut read: Option<Vec<GrantedPath>>,
 ) -> Granted {
     write.retain(|place| place.path != cwd.path);
     write.sort();
     write.dedup();
     if let Some(read) = &mut read {
-        let is_writable = |place: &Place| {
+        let is_writable = |place: &GrantedPath| {
             std::iter::once(&cwd).chain(&write).any(|writable| place.path.starts_with(&writable.path))
         };
         read.retain(|place| !is_writable(place));
@@ -157,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    fn places(paths: &[&str]) -> Vec<Place> {
-        paths.iter().map(|path| Place::named(path)).collect()
+    fn places(paths: &[&str]) -> Vec<GrantedPath> {
+        paths.iter().map(|path| GrantedPath::named(path)).collect()
     }
 
     #[test]
@@ -188,14 +188,14 @@ mod tests {
     fn what_is_readable_below_the_writable_takes_nothing_away() {
         let read = places(&["/w", "/w/sub", "/out/x", "/srv", "/", "/wx", "/srv"]);
         let granted =
-            settled(true, Place::named("/w"), places(&["/w", "/out", "/out", "/w/deep"]), Some(read));
+            settled(true, GrantedPath::named("/w"), places(&["/w", "/out", "/out", "/w/deep"]), Some(read));
         assert_eq!(granted.write, places(&["/out", "/w/deep"]));
         assert_eq!(granted.read, Some(places(&["/", "/srv", "/wx"])));
     }
 
     #[test]
     fn a_list_of_nothing_new_is_still_a_list() {
-        let granted = settled(true, Place::named("/w"), Vec::new(), Some(places(&["/w"])));
+        let granted = settled(true, GrantedPath::named("/w"), Vec::new(), Some(places(&["/w"])));
         assert_eq!(granted.read, Some(Vec::new()), "not the system default");
     }
 
@@ -243,9 +243,9 @@ mod tests {
             writes in prop::collection::vec("/[ab](/[ab]){0,2}", 0..4),
             reads in prop::collection::vec("/[abc](/[ab]){0,2}", 0..4),
         ) {
-            let of = |paths: &[String]| paths.iter().map(|path| Place::named(path)).collect::<Vec<_>>();
-            let granted = settled(false, Place::named("/a/a"), of(&writes), Some(of(&reads)));
-            let covers = |list: &[Place], path: &str| {
+            let of = |paths: &[String]| paths.iter().map(|path| GrantedPath::named(path)).collect::<Vec<_>>();
+            let granted = settled(false, GrantedPath::named("/a/a"), of(&writes), Some(of(&reads)));
+            let covers = |list: &[GrantedPath], path: &str| {
                 list.iter().any(|place| Path::new(path).starts_with(&place.path))
             };
             let read = granted.read.clone().expect("a list");

@@ -64,7 +64,7 @@ impl Served {
 
 /// The way to a session.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct SessionPath {
     pub(crate) session: Session,
     pub(crate) client: PathBuf,
     pub(crate) socket: PathBuf,
@@ -72,19 +72,19 @@ pub(crate) struct Way {
 
 /// Sessions, the one that was used last at the end.
 #[derive(Debug)]
-pub(crate) struct Kept(Vec<Served>);
+pub(crate) struct KeptSessions(Vec<Served>);
 
-impl Kept {
+impl KeptSessions {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
 
     /// The session for `key`, if there is one. Those that have ended are let go.
-    pub(crate) fn find(&mut self, key: &Key) -> Option<Way> {
+    pub(crate) fn find(&mut self, key: &Key) -> Option<SessionPath> {
         self.0.retain(|served| served.session().is_some());
         let at = self.0.iter().position(|served| served.key == *key)?;
         let served = self.0.remove(at);
-        let way = served.session().map(|session| Way {
+        let way = served.session().map(|session| SessionPath {
             session,
             client: served.listening.client().to_owned(),
             socket: served.listening.socket().to_owned(),

@@ -8,14 +8,14 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 use tokio::process::Command;
 
-use crate::capabilities::granted::{Granted, Place};
+use crate::capabilities::granted::{Granted, GrantedPath};
 use crate::capabilities::{Capabilities, environment, granted};
 use crate::host::caller::Caller;
 use crate::plan::request::{c_string, places};
 use crate::report::error::Error;
 
 /// The command, to be spawned by whoever asked for it.
-pub(crate) fn command(wanted: &Wanted) -> Command {
+pub(crate) fn command(wanted: &PlainCommand) -> Command {
     let path = wanted.environment.get(std::ffi::OsStr::new("PATH"));
     let places = places(&wanted.program, path.map(AsRef::as_ref), &wanted.cwd.path);
     // Where none can be executed, the first that is there says why at spawning, else one that is known not to be there: a
@@ -39,17 +39,17 @@ pub(crate) fn command(wanted: &Wanted) -> Command {
 // A command that is to be wrapped, checked: what can be known before there is a process is said before.
 
 /// A command, and what its capabilities mean.
-pub(crate) struct Wanted {
+pub(crate) struct PlainCommand {
     pub(crate) program: OsString,
     pub(crate) arguments: Vec<OsString>,
     pub(crate) environment: BTreeMap<OsString, OsString>,
-    pub(crate) cwd: Place,
+    pub(crate) cwd: GrantedPath,
     /// `None` where the rails are enough.
     pub(crate) granted: Option<Granted>,
     pub(crate) caller: Caller,
 }
 
-impl Wanted {
+impl PlainCommand {
     /// # Errors
     /// A program without a name, a NUL anywhere, a directory or path that is not there.
     pub(crate) fn new(
@@ -81,8 +81,8 @@ impl Wanted {
 mod wanted_tests {
     use super::*;
 
-    fn wanted(program: &str, arguments: &[&str], cwd: &Path) -> Result<Wanted, Error> {
-        Wanted::new(OsStr::new(program), arguments, cwd, &Capabilities::default())
+    fn wanted(program: &str, arguments: &[&str], cwd: &Path) -> Result<PlainCommand, Error> {
+        PlainCommand::new(OsStr::new(program), arguments, cwd, &Capabilities::default())
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
     /// What is executed for `program` with that PATH, in that directory.
     fn found(program: &str, path: Option<&str>, cwd: &Path) -> OsString {
         let caps = Capabilities { env: EnvPolicy::Vars(Vec::new()), ..Capabilities::default() };
-        let mut wanted = Wanted::new(OsStr::new(program), [""; 0], cwd, &caps).expect("wanted");
+        let mut wanted = PlainCommand::new(OsStr::new(program), [""; 0], cwd, &caps).expect("wanted");
         wanted.environment.extend(path.map(|path| ("PATH".into(), path.into())));
         command(&wanted).as_std().get_program().to_owned()
     }

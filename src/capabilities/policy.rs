@@ -93,13 +93,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::capabilities::granted::{Place, settled};
+    use crate::capabilities::granted::{GrantedPath, settled};
     use crate::policy::mount::Mount;
     use crate::policy::profile::OnUnavailable;
 
     fn of(network: bool, write: &[&str], read: Option<&[&str]>) -> Policy {
-        let places = |paths: &[&str]| paths.iter().map(|path| Place::named(path)).collect::<Vec<_>>();
-        policy(&settled(network, Place::named("/w"), places(write), read.map(places)))
+        let places = |paths: &[&str]| paths.iter().map(|path| GrantedPath::named(path)).collect::<Vec<_>>();
+        policy(&settled(network, GrantedPath::named("/w"), places(write), read.map(places)))
     }
 
     #[test]
@@ -135,9 +135,9 @@ mod tests {
             write in prop::collection::vec("/[ab](/[ab]){0,2}", 0..5),
             read in prop::option::of(prop::collection::vec("/[abc](/[ab]){0,2}", 0..5)),
         ) {
-            let places = |paths: &[String]| paths.iter().map(|path| Place::named(path)).collect::<Vec<_>>();
+            let places = |paths: &[String]| paths.iter().map(|path| GrantedPath::named(path)).collect::<Vec<_>>();
             let read = read.as_deref().map(places);
-            let policy = policy(&settled(network, Place::named("/w"), places(&write), read));
+            let policy = policy(&settled(network, GrantedPath::named("/w"), places(&write), read));
             prop_assert!(policy.validate().is_ok());
             prop_assert_eq!(policy.on_unavailable, OnUnavailable::Refuse);
             prop_assert_eq!(policy.require, Default::default());

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 
 use crate::command::ending::{Cause, Facts, ending};
 use crate::command::output::{ChildOutput, Collected};
-use crate::launch::cgroup::leaf::Used;
+use crate::launch::cgroup::leaf::CgroupUsage;
 use crate::policy::limits::Limits;
 use crate::policy::units::Size;
 use crate::report::error::Error;
@@ -91,7 +91,7 @@ fn outcome(
         limits,
         timeout,
         full: None,
-        group: &Used::default(),
+        group: &CgroupUsage::default(),
     };
     ending(&facts).outcome(&facts)
 }

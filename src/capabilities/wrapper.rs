@@ -11,15 +11,15 @@ use tokio::process::Command;
 use tokio::runtime::Handle;
 
 use crate::capabilities::granted::Granted;
-use crate::capabilities::kept::{Kept, Key, Served, Way};
-use crate::capabilities::plain::Wanted;
+use crate::capabilities::kept::{KeptSessions, Key, Served, SessionPath};
+use crate::capabilities::plain::PlainCommand;
 use crate::capabilities::policy::policy;
 use crate::capabilities::run::RunLimits;
 use crate::capabilities::{Capabilities, Layer, plain, policy, run};
 use crate::report::error::Error;
 use crate::report::listen_error::ListenError;
 use crate::report::outcome::Output;
-use crate::serve::Brings;
+use crate::serve::ClientEnvironment;
 use crate::serve::directory::Directory;
 use crate::serve::place::sweep;
 use crate::session::Session;
@@ -70,7 +70,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 pub struct Wrapper {
     /// Where its sockets lie; `None` for the usual place.
     directory: Option<PathBuf>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptSessions>,
     /// Whether a sandbox was tried here and held. It does not go back: that it is still so, each session proves anew.
     proven: AtomicBool,
     swept: AtomicBool,
@@ -88,7 +88,7 @@ impl Wrapper {
     pub const fn new() -> Self {
         Self {
             directory: None,
-            kept: Mutex::new(Kept::new()),
+            kept: Mutex::new(KeptSessions::new()),
             proven: AtomicBool::new(false),
             swept: AtomicBool::new(false),
         }
@@ -135,7 +135,7 @@ impl Wrapper {
         cwd: impl AsRef<Path>,
         caps: &Capabilities,
     ) -> Result<(Command, Layer), Error> {
-        let wanted = Wanted::new(program.as_ref(), args, cwd.as_ref(), caps)?;
+        let wanted = PlainCommand::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
             return Ok((plain::command(&wanted), Layer::Lightweight));
         };
@@ -169,12 +169,12 @@ impl Wrapper {
         limits: &RunLimits,
     ) -> Result<(Output, Layer), Error> {
         limits.limits().check()?;
-        let wanted = Wanted::new(program.as_ref(), args, cwd.as_ref(), caps)?;
+        let wanted = PlainCommand::new(program.as_ref(), args, cwd.as_ref(), caps)?;
         let Some(granted) = &wanted.granted else {
             let output = run::run(plain::command(&wanted), &wanted.program, limits).await?;
             return Ok((output, Layer::Lightweight));
         };
-        let Way { session, .. } = self.way(granted, &wanted).await?;
+        let SessionPath { session, .. } = self.way(granted, &wanted).await?;
         let mut command = session.command(&wanted.program);
         command.args(&wanted.arguments).current_dir(&wanted.cwd.path).limits(limits.limits());
         command.replace_environment(wanted.environment.into_iter().collect());
@@ -197,7 +197,7 @@ impl Wrapper {
     }
 
     /// The session for what is granted: one that is kept, or a new one.
-    async fn way(&self, granted: &Granted, wanted: &Wanted) -> Result<Way, Error> {
+    async fn way(&self, granted: &Granted, wanted: &PlainCommand) -> Result<SessionPath, Error> {
         let value = |name| wanted.caller.variable(name).map(|value| (name, value.to_owned()));
         let key = Key {
             granted: granted.clone(),
@@ -224,7 +224,7 @@ impl Wrapper {
         let mut attempts = 0..ATTEMPTS;
         loop {
             let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-            match session.listen_to(directory, &name, Brings::Environment) {
+            match session.listen_to(directory, &name, ClientEnvironment::Environment) {
                 Err(Error::Listen(ListenError::Running { .. })) if attempts.next().is_some() => {}
                 listening => {
                     let served = Served::new(key, session, listening?);
@@ -252,7 +252,7 @@ impl Wrapper {
         Ok(directory)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KeptSessions> {
         locked(&self.kept)
     }
 }

@@ -13,7 +13,7 @@ use kennel_helper::control::{request, section};
 
 use crate::command::explain;
 use crate::command::running::Running;
-use crate::launch::cgroup::leaf::{Leaf, Used};
+use crate::launch::cgroup::leaf::{CgroupUsage, Leaf};
 use crate::network::proxy::Witness;
 use crate::policy::limits::Limits;
 use crate::policy::units::{Size, Span};
@@ -57,7 +57,7 @@ pub(crate) struct Facts<'f> {
     /// A private file system that was full at its end.
     pub(crate) full: Option<Full>,
     /// What its cgroup says; nothing where it has none.
-    pub(crate) group: &'f Used,
+    pub(crate) group: &'f CgroupUsage,
 }
 
 /// What it comes to.
@@ -221,7 +221,7 @@ impl Running {
     }
 
     /// What its cgroup says that was used, where it has one.
-    fn used(&self) -> Used {
+    fn used(&self) -> CgroupUsage {
         self.inside.get_ref().leaf().map(Leaf::used).unwrap_or_default()
     }
 
@@ -300,7 +300,7 @@ mod tests {
             limits,
             timeout: Some(Duration::from_secs(2)),
             full,
-            group: &Used::default(),
+            group: &CgroupUsage::default(),
         })
     }
 

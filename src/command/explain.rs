@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use crate::command::explain::text::{Complaint, Named, Trouble};
 use crate::plan::explain::Terms;
-use crate::plan::restrict::Narrowing;
+use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::Protection;
@@ -33,7 +33,7 @@ pub(crate) struct Judge {
     /// All limits that hold for it.
     pub(crate) limits: Limits,
     /// What it goes without.
-    pub(crate) narrowed: Vec<Narrowing>,
+    pub(crate) narrowed: Vec<Restriction>,
 }
 
 impl Judge {

@@ -22,10 +22,10 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use crate::command::child::Child;
-use crate::command::source::Source;
-use crate::command::stdio::{Kind, Stdio};
+use crate::command::source::WorkerSource;
+use crate::command::stdio::{Stdio, StdioKind};
 use crate::command::variables::Variables;
-use crate::plan::restrict::Narrowing;
+use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::report::error::Error;
 use crate::report::outcome::{Outcome, Output};
@@ -33,21 +33,21 @@ use crate::sys::secret::Secret;
 
 /// A command to be run in a [`Sandbox`](crate::session::sandbox::Sandbox) or [`Session`](crate::session::Session).
 pub struct Command {
-    source: Arc<dyn Source>,
+    source: Arc<dyn WorkerSource>,
     program: OsString,
     arguments: Vec<OsString>,
     environment: Variables,
     directory: Option<PathBuf>,
     timeout: Option<Duration>,
     terminal: Option<(u16, u16)>,
-    stdin: Option<Kind>,
-    stdout: Option<Kind>,
-    stderr: Option<Kind>,
+    stdin: Option<StdioKind>,
+    stdout: Option<StdioKind>,
+    stderr: Option<StdioKind>,
     kill_on_drop: bool,
     background: bool,
     fail_fast: bool,
     limits: Option<Limits>,
-    narrowings: Vec<Narrowing>,
+    narrowings: Vec<Restriction>,
     called: Option<OsString>,
     secrets: Vec<(OsString, Secret)>,
     caps: Option<[u64; 2]>,
@@ -67,7 +67,7 @@ impl fmt::Debug for Command {
 }
 
 impl Command {
-    pub(crate) fn new(source: Arc<dyn Source>, program: &OsStr) -> Self {
+    pub(crate) fn new(source: Arc<dyn WorkerSource>, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
             arguments: Vec::new(),
@@ -214,19 +214,19 @@ impl Command {
 
     /// Makes a grant of the policy, named by its path in the sandbox, read-only for this command, with everything below it.
     pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.narrowings.push(Narrowing::ReadOnly(grant.into()));
+        self.narrowings.push(Restriction::ReadOnly(grant.into()));
         self
     }
 
     /// Hides a grant of the policy, named by its path in the sandbox, from this command.
     pub fn hide(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.narrowings.push(Narrowing::Hide(grant.into()));
+        self.narrowings.push(Restriction::Hide(grant.into()));
         self
     }
 
     /// Gives this command a network of its own, with nothing in it but loopback.
     pub fn no_network(&mut self) -> &mut Self {
-        self.narrowings.push(Narrowing::NoNetwork);
+        self.narrowings.push(Restriction::NoNetwork);
         self
     }
 
@@ -239,7 +239,7 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn spawn(&mut self) -> Result<Child, Error> {
-        let mut child = self.start(|| Kind::Inherit, || Kind::Inherit).await?;
+        let mut child = self.start(|| StdioKind::Inherit, || StdioKind::Inherit).await?;
         child.started().await?;
         Ok(child)
     }
@@ -252,7 +252,7 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn status(&mut self) -> Result<Outcome, Error> {
-        self.start(|| Kind::Inherit, || Kind::Inherit).await?.outcome().await
+        self.start(|| StdioKind::Inherit, || StdioKind::Inherit).await?.outcome().await
     }
 
     /// Runs the command to its end and collects what it writes.
@@ -263,7 +263,7 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output(&mut self) -> Result<Output, Error> {
-        self.start(|| Kind::Null, || Kind::Piped).await?.wait_with_output().await
+        self.start(|| StdioKind::Null, || StdioKind::Piped).await?.wait_with_output().await
     }
 
     /// As [`output`](Self::output), with `input` as standard input.
@@ -274,8 +274,8 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
-        self.stdin = Some(Kind::Piped);
-        let mut child = self.start(|| Kind::Null, || Kind::Piped).await?;
+        self.stdin = Some(StdioKind::Piped);
+        let mut child = self.start(|| StdioKind::Null, || StdioKind::Piped).await?;
         let pipe = child.stdin.take();
         let write = async {
             if let Some(mut pipe) = pipe {

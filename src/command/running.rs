@@ -35,7 +35,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// What was asked of a worker.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct CommandSpec {
     pub(crate) program: OsString,
     pub(crate) directory: PathBuf,
     pub(crate) timeout: Option<Duration>,
@@ -60,7 +60,7 @@ pub(crate) struct Running {
     init: Option<AsyncFd<Arc<OwnedFd>>>,
     pub(crate) inside: AsyncFd<Inside>,
     pub(crate) prepared: Arc<Prepared>,
-    pub(crate) asked: Asked,
+    pub(crate) asked: CommandSpec,
     pub(crate) enforcement: Enforcement,
     pub(crate) born: Instant,
     has_started: bool,
@@ -90,7 +90,7 @@ impl Running {
     pub(crate) fn new(
         mut inside: Inside,
         prepared: Arc<Prepared>,
-        asked: Asked,
+        asked: CommandSpec,
         (membership, serving, exec, span): (
             Option<Box<dyn Membership>>,
             Option<Serving>,

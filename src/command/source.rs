@@ -16,7 +16,7 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 
 /// A sandbox or a session, as its commands see it.
-pub(crate) trait Source: fmt::Debug + Send + Sync {
+pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// The plan of the last start, or of the first.
     fn prepared(&self) -> Arc<Prepared>;
 
@@ -26,7 +26,7 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     /// The workspace or a writable grant that was replaced or is gone, and what is there now cannot be protected.
     fn renewed(&self) -> Result<Arc<Prepared>, Error>;
 
-    /// What it leaves in the audit log.
+    /// The audit trail of one start.
     fn trail(&self) -> Arc<Trail>;
 
     /// The tracing span that its commands belong to.
@@ -35,13 +35,14 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     /// Whether what a command leaves in the background can live on.
     fn keeps_background(&self) -> bool;
 
-    /// A worker for one command. `narrow` are steps of this worker alone; with `fail_fast` it must be ready now.
+    /// A worker for one command; what its network does goes to `trail`. `narrow` are steps of this worker alone; with `fail_fast` it must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         fail_fast: bool,
-    ) -> BoxFuture<'s, Result<Taken, Error>>;
+    ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;
 
     /// Whether another worker can take the place of one that was killed before it got a command.
     ///
@@ -73,7 +74,7 @@ pub(crate) trait Membership: fmt::Debug + Send + Sync {
 
 /// A worker for a command.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct ReadyWorker {
     pub(crate) inside: Inside,
     /// What it said that its command has to know.
     pub(crate) said: Vec<Report>,
@@ -85,7 +86,7 @@ pub(crate) struct Taken {
     pub(crate) own: Option<Arc<OwnSteps>>,
 }
 
-impl Taken {
+impl ReadyWorker {
     /// Its steps that are not in the plan.
     pub(crate) fn steps(&self) -> Option<Section> {
         self.own.as_ref().map(|own| own.section.clone())

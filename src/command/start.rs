@@ -5,30 +5,35 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
-use crate::command::running::{Asked, Running};
-use crate::command::source::{Membership, Taken};
-use crate::command::stdio::{Connected, Kind};
+use crate::command::running::{CommandSpec, Running};
+use crate::command::source::{Membership, ReadyWorker};
+use crate::command::stdio::{Connected, StdioKind};
 use crate::command::{Command, stdio};
 use crate::launch::prepared;
 use crate::launch::prepared::Prepared;
 use crate::plan::limits::command;
-use crate::plan::request::{RequestBuf, Wanted};
+use crate::plan::request::{RequestBuf, RequestFields};
 use crate::plan::restrict;
 use crate::policy::units::Size;
 use crate::report::error::{Error, STREAMS};
 
 /// A worker that has its command.
 struct HandedOver {
-    taken: Taken,
+    taken: ReadyWorker,
     membership: Option<Box<dyn Membership>>,
     born: Instant,
 }
 
 impl Command {
     /// Starts the command; `stdin` and `out` are the descriptors that nobody named.
-    pub(crate) async fn start(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<Child, Error> {
+    pub(crate) async fn start(
+        &mut self,
+        stdin: fn() -> StdioKind,
+        out: fn() -> StdioKind,
+    ) -> Result<Child, Error> {
         let prepared = self.source.renewed()?;
         let (request, asked) = self.request(&prepared)?;
         if asked.limits.output_ends {
@@ -40,11 +45,11 @@ impl Command {
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
-        let handed_over = self.hand_over(&prepared, (&asked, &request), theirs).await;
+        let handed_over = self.hand_over(&prepared, (&asked, &request), &trail, theirs).await;
         let HandedOver { taken, membership, born } = handed_over.inspect_err(|error| exec.failed(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
-        let asked = Asked { narrow: taken.steps(), ..asked };
+        let asked = CommandSpec { narrow: taken.steps(), ..asked };
         let mut running =
             Running::new(taken.inside, prepared, asked, (membership, taken.serving, exec, span), born)?;
         taken.said.iter().for_each(|report| running.note(report));
@@ -57,7 +62,7 @@ impl Command {
     }
 
     /// What the worker gets to know, and what we have to remember.
-    fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, Asked), Error> {
+    fn request(&mut self, prepared: &Prepared) -> Result<(RequestBuf, CommandSpec), Error> {
         let compiled = &prepared.compiled;
         if self.background && !self.source.keeps_background() {
             return Err(Error::Command {
@@ -82,7 +87,7 @@ impl Command {
         }
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
-        let request = RequestBuf::new(&Wanted {
+        let request = RequestBuf::new(&RequestFields {
             program: &self.program,
             called: self.called.as_deref(),
             arguments: &self.arguments,
@@ -94,7 +99,7 @@ impl Command {
             limits: &kept.steps,
         })?;
         let output = kept.limits.output.map(Size::bytes);
-        let mut asked = Asked {
+        let mut asked = CommandSpec {
             caps: self.caps.map_or([output; 2], |caps| caps.map(Some)),
             program: self.program.clone(),
             directory,
@@ -122,11 +127,12 @@ impl Command {
     async fn hand_over(
         &self,
         prepared: &Prepared,
-        (asked, request): (&Asked, &RequestBuf),
+        (asked, request): (&CommandSpec, &RequestBuf),
+        trail: &Arc<Trail>,
         stdio: [BorrowedFd<'_>; 3],
     ) -> Result<HandedOver, Error> {
         loop {
-            let taken = self.source.worker(prepared, asked.narrow.as_ref(), self.fail_fast).await?;
+            let taken = self.source.worker(prepared, trail, asked.narrow.as_ref(), self.fail_fast).await?;
             tighten(&taken, asked)?;
             let born = Instant::now();
             match prepared::hand_over(&taken.inside, request, stdio) {
@@ -141,9 +147,10 @@ impl Command {
     }
 
     /// Who writes too much can only be ended where what it writes passes through us.
-    fn check_counted(&self, out: fn() -> Kind) -> Result<(), Error> {
-        let is_counted =
-            |kind: &Option<Kind>| matches!(kind.as_ref().unwrap_or(&out()), Kind::Piped | Kind::Null);
+    fn check_counted(&self, out: fn() -> StdioKind) -> Result<(), Error> {
+        let is_counted = |kind: &Option<StdioKind>| {
+            matches!(kind.as_ref().unwrap_or(&out()), StdioKind::Piped | StdioKind::Null)
+        };
         if self.terminal.is_none() && is_counted(&self.stdout) && is_counted(&self.stderr) {
             return Ok(());
         }
@@ -158,7 +165,7 @@ impl Command {
         })
     }
 
-    fn connect(&mut self, stdin: fn() -> Kind, out: fn() -> Kind) -> Result<[Connected; 3], Error> {
+    fn connect(&mut self, stdin: fn() -> StdioKind, out: fn() -> StdioKind) -> Result<[Connected; 3], Error> {
         let [input, output, error] = STREAMS.map(Error::io);
         Ok([
             stdio::connect(self.stdin.take().unwrap_or_else(stdin), io::stdin(), true).map_err(input)?,
@@ -170,7 +177,7 @@ impl Command {
 
 /// Sets the limits of the command alone that its cgroup holds, before it has anything to do. It begins now, however long
 /// its worker has waited.
-fn tighten(taken: &Taken, asked: &Asked) -> Result<(), Error> {
+fn tighten(taken: &ReadyWorker, asked: &CommandSpec) -> Result<(), Error> {
     let Some(leaf) = taken.inside.leaf() else { return Ok(()) };
     leaf.begin();
     leaf.tighten(&asked.settings)

@@ -19,10 +19,10 @@ use crate::sys::inode::{FileKind, kind};
 
 /// What a standard descriptor of a command is.
 #[derive(Debug)]
-pub struct Stdio(pub(crate) Kind);
+pub struct Stdio(pub(crate) StdioKind);
 
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum StdioKind {
     Inherit,
     Null,
     Piped,
@@ -34,31 +34,31 @@ impl Stdio {
     /// something else that is closed on execve(2) has its number by now.
     #[must_use]
     pub fn inherit() -> Self {
-        Self(Kind::Inherit)
+        Self(StdioKind::Inherit)
     }
 
     /// `/dev/null`.
     #[must_use]
     pub fn null() -> Self {
-        Self(Kind::Null)
+        Self(StdioKind::Null)
     }
 
     /// A new pipe, whose other end is in [`Child`](crate::command::child::Child).
     #[must_use]
     pub fn piped() -> Self {
-        Self(Kind::Piped)
+        Self(StdioKind::Piped)
     }
 }
 
 impl From<OwnedFd> for Stdio {
     fn from(fd: OwnedFd) -> Self {
-        Self(Kind::Given(fd))
+        Self(StdioKind::Given(fd))
     }
 }
 
 impl From<File> for Stdio {
     fn from(file: File) -> Self {
-        Self(Kind::Given(file.into()))
+        Self(StdioKind::Given(file.into()))
     }
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Connected {
 
 /// Opens what `kind` asks for; `inherited` is the embedding program's descriptor, `reads` whether the command
 /// reads from it.
-pub(crate) fn connect(kind: Kind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
+pub(crate) fn connect(kind: StdioKind, inherited: impl AsFd, reads: bool) -> io::Result<Connected> {
     let theirs = match kind {
-        Kind::Inherit => checked(inherited_from(inherited.as_fd())?)?,
-        Kind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
-        Kind::Given(fd) => checked(fd)?,
-        Kind::Piped => {
+        StdioKind::Inherit => checked(inherited_from(inherited.as_fd())?)?,
+        StdioKind::Null => File::options().read(true).write(true).open("/dev/null")?.into(),
+        StdioKind::Given(fd) => checked(fd)?,
+        StdioKind::Piped => {
             let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (theirs, ours) = if reads { (reader, writer) } else { (writer, reader) };
             return Ok(Connected { theirs, ours: Some(ours) });

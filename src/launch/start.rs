@@ -28,7 +28,7 @@ use crate::report::shortage;
 use crate::sys::birth::{BirthError, Born, Placement, SpawnOptions, Users};
 use crate::sys::dirfd::own_path;
 use crate::sys::{birth, without_sigxfsz};
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// The inside's image, made once for a sandbox; the one on disk only where memfds may not be executed.
 #[derive(Debug)]
@@ -110,14 +110,14 @@ fn not_executed(source: io::Error) -> Error {
 /// Starts PID 1 with its first steps, in the cgroup that is its own, if any. It waits for the plan then.
 pub(crate) fn start(
     images: &Images,
-    shape: Shape,
+    shape: SandboxKind,
     namespaces: &Section,
     leaf: Option<Leaf>,
 ) -> Result<Inside, Error> {
     let namespaces = &*namespaces.bytes;
     let role = match shape {
-        Shape::Once | Shape::OneShot => Role::OneShot { namespaces },
-        Shape::Session { .. } => Role::Zygote { namespaces },
+        SandboxKind::Once | SandboxKind::OneShot => Role::OneShot { namespaces },
+        SandboxKind::Session { .. } => Role::Zygote { namespaces },
     };
     let placement = leaf.as_ref().map_or(Placement::Namespaces, |leaf| Placement::Group(leaf.as_fd()));
     let (mut inside, born) = start_in(images, placement)?;
@@ -186,7 +186,8 @@ pub(crate) fn start_one_shot(prepared: &Prepared, narrow: Option<&Bytes>) -> Res
         Some(inside) => inside,
         None => {
             let leaf = prepared.groups()?.map(|groups| groups.only_leaf()).transpose()?;
-            let mut inside = start(&prepared.images, Shape::OneShot, &prepared.compiled.namespaces, leaf)?;
+            let mut inside =
+                start(&prepared.images, SandboxKind::OneShot, &prepared.compiled.namespaces, leaf)?;
             hand_over_one_shot(&mut inside, prepared, narrow)?;
             inside
         }

@@ -11,12 +11,12 @@ use nix::errno::Errno;
 use nix::unistd::AccessFlags;
 
 use crate::overlay::clock::changed;
-use crate::overlay::ledger::{Ledger, State};
+use crate::overlay::ledger::{Ledger, LedgerState};
 use crate::overlay::place;
-use crate::overlay::record::{Above, Opened, Others, Parting};
-use crate::overlay::scan::Found;
-use crate::overlay::tree::{Looked, Tree, is_closed};
-use crate::protect::never::Becomes;
+use crate::overlay::record::{FinalMode, Opened, OtherNames, ParentDirectory};
+use crate::overlay::scan::ChangedEntry;
+use crate::overlay::tree::{Looked, OverlayTree, is_closed};
+use crate::protect::never::NewKind;
 use crate::protect::recheck;
 use crate::report::change::{Change, ChangeKind, Committed, Refusal};
 use crate::sys::dirfd;
@@ -26,15 +26,15 @@ use crate::sys::inode::{FileKind, Identity, kind};
 pub(crate) struct Commit<'c> {
     ledger: &'c Ledger,
     pub(crate) changed: &'c Looked<'c>,
-    pub(crate) workspace: Tree<'c>,
+    pub(crate) workspace: OverlayTree<'c>,
     /// Whether `.git` was not there.
     is_new: bool,
     /// What is deleted when all else is done, by path.
-    deletions: &'c [Found],
+    deletions: &'c [ChangedEntry],
     /// Modes that directories get once everything in them is done.
     pub(crate) modes: Vec<Opened>,
     /// Modes that directories get last of all, the deepest first.
-    last_modes: Vec<Parting>,
+    last_modes: Vec<FinalMode>,
     /// Directories that this commit made, by what they are.
     pub(crate) made: HashMap<PathBuf, Identity>,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Commit<'c> {
 /// Applies what was found, in the order of its paths.
 pub(crate) fn commit(
     ledger: &Ledger,
-    state: &mut State,
+    state: &mut LedgerState,
     changed: &Looked<'_>,
-    found: Vec<Found>,
+    found: Vec<ChangedEntry>,
 ) -> Committed {
     let workspace = ledger.workspace();
     let is_new = matches!(workspace.stat(Path::new(".git")), Ok(None));
@@ -78,7 +78,7 @@ pub(crate) fn commit(
 }
 
 impl Committed {
-    fn add(&mut self, found: &Found, applied: Result<(), Refusal>) {
+    fn add(&mut self, found: &ChangedEntry, applied: Result<(), Refusal>) {
         let change = found.change();
         match applied {
             Ok(()) => self.applied.push(change),
@@ -90,7 +90,12 @@ impl Committed {
 impl Commit<'_> {
     /// Applies all but deletions; answers why there shall be none of these, if so: that something has failed, or that
     /// something is left that may be what was moved from there.
-    fn puts(&mut self, puts: Vec<Found>, state: &mut State, done: &mut Committed) -> Option<Refusal> {
+    fn puts(
+        &mut self,
+        puts: Vec<ChangedEntry>,
+        state: &mut LedgerState,
+        done: &mut Committed,
+    ) -> Option<Refusal> {
         let (mut failed, mut withheld) = (None, None);
         // The last directory that was not made, and why.
         let mut without: Option<(PathBuf, Refusal)> = None;
@@ -118,7 +123,12 @@ impl Commit<'_> {
     }
 
     /// What would be refused anyway says why; what would not, that something else has failed.
-    fn deletion(&mut self, found: &Found, failed: Option<Refusal>, state: &mut State) -> Result<(), Refusal> {
+    fn deletion(
+        &mut self,
+        found: &ChangedEntry,
+        failed: Option<Refusal>,
+        state: &mut LedgerState,
+    ) -> Result<(), Refusal> {
         match failed {
             Some(refusal) => self.check(found, state).and(Err(refusal)),
             None => self.one(found, state),
@@ -126,7 +136,7 @@ impl Commit<'_> {
     }
 
     /// Whether it may be applied.
-    fn check(&self, found: &Found, state: &State) -> Result<(), Refusal> {
+    fn check(&self, found: &ChangedEntry, state: &LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
         if let Some(errno) = found.unreadable {
             return Err(errno.into());
@@ -140,7 +150,7 @@ impl Commit<'_> {
         Ok(())
     }
 
-    fn one(&mut self, found: &Found, state: &mut State) -> Result<(), Refusal> {
+    fn one(&mut self, found: &ChangedEntry, state: &mut LedgerState) -> Result<(), Refusal> {
         let path = &*found.path;
         self.leave(path, state);
         match self.check(found, state) {
@@ -152,7 +162,7 @@ impl Commit<'_> {
         }
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let parent = self.parent(found)?;
-        let above = Above::of(path, &parent, state)?;
+        let above = ParentDirectory::of(path, &parent, state)?;
         let applied = self.change(found, (parent, name), above.held.as_fd(), state);
         // What was refused has changed it too: it was moved there and back.
         above.record(state)?;
@@ -161,14 +171,14 @@ impl Commit<'_> {
 
     fn change(
         &mut self,
-        found: &Found,
+        found: &ChangedEntry,
         (parent, name): (OwnedFd, &OsStr),
         held: BorrowedFd<'_>,
-        state: &mut State,
+        state: &mut LedgerState,
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let lower = found.lower.as_ref();
-        let others = Others::of(found, &parent, name)?;
+        let others = OtherNames::of(found, &parent, name)?;
         let Some(upper) = &found.upper else {
             if let Some(lower) = lower {
                 place::remove(parent, name, path, lower, state)?;
@@ -222,7 +232,7 @@ impl Commit<'_> {
 
     /// The directory that `path` lies in. A command that wrote in one whose owner may not has opened it up meanwhile; so
     /// is it here. It is the one that was looked at, or that we made: another one may be anybody's.
-    fn parent(&mut self, found: &Found) -> Result<OwnedFd, Refusal> {
+    fn parent(&mut self, found: &ChangedEntry) -> Result<OwnedFd, Refusal> {
         let parent = self.workspace.parent(&found.path)?;
         let path = found.path.parent().unwrap_or(Path::new(""));
         if self.made.get(path).copied().or(found.above) != Some(Identity::of_held(&parent)?) {
@@ -233,7 +243,7 @@ impl Commit<'_> {
     }
 
     /// Whether nobody has changed the workspace there since it was looked at.
-    fn is_as_it_was(&self, found: &Found, state: &State) -> io::Result<bool> {
+    fn is_as_it_was(&self, found: &ChangedEntry, state: &LedgerState) -> io::Result<bool> {
         let now = self.workspace.stat(&found.path)?;
         Ok(match (&now, &found.lower) {
             (None, None) => true,
@@ -249,9 +259,9 @@ impl Commit<'_> {
     /// Gives the directories their modes that are done with before `next`, so that no more are held than lie in each
     /// other. In one that is closed by that something may be deleted later: it is opened up again then. Where nobody could
     /// even look for what is deleted, it stays open until that is gone.
-    fn leave(&mut self, next: &Path, state: &mut State) {
+    fn leave(&mut self, next: &Path, state: &mut LedgerState) {
         while let Some(opened) = self.modes.pop_if(|opened| !next.starts_with(&opened.path)) {
-            match Parting::of(&opened) {
+            match FinalMode::of(&opened) {
                 Ok(parting) if parting.closes() && self.deletes_in(&opened.path) => {
                     self.last_modes.push(parting)
                 }
@@ -266,7 +276,7 @@ impl Commit<'_> {
         self.deletions.get(before).is_some_and(|found| found.path.starts_with(directory))
     }
 
-    fn finish(&mut self, state: &mut State) {
+    fn finish(&mut self, state: &mut LedgerState) {
         // By their paths, which lead through what is held.
         for parting in self.last_modes.drain(..) {
             parting.close(self.workspace, state);
@@ -277,11 +287,11 @@ impl Commit<'_> {
     }
 }
 
-fn becomes(found: &Found) -> Becomes {
+fn becomes(found: &ChangedEntry) -> NewKind {
     match (&found.upper, found.file) {
-        (Some(_), FileKind::Directory) => Becomes::Directory,
-        (Some(_), FileKind::File) => Becomes::File,
-        (Some(_), FileKind::Link) => Becomes::Link,
-        _ => Becomes::Nothing,
+        (Some(_), FileKind::Directory) => NewKind::Directory,
+        (Some(_), FileKind::File) => NewKind::File,
+        (Some(_), FileKind::Link) => NewKind::Link,
+        _ => NewKind::Nothing,
     }
 }

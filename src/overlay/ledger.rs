@@ -19,9 +19,9 @@ use nix::unistd::geteuid;
 use xattr::FileExt;
 
 use crate::overlay::clock::{Stamp, changed, is_coarse, is_since, modified, now_of_files};
-use crate::overlay::tree::Tree;
+use crate::overlay::tree::OverlayTree;
 use crate::plan::overlay::{Merged, OTHERS, UPPER, WORK};
-use crate::protect::never::Never;
+use crate::protect::never::NeverCommitted;
 use crate::protect::recheck;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::dirfd::open_without_links;
@@ -36,15 +36,15 @@ pub(crate) struct Ledger {
     workspace: OwnedFd,
     /// What it is called.
     path: PathBuf,
-    never: Vec<Never>,
-    state: Mutex<State>,
+    never: Vec<NeverCommitted>,
+    state: Mutex<LedgerState>,
     /// The directory that changes are kept in, if they are not in memory.
     claim: Option<Claim>,
 }
 
 /// What commits know of each other.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct LedgerState {
     /// What was changed at that time or later was not changed when the session began.
     since: Stamp,
     /// Whether the file system of the workspace keeps no more than seconds.
@@ -87,10 +87,11 @@ impl Ledger {
         if found != merged.workspace.identity {
             return Err(failed(io::Error::from_raw_os_error(libc::ESTALE)));
         }
-        let root = Tree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
+        let root =
+            OverlayTree { root: upper.as_fd() }.open(Path::new(""), OFlag::O_RDONLY | OFlag::O_DIRECTORY);
         let directory = root.map_err(|errno| OverlayError::io("open the changes of", path, errno.into()))?;
         check_attributes(&directory).map_err(|source| OverlayError::Attributes { source })?;
-        let state = State {
+        let state = LedgerState {
             since: now_of_files().await,
             is_coarse: is_coarse(&workspace).map_err(failed)?,
             applied: HashMap::new(),
@@ -100,18 +101,18 @@ impl Ledger {
         Ok(Self { upper, workspace, path: path.clone(), never, state, claim })
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, LedgerState> {
         locked(&self.state)
     }
 
     /// Where commands' changes are.
-    pub(crate) fn upper(&self) -> Tree<'_> {
-        Tree { root: self.upper.as_fd() }
+    pub(crate) fn upper(&self) -> OverlayTree<'_> {
+        OverlayTree { root: self.upper.as_fd() }
     }
 
     /// What they are changes of.
-    pub(crate) fn workspace(&self) -> Tree<'_> {
-        Tree { root: self.workspace.as_fd() }
+    pub(crate) fn workspace(&self) -> OverlayTree<'_> {
+        OverlayTree { root: self.workspace.as_fd() }
     }
 
     /// Has changes stay in their directory, if they have one; answers where.
@@ -124,12 +125,12 @@ impl Ledger {
         &self.path
     }
 
-    pub(crate) fn never(&self) -> &[Never] {
+    pub(crate) fn never(&self) -> &[NeverCommitted] {
         &self.never
     }
 }
 
-impl State {
+impl LedgerState {
     /// Whether something in the workspace was changed, or put there, since the session began; but not by us.
     pub(crate) fn is_newer(&self, path: &Path, stat: &FileStat) -> bool {
         is_since(self.since, changed(stat), self.is_coarse) && !self.is_ours(path, stat)
@@ -256,8 +257,8 @@ impl Claim {
 
 fn make(directory: &File, name: &str, mode: u32) -> nix::Result<()> {
     mkdirat(directory, name, Mode::S_IRWXU)?;
-    let made =
-        Tree { root: directory.as_fd() }.open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
+    let made = OverlayTree { root: directory.as_fd() }
+        .open(Path::new(name), OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
     fchmod(made, Mode::from_bits_truncate(mode))
 }
 
@@ -317,7 +318,7 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         let stat = fstat(&file).expect("its state");
         let (applied, unlinked) = (HashMap::new(), HashMap::new());
-        let mut state = State { since: (0, 0), is_coarse: false, applied, unlinked };
+        let mut state = LedgerState { since: (0, 0), is_coarse: false, applied, unlinked };
         state.unlinked(&stat, &stat);
         let seen = |change: fn(&mut FileStat)| {
             let mut now = stat;

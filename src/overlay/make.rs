@@ -17,11 +17,11 @@ use xattr::FileExt;
 use crate::overlay::apply::Commit;
 use crate::overlay::clock::modified;
 use crate::overlay::compare::{OPAQUE, ordinary};
-use crate::overlay::ledger::State;
-use crate::overlay::place::Temporary;
+use crate::overlay::ledger::LedgerState;
+use crate::overlay::place::TemporaryEntry;
 use crate::overlay::record::Opened;
-use crate::overlay::scan::Found;
-use crate::overlay::tree::Tree;
+use crate::overlay::scan::ChangedEntry;
+use crate::overlay::tree::OverlayTree;
 use crate::overlay::{compare, tree};
 use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, own_path};
@@ -56,7 +56,7 @@ pub(crate) fn times(of: &FileStat) -> [TimeSpec; 2] {
     [TimeSpec::new(of.st_atime, of.st_atime_nsec), TimeSpec::new(seconds, nanos)]
 }
 
-impl Temporary {
+impl TemporaryEntry {
     /// The times of a link.
     pub(crate) fn set_times(&self, accessed: &TimeSpec, modified: &TimeSpec) -> nix::Result<()> {
         let (parent, name) = self.place();
@@ -96,9 +96,9 @@ impl Commit<'_> {
         upper: &FileStat,
         lower: Option<&FileStat>,
         parent: OwnedFd,
-    ) -> Result<Temporary, Refusal> {
+    ) -> Result<TemporaryEntry, Refusal> {
         let ours = File::from(self.changed.read(path)?);
-        let (temporary, file) = Temporary::file(parent)?;
+        let (temporary, file) = TemporaryEntry::file(parent)?;
         copy(&ours, &file)?;
         for (name, value) in compare::attributes(&ours.into())? {
             file.set_xattr(name, &value)?;
@@ -126,10 +126,15 @@ impl Commit<'_> {
         Ok(without_attribute(list)?.flatten())
     }
 
-    pub(crate) fn link(&self, path: &Path, upper: &FileStat, parent: OwnedFd) -> Result<Temporary, Refusal> {
+    pub(crate) fn link(
+        &self,
+        path: &Path,
+        upper: &FileStat,
+        parent: OwnedFd,
+    ) -> Result<TemporaryEntry, Refusal> {
         let name = path.file_name().ok_or(Errno::EINVAL)?;
         let to = readlinkat(self.changed.tree.parent(path)?, name)?;
-        let temporary = Temporary::link(parent, &to)?;
+        let temporary = TemporaryEntry::link(parent, &to)?;
         let [accessed, modified] = times(upper);
         temporary.set_times(&accessed, &modified)?;
         Ok(temporary)
@@ -138,14 +143,14 @@ impl Commit<'_> {
     /// Makes a directory. It stays open to us until all that lies in it is done.
     pub(crate) fn new_directory(
         &mut self,
-        found: &Found,
+        found: &ChangedEntry,
         upper: &FileStat,
         parent: OwnedFd,
-        state: &mut State,
+        state: &mut LedgerState,
     ) -> Result<(), Refusal> {
         let path = &*found.path;
         let name = path.file_name().ok_or(Errno::EINVAL)?;
-        let (temporary, held) = Temporary::directory(parent)?;
+        let (temporary, held) = TemporaryEntry::directory(parent)?;
         let ours = self.changed.list(path)?;
         set_attributes(&compare::attributes(&ours)?, &held)?;
         temporary.put(name, path, found.lower.as_ref(), state)?;
@@ -165,7 +170,7 @@ impl Commit<'_> {
         parent: &OwnedFd,
     ) -> Result<(), Refusal> {
         let name = Path::new(path.file_name().ok_or(Errno::EINVAL)?);
-        let held = Tree { root: parent.as_fd() }.open(name, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
+        let held = OverlayTree { root: parent.as_fd() }.open(name, OFlag::O_PATH | OFlag::O_DIRECTORY)?;
         let stat = fstat(&held)?;
         if (Identity::of(&stat), stat.st_mode) != (Identity::of(lower), lower.st_mode) {
             return Err(Refusal::Conflict);

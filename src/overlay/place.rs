@@ -14,9 +14,9 @@ use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 
 use crate::overlay::clock::modified;
-use crate::overlay::ledger::State;
+use crate::overlay::ledger::LedgerState;
 use crate::overlay::tree;
-use crate::overlay::tree::Tree;
+use crate::overlay::tree::OverlayTree;
 use crate::protect::{recheck, remove};
 use crate::report::change::Refusal;
 use crate::sys::dirfd;
@@ -31,14 +31,14 @@ const DIRECTORY: OFlag =
 
 /// Something under a name of ours, removed when it is dropped. Whoever may write in the directory knows the name, and can
 /// have something else get it.
-pub(crate) struct Temporary {
+pub(crate) struct TemporaryEntry {
     parent: OwnedFd,
     name: OsString,
     /// What is removed; `None` where nothing is.
     own: Option<Own>,
 }
 
-impl Temporary {
+impl TemporaryEntry {
     /// An empty file that only its owner can read.
     pub(crate) fn file(parent: OwnedFd) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -86,7 +86,7 @@ impl Temporary {
         name: &OsStr,
         path: &Path,
         lower: Option<&FileStat>,
-        state: &mut State,
+        state: &mut LedgerState,
     ) -> Result<(), Refusal> {
         let Some(lower) = lower else {
             rename_without_replacing(&self.parent, &self.name, name).map_err(conflict_if(Errno::EEXIST))?;
@@ -140,7 +140,7 @@ impl Temporary {
     }
 
     /// What lies here, to be removed, if it is what lay at `path` when it was looked at.
-    fn judge(&self, path: &Path, lower: &FileStat, state: &State) -> Result<Own, Refusal> {
+    fn judge(&self, path: &Path, lower: &FileStat, state: &LedgerState) -> Result<Own, Refusal> {
         let now = dirfd::stat(&self.parent, &self.name)?.ok_or(Refusal::Conflict)?;
         // Its change time is that of the rename.
         let is_it = |now: &FileStat| {
@@ -165,7 +165,7 @@ impl Temporary {
 
     /// Removes what lies here and was judged. Somebody may put more into it meanwhile: so every name in it is looked at
     /// again.
-    fn remove(&self, judged: &Own, path: &Path, state: &mut State) -> Result<(), Refusal> {
+    fn remove(&self, judged: &Own, path: &Path, state: &mut LedgerState) -> Result<(), Refusal> {
         let taking = RefCell::new(Taking::new(state));
         let check = |parent: BorrowedFd<'_>, name: &OsStr, way: &Path| {
             taking.borrow_mut().next((parent, name), &path.join(way))
@@ -179,7 +179,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryEntry {
     fn drop(&mut self) {
         if let Some(own) = self.own.take()
             && let Err(error) = own.remove(&self.parent, &self.name, &|_, _, _| Ok(()))
@@ -196,9 +196,9 @@ pub(crate) fn remove(
     name: &OsStr,
     path: &Path,
     lower: &FileStat,
-    state: &mut State,
+    state: &mut LedgerState,
 ) -> Result<(), Refusal> {
-    let away = Temporary::of(parent, name).map_err(|error| match error.raw_os_error() {
+    let away = TemporaryEntry::of(parent, name).map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => Refusal::Conflict,
         _ => error.into(),
     })?;
@@ -210,12 +210,12 @@ pub(crate) fn remove(
 }
 
 /// Whether nothing below a directory was changed, or mounted.
-fn judge_tree(directory: &OwnedFd, path: &Path, state: &State, depth: u32) -> Result<(), Refusal> {
+fn judge_tree(directory: &OwnedFd, path: &Path, state: &LedgerState, depth: u32) -> Result<(), Refusal> {
     if depth == DEEPEST {
         return Err(Errno::ENAMETOOLONG.into());
     }
     for name in names(directory)? {
-        let held = match (Tree { root: directory.as_fd() }).open(Path::new(&name), OFlag::O_PATH) {
+        let held = match (OverlayTree { root: directory.as_fd() }).open(Path::new(&name), OFlag::O_PATH) {
             Err(Errno::ENOENT) => continue,
             // Its times may be as old as any.
             held => held.map_err(conflict_if(Errno::EXDEV))?,
@@ -292,13 +292,13 @@ impl Own {
 // its other names show too: it must not be taken for somebody else's.
 
 pub(crate) struct Taking<'s> {
-    state: &'s mut State,
+    state: &'s mut LedgerState,
     /// What loses its name now, if it has others. One at a time: a tree may have more of them than we may hold.
     last: Option<(OwnedFd, FileStat)>,
 }
 
 impl<'s> Taking<'s> {
-    pub(crate) fn new(state: &'s mut State) -> Self {
+    pub(crate) fn new(state: &'s mut LedgerState) -> Self {
         Self { state, last: None }
     }
 
@@ -313,7 +313,7 @@ impl<'s> Taking<'s> {
             return Err(Errno::ESTALE.into());
         }
         if stat.st_nlink > 1 && kind(&stat) != FileKind::Directory {
-            let held = Tree { root: parent }.open(Path::new(name), OFlag::O_PATH)?;
+            let held = OverlayTree { root: parent }.open(Path::new(name), OFlag::O_PATH)?;
             self.last = Some((held, stat));
         }
         Ok(())

@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, Mode, fstat};
 
-use crate::overlay::ledger::State;
-use crate::overlay::scan::Found;
-use crate::overlay::tree::Tree;
+use crate::overlay::ledger::LedgerState;
+use crate::overlay::scan::ChangedEntry;
+use crate::overlay::tree::OverlayTree;
 use crate::report::change::Refusal;
 use crate::sys::dirfd::{change_mode, mode_of};
 use crate::sys::inode::{FileKind, Identity, kind};
@@ -32,7 +32,7 @@ impl Opened {
     }
 
     /// Where somebody else has given it another mode meanwhile, it keeps that.
-    pub(crate) fn close(self, state: &mut State) {
+    pub(crate) fn close(self, state: &mut LedgerState) {
         if fstat(&self.held).is_ok_and(|stat| mode_of(&stat) != self.open) {
             return;
         }
@@ -44,14 +44,14 @@ impl Opened {
 }
 
 /// A directory that gets its mode last of all. Not held: there may be any number.
-pub(crate) struct Parting {
+pub(crate) struct FinalMode {
     path: PathBuf,
     identity: Identity,
     last: Mode,
     open: Mode,
 }
 
-impl Parting {
+impl FinalMode {
     pub(crate) fn of(opened: &Opened) -> nix::Result<Self> {
         let identity = Identity::of_held(&opened.held)?;
         Ok(Self { path: opened.path.clone(), identity, last: opened.last, open: opened.open })
@@ -63,7 +63,7 @@ impl Parting {
     }
 
     /// Another that took its place stays as it is.
-    pub(crate) fn close(self, workspace: Tree<'_>, state: &mut State) {
+    pub(crate) fn close(self, workspace: OverlayTree<'_>, state: &mut LedgerState) {
         let Self { path, identity, last, open } = self;
         if let Some(held) = workspace.same(&path, identity) {
             Opened { path, held, last, open }.close(state);
@@ -72,21 +72,21 @@ impl Parting {
 }
 
 /// The directory that something is put into or taken out of, which changes its times.
-pub(crate) struct Above {
+pub(crate) struct ParentDirectory {
     path: PathBuf,
     pub(crate) held: OwnedFd,
     /// Whether nobody else has changed it since the session began.
     is_known: bool,
 }
 
-impl Above {
-    pub(crate) fn of(path: &Path, parent: &OwnedFd, state: &State) -> Result<Self, Refusal> {
+impl ParentDirectory {
+    pub(crate) fn of(path: &Path, parent: &OwnedFd, state: &LedgerState) -> Result<Self, Refusal> {
         let path = path.parent().unwrap_or(Path::new("")).to_owned();
         let is_known = !state.is_newer(&path, &fstat(parent)?);
         Ok(Self { path, held: parent.try_clone()?, is_known })
     }
 
-    pub(crate) fn record(self, state: &mut State) -> Result<(), Refusal> {
+    pub(crate) fn record(self, state: &mut LedgerState) -> Result<(), Refusal> {
         if self.is_known {
             state.record(&self.path, Some(fstat(&self.held)?), (None, false));
         }
@@ -95,18 +95,18 @@ impl Above {
 }
 
 /// A file whose other names may be in the workspace, and what it was.
-pub(crate) struct Others(Option<(OwnedFd, FileStat)>);
+pub(crate) struct OtherNames(Option<(OwnedFd, FileStat)>);
 
-impl Others {
-    pub(crate) fn of(found: &Found, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
+impl OtherNames {
+    pub(crate) fn of(found: &ChangedEntry, parent: &OwnedFd, name: &OsStr) -> Result<Self, Refusal> {
         let has = |lower: &&FileStat| kind(lower) != FileKind::Directory && lower.st_nlink > 1;
         let lower = found.lower.as_ref().filter(has);
-        let parent = Tree { root: parent.as_fd() };
+        let parent = OverlayTree { root: parent.as_fd() };
         let hold = |lower: &FileStat| Ok::<_, Errno>((parent.open(Path::new(name), OFlag::O_PATH)?, *lower));
         Ok(Self(lower.map(hold).transpose()?))
     }
 
-    pub(crate) fn record(self, state: &mut State) -> Result<(), Refusal> {
+    pub(crate) fn record(self, state: &mut LedgerState) -> Result<(), Refusal> {
         if let Some((held, before)) = self.0 {
             state.unlinked(&before, &fstat(&held)?);
         }

@@ -13,8 +13,8 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::FileStat;
 
 use crate::overlay::compare::{OPAQUE, ORIGIN, is_whiteout, mark, same_contents, same_mode};
-use crate::overlay::ledger::State;
-use crate::overlay::tree::{Closed, Looked, Tree};
+use crate::overlay::ledger::LedgerState;
+use crate::overlay::tree::{Closed, Looked, OverlayTree};
 use crate::overlay::{compare, tree};
 use crate::report::change::ChangeKind;
 use crate::sys::dirfd;
@@ -29,7 +29,7 @@ const DEEPEST: usize = 200;
 
 /// Something that is not as in the workspace.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ChangedEntry {
     pub(crate) path: PathBuf,
     pub(crate) kind: ChangeKind,
     /// What it is now; of what was deleted, what it was.
@@ -63,11 +63,11 @@ impl Level {
 }
 
 pub(crate) struct Scan<'s> {
-    state: &'s State,
+    state: &'s LedgerState,
     changed: &'s Looked<'s>,
     below: &'s Looked<'s>,
-    lower: Tree<'s>,
-    found: Vec<Found>,
+    lower: OverlayTree<'s>,
+    found: Vec<ChangedEntry>,
     levels: Vec<Level>,
     /// What both take up.
     bytes: usize,
@@ -77,7 +77,11 @@ pub(crate) struct Scan<'s> {
 ///
 /// # Errors
 /// `E2BIG` where it is too much to list, and those of reading directories.
-pub(crate) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
+pub(crate) fn scan(
+    state: &mut LedgerState,
+    changed: &Looked<'_>,
+    below: &Looked<'_>,
+) -> io::Result<Vec<ChangedEntry>> {
     let found = found_by(state, changed, below)?;
     for Closed { path, before, now } in below.close() {
         if !state.is_newer(&path, &before) {
@@ -87,7 +91,7 @@ pub(crate) fn scan(state: &mut State, changed: &Looked<'_>, below: &Looked<'_>) 
     Ok(found)
 }
 
-fn found_by(state: &State, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<Found>> {
+fn found_by(state: &LedgerState, changed: &Looked<'_>, below: &Looked<'_>) -> io::Result<Vec<ChangedEntry>> {
     let lower = below.tree;
     let root = Identity::of_held(lower.root)?;
     let top = Level { path: PathBuf::new(), lower: Some(root), is_opaque: false, conflict: false };
@@ -163,7 +167,7 @@ impl Scan<'_> {
         let gone = lower.is_none() && self.was_there(&path, &upper, level)?;
         let newer = self.is_newer(&path, lower.as_ref());
         let conflict = level.conflict || gone || newer;
-        self.push(Found { conflict, unreadable, ..found(path, Some(upper), lower, level) })
+        self.push(ChangedEntry { conflict, unreadable, ..found(path, Some(upper), lower, level) })
     }
 
     fn directory(
@@ -198,7 +202,7 @@ impl Scan<'_> {
         if !same {
             // Mode and attributes are one with the directory's: who changed any of it outside may have changed those.
             let conflict = conflict || self.is_newer(path, lower.as_ref());
-            self.push(Found { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
+            self.push(ChangedEntry { conflict, ..found(path.to_owned(), Some(upper), lower, level) })?;
         }
         let level =
             Level { path: path.to_owned(), lower: below.as_ref().map(Identity::of), is_opaque, conflict };
@@ -209,7 +213,7 @@ impl Scan<'_> {
 
     fn deleted(&mut self, path: PathBuf, lower: FileStat, level: &Level) -> io::Result<()> {
         let conflict = level.conflict || self.state.is_newer(&path, &lower);
-        self.push(Found { conflict, ..found(path, None, Some(lower), level) })
+        self.push(ChangedEntry { conflict, ..found(path, None, Some(lower), level) })
     }
 
     /// Whether what lies in the workspace was changed, or put there, since the session began; but not by us.
@@ -245,7 +249,8 @@ impl Scan<'_> {
             }
             FileKind::Link => {
                 let name = path.file_name().unwrap_or_default();
-                let to = |tree: Tree<'_>| -> io::Result<_> { Ok(readlinkat(tree.parent(path)?, name)?) };
+                let to =
+                    |tree: OverlayTree<'_>| -> io::Result<_> { Ok(readlinkat(tree.parent(path)?, name)?) };
                 Ok(to(self.changed.tree)? == to(self.lower)?)
             }
             _ => Ok(false),
@@ -267,11 +272,11 @@ impl Scan<'_> {
         let conflict = false;
         let kind = if lower.is_some() { ChangeKind::Modified } else { ChangeKind::Added };
         let (path, file) = (path.to_owned(), FileKind::Directory);
-        self.push(Found { path, kind, file, upper: None, above: None, lower, conflict, unreadable })
+        self.push(ChangedEntry { path, kind, file, upper: None, above: None, lower, conflict, unreadable })
     }
 
-    fn push(&mut self, found: Found) -> io::Result<()> {
-        self.take(size_of::<Found>() + found.path.as_os_str().len())?;
+    fn push(&mut self, found: ChangedEntry) -> io::Result<()> {
+        self.take(size_of::<ChangedEntry>() + found.path.as_os_str().len())?;
         self.found.push(found);
         Ok(())
     }
@@ -282,12 +287,21 @@ impl Scan<'_> {
     }
 }
 
-fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>, level: &Level) -> Found {
+fn found(path: PathBuf, upper: Option<FileStat>, lower: Option<FileStat>, level: &Level) -> ChangedEntry {
     let change = match (&upper, &lower) {
         (None, _) => ChangeKind::Deleted,
         (Some(_), None) => ChangeKind::Added,
         (Some(_), Some(_)) => ChangeKind::Modified,
     };
     let file = upper.as_ref().or(lower.as_ref()).map_or(FileKind::Other, kind);
-    Found { path, kind: change, file, upper, above: level.lower, lower, conflict: false, unreadable: None }
+    ChangedEntry {
+        path,
+        kind: change,
+        file,
+        upper,
+        above: level.lower,
+        lower,
+        conflict: false,
+        unreadable: None,
+    }
 }

@@ -21,11 +21,11 @@ const DIRECTORY: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 
 /// A tree by its root.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tree<'t> {
+pub(crate) struct OverlayTree<'t> {
     pub(crate) root: BorrowedFd<'t>,
 }
 
-impl Tree<'_> {
+impl OverlayTree<'_> {
     /// Opens what lies at a relative path; the empty one is the root.
     pub(crate) fn open(self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
         open(self.root, path, flags)
@@ -79,7 +79,7 @@ pub(crate) fn open_for_listing(directory: &OwnedFd) -> io::Result<OwnedFd> {
 /// whatever modes commands gave them.
 #[derive(Debug)]
 pub(crate) struct Looked<'t> {
-    pub(crate) tree: Tree<'t>,
+    pub(crate) tree: OverlayTree<'t>,
     /// Directories that were opened up, as they were, to get their modes back; and the modes by which they are open.
     opened: RefCell<BTreeMap<PathBuf, (FileStat, Mode)>>,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Closed {
 }
 
 impl<'t> Looked<'t> {
-    pub(crate) fn of(tree: Tree<'t>) -> Self {
+    pub(crate) fn of(tree: OverlayTree<'t>) -> Self {
         Self { tree, opened: RefCell::default() }
     }
 

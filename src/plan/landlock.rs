@@ -1,8 +1,10 @@
-//! Landlock as second wall: the view's grants once more, by inode. Even a path that leads out of the view would
+//! Landlock as the second wall: it allows the grants of the view once more, by inode. A path that leads out of
+//! the view would
 //! end here.
 //!
-//! No second wall where a read-only place lies below a writable one (protected paths, grants below /tmp or HOME):
-//! rights only add up, and there the mount's own flag is the wall.
+//! It is no second wall for a read-only path below a writable one (protected paths, grants below /tmp or HOME):
+//! Landlock
+//! rights only add up. There the read-only mount is the wall.
 
 use std::ffi::CStr;
 use std::path::Path;
@@ -17,37 +19,38 @@ use crate::plan::{Section, network};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
-use crate::view::inputs::Parts;
-use crate::view::{Access, Node, Origin, Place, View};
+use crate::view::inputs::Inputs;
+use crate::view::{Access, Node, Origin, View, ViewEntry};
 
-/// First ABI with rules for TCP ports. Linux 6.7.
+/// First ABI with rules for TCP ports: Linux 6.7.
 const ABI_WITH_PORTS: u32 = 4;
 
-/// First ABI with scopes for signals and abstract sockets. Linux 6.12.
+/// First ABI with scopes for signals and abstract sockets: Linux 6.12.
 const ABI_WITH_SCOPES: u32 = 6;
 
-/// What Landlock's rules for TCP ports do not look at (Linux 6.18), and a filter of system calls refuses.
+/// Ways around Landlock's rules for TCP ports (Linux 6.18). The seccomp filter refuses them.
 pub(crate) const WITHOUT_FILTER: &str =
     "without a seccomp filter Multipath TCP and TCP Fast Open connect to any port";
 
-/// Appends the ruleset: everything the ABI knows is handled; reading is allowed below the root, which shows only
-/// what is granted, and writing where the view is writable.
+/// Appends the ruleset. It handles every right that the ABI knows. It allows reading below the root, which
+/// shows only grants,
+/// and writing where the view is writable.
 pub(crate) fn ruleset(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
     setup: &mut Section,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    let number = parts.host.landlock_abi;
+    let number = inputs.host.landlock_abi;
     if number == 0 {
-        lacking(parts, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
-        report_ports(parts, number, enforcement)?;
-        return lacking(parts, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
+        lacking(inputs, Protection::Landlock, "this kernel has no Landlock", enforcement)?;
+        report_ports(inputs, number, enforcement)?;
+        return lacking(inputs, Protection::LandlockScope, "this kernel has no Landlock", enforcement);
     }
     let abi = abi(number);
     let scopes: BitFlags<Scope> = Scope::from_all(abi);
-    let policy = parts.policy;
-    let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(parts) };
+    let policy = inputs.policy;
+    let ports = if number < ABI_WITH_PORTS { None } else { network::ports_of_host(inputs) };
     let net = ports.as_ref().map_or(0, |_| BitFlags::from(AccessNet::ConnectTcp).bits());
     let ruleset = Step::LandlockRuleset { fs: AccessFs::from_all(abi).bits(), net, scoped: scopes.bits() };
     setup.push_by(policy, Protection::Landlock, &ruleset);
@@ -67,21 +70,21 @@ pub(crate) fn ruleset(
         }
     }
     enforcement.set(Protection::Landlock, State::Enforced, detail(number));
-    report_ports(parts, number, enforcement)?;
+    report_ports(inputs, number, enforcement)?;
     if number < ABI_WITH_SCOPES {
         let reason = format!("ABI {number} has no scopes: they came with Linux 6.12");
-        return lacking(parts, Protection::LandlockScope, &reason, enforcement);
+        return lacking(inputs, Protection::LandlockScope, &reason, enforcement);
     }
     enforcement.set(Protection::LandlockScope, State::Enforced, "signals and abstract sockets stay inside");
     Ok(())
 }
 
-/// Says whether TCP is narrowed, where the policy asks for it.
-fn report_ports(parts: &Parts<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
-    let Some(ports) = network::ports_of_host(parts) else { return Ok(()) };
+/// Reports whether TCP ports are restricted, if the policy asks for it.
+fn report_ports(inputs: &Inputs<'_>, number: u32, enforcement: &mut Enforcement) -> Result<(), Error> {
+    let Some(ports) = network::ports_of_host(inputs) else { return Ok(()) };
     if number < ABI_WITH_PORTS {
         let reason = format!("ABI {number} has no rules for TCP ports: they came with Linux 6.7");
-        return lacking(parts, Protection::LandlockNetwork, &reason, enforcement);
+        return lacking(inputs, Protection::LandlockNetwork, &reason, enforcement);
     }
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     let detail = format!("TCP connections to port {} only; UDP is not narrowed", ports.join(", "));
@@ -89,15 +92,15 @@ fn report_ports(parts: &Parts<'_>, number: u32, enforcement: &mut Enforcement) -
     Ok(())
 }
 
-/// Whether the filter of system calls must stand because ports that must be narrowed are not without.
-pub(crate) fn rests_on_filter(parts: &Parts<'_>) -> bool {
-    network::ports_of_host(parts).is_some()
-        && parts.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
+/// Whether the seccomp filter is required: required port rules can be bypassed without it.
+pub(crate) fn rests_on_filter(inputs: &Inputs<'_>) -> bool {
+    network::ports_of_host(inputs).is_some()
+        && inputs.policy.effective_requirement(Protection::LandlockNetwork) == Requirement::Required
 }
 
-/// Says that ports are narrowed in part only: there is no filter of system calls.
-pub(crate) fn without_filter(parts: &Parts<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
-    if rests_on_filter(parts) {
+/// Reports that port rules can be bypassed, because there is no seccomp filter.
+pub(crate) fn without_filter(inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if rests_on_filter(inputs) {
         return Err(Error::Unavailable {
             protection: Protection::LandlockNetwork,
             reason: WITHOUT_FILTER.to_owned(),
@@ -111,34 +114,35 @@ pub(crate) fn without_filter(parts: &Parts<'_>, enforcement: &mut Enforcement) -
     Ok(())
 }
 
-/// Appends the restriction itself, for the payload.
-pub(crate) fn restrict(parts: &Parts<'_>, payload: &mut Section) {
-    if parts.host.landlock_abi > 0 {
-        payload.push_by(parts.policy, Protection::Landlock, &Step::LandlockRestrict {});
+/// Appends the step with which the payload enters the domain.
+pub(crate) fn restrict(inputs: &Inputs<'_>, payload: &mut Section) {
+    if inputs.host.landlock_abi > 0 {
+        payload.push_by(inputs.policy, Protection::Landlock, &Step::LandlockRestrict {});
     }
 }
 
-/// Appends a domain in which nothing is allowed but to connect to one socket, which needs a right from ABI 9 on: no file,
-/// no port, no signal or abstract socket to anybody outside of it.
-pub(crate) fn socket_alone(parts: &Parts<'_>, socket: &CStr, walls: &mut Section) {
-    let number = parts.host.landlock_abi;
+/// Appends a domain that allows only to connect to one socket: no file, no port, no signal and no abstract
+/// socket outside of
+/// the domain. From ABI 9 on, connecting to a path needs a right.
+pub(crate) fn socket_alone(inputs: &Inputs<'_>, socket: &CStr, walls: &mut Section) {
+    let number = inputs.host.landlock_abi;
     if number == 0 {
         return;
     }
     let abi = abi(number);
     let (fs, net, scoped) = (AccessFs::from_all(abi), AccessNet::from_all(abi), Scope::from_all(abi));
     let ruleset = Step::LandlockRuleset { fs: fs.bits(), net: net.bits(), scoped: scoped.bits() };
-    walls.push_by(parts.policy, Protection::Landlock, &ruleset);
+    walls.push_by(inputs.policy, Protection::Landlock, &ruleset);
     let access = fs & AccessFs::ResolveUnix;
     if !access.is_empty() {
         let rule = Step::LandlockRule { path: socket, access: access.bits() };
-        walls.push_by(parts.policy, Protection::Landlock, &rule);
+        walls.push_by(inputs.policy, Protection::Landlock, &rule);
     }
-    restrict(parts, walls);
+    restrict(inputs, walls);
 }
 
-/// What a place allows beyond reading, if anything.
-fn allowed(place: &Place, abi: ABI) -> Option<BitFlags<AccessFs>> {
+/// What an entry allows beyond reading, if anything.
+fn allowed(place: &ViewEntry, abi: ABI) -> Option<BitFlags<AccessFs>> {
     let directory =
         AccessFs::from_all(abi) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
     match &place.node {
@@ -170,7 +174,8 @@ fn detail(number: u32) -> String {
     format!("ABI {number}, all of its file access rights")
 }
 
-/// The crate's newest ABI stands for everything newer: rights that it does not know are not handled.
+/// The crate's newest ABI stands for every newer one. Kennel does not handle rights that the crate does not
+/// know.
 fn abi(number: u32) -> ABI {
     ABI::from(i32::try_from(number).unwrap_or(i32::MAX))
 }

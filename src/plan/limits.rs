@@ -1,5 +1,5 @@
-//! Resource limits by prlimit(2): what every kernel has. Where a limit is weaker than a cgroup's would be, the
-//! report says how.
+//! Resource limits by prlimit(2), which every kernel has. If such a limit is weaker than a cgroup's, the report
+//! says how.
 
 pub(crate) mod command;
 #[cfg(test)]
@@ -10,32 +10,40 @@ use kennel_helper::plan::Step;
 use crate::host::cgroups::Controller;
 use crate::host::{Host, Version};
 use crate::plan::Section;
-use crate::plan::cgroup::Groups;
-use crate::plan::cgroup::place::Lack;
+use crate::plan::cgroup::CgroupPlan;
+use crate::plan::cgroup::place::MissingCgroup;
 use crate::policy::cgroup::Cgroup;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
-use crate::view::inputs::{Parts, Shape};
+use crate::view::inputs::{Inputs, SandboxKind};
 
-/// RLIMIT_CORE of 1: with 0 a core handler behind a pipe would still be started; 1 is its sign to stop
-/// (fs/coredump.c), and too small for a file. The filter of system calls keeps it so.
+/// RLIMIT_CORE is 1. With 0, the kernel would still start a core handler behind a pipe; 1 tells it not to
+/// (fs/coredump.c),
+/// and is too small for a core file. The seccomp filter keeps the limit at 1.
 pub(crate) const NO_CORE: u64 = 1;
 
-/// Soft and hard limit of the descriptors of commands whose policy has none.
+/// Soft and hard limit of open descriptors, for commands whose policy sets none.
 ///
-/// Descriptors on their way in messages are counted by user, and nobody may send any while there are more than his own limit:
-/// unix(7), `ETOOMANYREFS`. So commands have fewer than Kennel, which could start no other command of their user else.
-pub(crate) fn descriptors(parts: &Parts<'_>) -> [u64; 2] {
-    let [few, most] = parts.caller.descriptors;
+/// The kernel counts descriptors in flight by user, and a process cannot send more of them while the count is
+/// above its own
+/// limit (unix(7), `ETOOMANYREFS`). Commands therefore get a lower limit than Kennel. With an equal one, a
+/// command could keep
+/// Kennel from starting further commands of the same user.
+pub(crate) fn descriptors(inputs: &Inputs<'_>) -> [u64; 2] {
+    let [few, most] = inputs.caller.descriptors;
     let most = most - most / 4;
     [few.min(most), most]
 }
 
-/// Appends to the first steps of PID 1, whose children inherit it, what takes from commands what their caller is ahead of
-/// others by, which for most callers is nothing; and what lets a zygote send descriptors whatever commands do.
-pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
-    let crate::host::caller::Ahead { scheduling: [policy, nice, io], oom, may_be } = parts.caller.ahead;
+/// Appends first steps of PID 1, which its children inherit. They take away the scheduling privileges that the
+/// caller has and
+/// other processes lack; most callers have none. They also raise the descriptor limit of PID 1, so that a
+/// zygote can send
+/// descriptors whatever commands do.
+pub(crate) fn ordinary(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    let crate::host::caller::SchedulingPrivileges { scheduling: [policy, nice, io], oom, may_be } =
+        inputs.caller.ahead;
     if policy || nice || io {
         let step = Step::Ordinary { policy: policy.into(), nice: nice.into(), io: io.into() };
         namespaces.push(Protection::Cpus, &step);
@@ -45,7 +53,7 @@ pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
             namespaces.push(Protection::Cpus, &rlimit(resource, 0));
         }
     }
-    let [few, most] = parts.caller.descriptors;
+    let [few, most] = inputs.caller.descriptors;
     if few < most {
         let step = Step::Limit { resource: libc::RLIMIT_NOFILE, soft: most, hard: most };
         namespaces.push(Protection::OpenFiles, &step);
@@ -56,23 +64,24 @@ pub(crate) fn ordinary(parts: &Parts<'_>, namespaces: &mut Section) {
     }
 }
 
-/// Appends to the first steps of PID 1, whose children inherit it, that there are no cores: by its filter no worker could set
-/// that limit any more.
-pub(crate) fn no_core(parts: &Parts<'_>, namespaces: &mut Section) {
-    namespaces.push_by(parts.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
+/// Appends a first step of PID 1, which its children inherit: no core files. Workers could not set this limit
+/// later, because
+/// their filter forbids it.
+pub(crate) fn no_core(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    namespaces.push_by(inputs.policy, Protection::CoreDumps, &rlimit(libc::RLIMIT_CORE, NO_CORE));
 }
 
-/// Appends the limits that the policy asks for, and those it always has.
+/// Appends the limits that the policy asks for, and those that always hold.
 ///
 /// # Errors
-/// A limit that is required and cannot be kept in full here.
+/// A limit that is required and cannot be enforced in full on this host.
 pub(crate) fn limits(
-    parts: &Parts<'_>,
-    groups: &Groups,
+    inputs: &Inputs<'_>,
+    groups: &CgroupPlan,
     payload: &mut Section,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    let mut limit = Limiter { parts: *parts, groups, payload, enforcement };
+    let mut limit = Limiter { inputs: *inputs, groups, payload, enforcement };
     limit.cores()?;
     limit.memory()?;
     limit.pids()?;
@@ -80,29 +89,30 @@ pub(crate) fn limits(
     limit.of_each_process()
 }
 
-/// What is not counted was tried: shared mappings, memfd_create(2), System V shared memory, tmpfs. RLIMIT_AS would count
-/// those that are mapped, but ends programs that reserve more than they use, such as node.
+/// Tests showed what RLIMIT_DATA does not count: shared mappings, memfd_create(2), System V shared memory,
+/// tmpfs. RLIMIT_AS
+/// would count the mapped ones, but it breaks programs that reserve more than they use, such as node.
 const MEMORY_BY_RLIMIT: &str = "RLIMIT_DATA: private writable memory of each process, not of all together; shared memory and \
                                 files in private places are not counted";
 const SWAP_BY_NOTHING: &str = "; what is swapped out of it is not limited";
 
 pub(crate) fn rlimit(resource: libc::__rlimit_resource_t, soft: u64) -> Step<'static> {
-    // SIGXCPU comes at the soft limit; the hard limit a second later is SIGKILL.
+    // SIGXCPU comes at the soft limit, SIGKILL one second later at the hard limit.
     let hard = if resource == libc::RLIMIT_CPU { soft.saturating_add(1) } else { soft };
     Step::Limit { resource, soft, hard }
 }
 
 struct Limiter<'l> {
-    parts: Parts<'l>,
-    groups: &'l Groups,
+    inputs: Inputs<'l>,
+    groups: &'l CgroupPlan,
     payload: &'l mut Section,
     enforcement: &'l mut Enforcement,
 }
 
 impl Limiter<'_> {
-    /// The limit is among the [first steps](no_core).
+    /// Reports on core files. The limit itself is set by [`no_core`].
     fn cores(&mut self) -> Result<(), Error> {
-        if self.parts.host.core_socket {
+        if self.inputs.host.core_socket {
             let detail = "no core file; kernel.core_pattern names a socket, whose handler gets cores whatever the limit is: sysctl \
                           kernel.core_pattern=core";
             return self.say(Protection::CoreDumps, State::Degraded, detail);
@@ -111,7 +121,7 @@ impl Limiter<'_> {
     }
 
     fn memory(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let Some(memory) = policy.limits.memory else { return Ok(()) };
         let swap = policy.limits.swap;
         if groups.hold(Controller::Memory) {
@@ -127,12 +137,12 @@ impl Limiter<'_> {
     }
 
     fn pids(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         if let Some(pids) = policy.limits.pids.filter(|_| groups.hold(Controller::Pids)) {
             let detail = format!("pids.max {pids}, {}", self.whose());
             self.hold(Protection::Pids, &detail);
         }
-        let Some(Pids { by, state, how }) = kept(&self.parts) else { return Ok(()) };
+        let Some(Pids { by, state, how }) = kept(&self.inputs) else { return Ok(()) };
         if let By::Rlimit(most) = by {
             self.set(Protection::Pids, libc::RLIMIT_NPROC, most);
         }
@@ -143,7 +153,7 @@ impl Limiter<'_> {
     }
 
     fn of_groups_alone(&mut self) -> Result<(), Error> {
-        let (Parts { policy, .. }, groups) = (self.parts, self.groups);
+        let (Inputs { policy, .. }, groups) = (self.inputs, self.groups);
         let wanted = &policy.limits;
         let cpus = wanted.cpus.map(|cpus| format!("cpu.max {cpus}"));
         let cpuset = wanted.cpuset.as_ref().map(|list| format!("cpuset.cpus {list}"));
@@ -166,14 +176,14 @@ impl Limiter<'_> {
     }
 
     fn of_each_process(&mut self) -> Result<(), Error> {
-        let wanted = &self.parts.policy.limits;
+        let wanted = &self.inputs.policy.limits;
         if let Some(span) = wanted.cpu_time {
             self.set(Protection::CpuTime, libc::RLIMIT_CPU, span.whole_seconds());
             let detail = "RLIMIT_CPU: of each process, in whole seconds";
             self.say(Protection::CpuTime, State::Degraded, detail)?;
         }
         if wanted.open_files.is_some() {
-            // Set with the limits of the command, when all its descriptors have come.
+            // The payload sets it with the command's own limits, once it has received all descriptors.
             self.say(Protection::OpenFiles, State::Enforced, "RLIMIT_NOFILE, of each process")?;
         }
         if let Some(size) = wanted.file_size {
@@ -183,33 +193,33 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// What a group of the sandbox holds.
+    /// What shares the cgroup's limit.
     fn whose(&self) -> &'static str {
-        match self.parts.shape {
-            Shape::Once | Shape::OneShot => "with all that the command starts",
-            Shape::Session { .. } => "all commands of the session together",
+        match self.inputs.shape {
+            SandboxKind::Once | SandboxKind::OneShot => "with all that the command starts",
+            SandboxKind::Session { .. } => "all commands of the session together",
         }
     }
 
     fn set(&mut self, protection: Protection, resource: libc::__rlimit_resource_t, value: u64) {
-        self.payload.push_by(self.parts.policy, protection, &rlimit(resource, value));
+        self.payload.push_by(self.inputs.policy, protection, &rlimit(resource, value));
     }
 
-    /// A cgroup holds it.
+    /// Reports a limit that a cgroup enforces.
     fn hold(&mut self, protection: Protection, detail: &str) {
         self.enforcement.set(protection, State::Enforced, detail);
     }
 
-    /// No cgroup holds it; `lack` says why.
+    /// Reports a limit that no cgroup enforces. `lack` says why.
     fn fall_back(
         &mut self,
         protection: Protection,
         state: State,
         detail: &str,
-        lack: Option<Lack>,
+        lack: Option<MissingCgroup>,
     ) -> Result<(), Error> {
-        let Some(Lack { reason, remedy }) = lack else { return self.say(protection, state, detail) };
-        if self.parts.policy.effective_requirement(protection) == Requirement::Required {
+        let Some(MissingCgroup { reason, remedy }) = lack else { return self.say(protection, state, detail) };
+        if self.inputs.policy.effective_requirement(protection) == Requirement::Required {
             let reason = format!("cannot be kept in full: {detail}; {reason}");
             return Err(Error::Unavailable { protection, reason, remedy: Some(remedy) });
         }
@@ -217,9 +227,9 @@ impl Limiter<'_> {
         Ok(())
     }
 
-    /// What can be done where no cgroup is to blame.
+    /// What the caller can do if a missing cgroup is not the reason.
     fn instead(&self, protection: Protection) -> String {
-        let policy = self.parts.policy;
+        let policy = self.inputs.policy;
         let by_cgroup = "leave out cgroup = \"off\" (--cgroup off), so that a cgroup can hold it, or ";
         let could_be_held = !matches!(
             protection,
@@ -227,7 +237,7 @@ impl Limiter<'_> {
         );
         let by_cgroup = if could_be_held && policy.limits.cgroup == Cgroup::Off { by_cgroup } else { "" };
         match (protection, policy.profile.meaning().is_strict) {
-            // Its sentence says what else helps.
+            // The detail names the other remedy.
             (Protection::CoreDumps, true) => {
                 "run sysctl -w kernel.core_pattern=core, or choose another profile".to_owned()
             }
@@ -241,7 +251,7 @@ impl Limiter<'_> {
     }
 
     fn say(&mut self, protection: Protection, state: State, detail: &str) -> Result<(), Error> {
-        let required = self.parts.policy.effective_requirement(protection) == Requirement::Required;
+        let required = self.inputs.policy.effective_requirement(protection) == Requirement::Required;
         if state != State::Enforced && required {
             return Err(Error::Unavailable {
                 protection,
@@ -254,35 +264,38 @@ impl Limiter<'_> {
     }
 }
 
-// How many processes there may be, where no cgroup counts them: by RLIMIT_NPROC, or `kernel.pid_max` of the sandbox's pid
-// namespace for real root, whom the kernel holds to no RLIMIT_NPROC.
+// How many processes there may be, without a cgroup: by RLIMIT_NPROC, or by `kernel.pid_max` of the sandbox's
+// pid
+// namespace for real root, because the kernel does not apply RLIMIT_NPROC to it.
 
-/// From here on RLIMIT_NPROC counts the processes of a user namespace.
+/// First kernel whose RLIMIT_NPROC counts the processes of a user namespace.
 const COUNTS_BY_NAMESPACE: Version = Version(5, 14);
 
-/// From here on each pid namespace has a `kernel.pid_max` of its own. Before, there is one for the whole host, which
-/// real root could write from inside.
+/// First kernel with a `kernel.pid_max` for each pid namespace. Older kernels have one for the whole host, and
+/// real root
+/// could write it from inside.
 const PID_MAX_BY_NAMESPACE: Version = Version(6, 14);
 
-/// Numbers that the kernel does not give out again (RESERVED_PIDS of kernel/pid.c): a namespace that has once used them up
+/// Numbers that the kernel keeps back (RESERVED_PIDS of kernel/pid.c). After its numbers have wrapped around
+/// once, a namespace
 /// has so many fewer.
 const RESERVED_PIDS: u64 = 300;
 
-/// The kernel takes no lower `kernel.pid_max` than so many for each processor that there can be (PIDS_PER_CPU_MIN).
+/// The lowest `kernel.pid_max` that the kernel takes, for each possible processor (PIDS_PER_CPU_MIN).
 const PIDS_PER_CPU: u64 = 8;
 
-/// The most that `kernel.pid_max` can be.
+/// The highest `kernel.pid_max`.
 const PID_MAX_LIMIT: u64 = 1 << 22;
 
-/// Appends to the first steps of PID 1 what limits the processes of a sandbox where rlimits do not.
-pub(crate) fn pid_max(parts: &Parts<'_>, namespaces: &mut Section) {
-    if let Some(Pids { by: By::PidMax(most), .. }) = kept(parts) {
+/// Appends the step that limits the processes of a sandbox where rlimits do not: `kernel.pid_max`.
+pub(crate) fn pid_max(inputs: &Inputs<'_>, namespaces: &mut Section) {
+    if let Some(Pids { by: By::PidMax(most), .. }) = kept(inputs) {
         let (path, bytes) = (c"/proc/sys/kernel/pid_max", &*format!("{most}\n").into_bytes());
-        namespaces.push_by(parts.policy, Protection::Pids, &Step::Write { path, bytes });
+        namespaces.push_by(inputs.policy, Protection::Pids, &Step::Write { path, bytes });
     }
 }
 
-/// How the number of processes is kept, without a cgroup.
+/// How the number of processes is limited without a cgroup.
 pub(crate) struct Pids {
     pub(crate) by: By,
     pub(crate) state: State,
@@ -290,32 +303,33 @@ pub(crate) struct Pids {
 }
 
 pub(crate) enum By {
-    /// That many for the user in the namespace, ours among them.
+    /// RLIMIT_NPROC: that many processes of the user in the namespace, Kennel's included.
     Rlimit(u64),
-    /// That many numbers in the pid namespace of PID 1.
+    /// `kernel.pid_max`: that many numbers in the pid namespace of PID 1.
     PidMax(u64),
     Nothing,
 }
 
-/// How well the number of processes can be kept; `None` where nobody asks for it, or a cgroup holds it.
-pub(crate) fn kept(parts: &Parts<'_>) -> Option<Pids> {
-    let pids = parts
+/// How well the number of processes can be limited. `None` if the policy sets no limit, or a cgroup enforces
+/// it.
+pub(crate) fn kept(inputs: &Inputs<'_>) -> Option<Pids> {
+    let pids = inputs
         .policy
         .limits
         .pids
-        .filter(|_| !parts.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
-    let (own, whose) = match parts.shape {
+        .filter(|_| !inputs.controllers.is_some_and(|held| held.contains(&Controller::Pids)))?;
+    let (own, whose) = match inputs.shape {
         // Init is a process of the same user in the same namespace.
-        Shape::Once | Shape::OneShot => (1, String::new()),
-        Shape::Session { ready } => {
+        SandboxKind::Once | SandboxKind::OneShot => (1, String::new()),
+        SandboxKind::Session { ready } => {
             let own = own_processes(ready);
             (own, format!(" over all commands of the session and {own} of its own"))
         }
     };
     let most = pids.saturating_add(own);
-    let (by, state, how) = if parts.caller.is_root() {
-        by_pid_max(parts.host, most, &whose)
-    } else if parts.host.kernel < COUNTS_BY_NAMESPACE {
+    let (by, state, how) = if inputs.caller.is_root() {
+        by_pid_max(inputs.host, most, &whose)
+    } else if inputs.host.kernel < COUNTS_BY_NAMESPACE {
         (
             By::Rlimit(pids.saturating_add(1)),
             State::Degraded,
@@ -329,7 +343,7 @@ pub(crate) fn kept(parts: &Parts<'_>) -> Option<Pids> {
     Some(Pids { by, state, how })
 }
 
-/// For real root, to whom the kernel never applies RLIMIT_NPROC.
+/// For real root: the kernel never applies RLIMIT_NPROC to it.
 pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, String) {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if host.kernel < PID_MAX_BY_NAMESPACE {
@@ -347,8 +361,9 @@ pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (By, State, Str
     (By::PidMax(numbers), State::Degraded, how)
 }
 
-/// Processes of a session besides those of its commands: the zygote, init and payload of each worker that waits or is
-/// just being made, and the command's own init.
+/// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,
+/// and the init of
+/// a command.
 pub(crate) fn own_processes(ready: usize) -> u64 {
     2 * (ready as u64 + 1) + 2
 }

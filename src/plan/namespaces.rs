@@ -1,4 +1,5 @@
-//! Who the command is inside: namespaces, id maps, privileges, keyring. Decides which steps, runs none.
+//! The identity of the command inside: namespaces, id maps, privileges, keyring. This file writes the steps and
+//! runs none.
 
 use std::ffi::CStr;
 
@@ -9,73 +10,81 @@ use crate::plan::Section;
 use crate::policy::network::NetworkMode;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::sys::birth::Users;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 
-/// Securebits that take real root's privileges from uid 0, locked: SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP,
-/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks, of capabilities(7).
+/// Securebits that take real root's privileges from uid 0, and lock that: SECBIT_NOROOT,
+/// SECBIT_NO_SETUID_FIXUP,
+/// SECBIT_NO_CAP_AMBIENT_RAISE and their locks (capabilities(7)).
 const SECUREBITS: u64 = 0b1100_1111;
 
-/// What is said where there is no user namespace.
+/// The report if there is no user namespace.
 const WITHOUT_USERS: &str = "refused by this host: commands run as the host's root, without capabilities";
-/// What a command sees of its own place among the cgroups.
+/// The report on a command's view of its cgroup.
 const CGROUP: &str = "its own cgroup appears as the root";
 
-/// The user and pid namespaces are there when PID 1 starts; the others are made one by one, so that a refusal
-/// names the one that is refused.
-pub(crate) fn namespaces(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
-    users(parts, setup, enforcement);
+/// Appends the namespaces of PID 1. The user and pid namespaces exist when it starts. It makes the others one
+/// by one, so that
+/// a failure names the namespace that the kernel refuses.
+pub(crate) fn namespaces(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    users(inputs, setup, enforcement);
     enforcement.set(PidNamespace, State::Enforced, "own processes only; init is out of reach");
     let mut unshare = |protection, flag, detail| {
-        self::unshare(parts, setup, protection, flag);
+        self::unshare(inputs, setup, protection, flag);
         enforcement.set(protection, State::Enforced, detail);
     };
     unshare(MountNamespace, libc::CLONE_NEWNS, "own mount table");
-    if !parts.shape.is_session() {
+    if !inputs.shape.is_session() {
         unshare(IpcNamespace, libc::CLONE_NEWIPC, "own System V and POSIX IPC");
     }
     unshare(UtsNamespace, libc::CLONE_NEWUTS, "own host name");
-    // A zygote stays where the groups of its workers are in sight: from within a namespace of its own it could have none
-    // of them born elsewhere (mount option nsdelegate).
-    if parts.controllers.is_none() || !parts.shape.is_session() {
+    // A zygote stays outside of a cgroup namespace. From within one, it could not have its workers born in
+    // their cgroups (mount
+    // option nsdelegate, cgroups(7)).
+    if inputs.controllers.is_none() || !inputs.shape.is_session() {
         unshare(CgroupNamespace, libc::CLONE_NEWCGROUP, CGROUP);
     }
-    if parts.policy.effective_network() == NetworkMode::Host {
+    if inputs.policy.effective_network() == NetworkMode::Host {
         enforcement.not_asked(NetworkNamespace, "the policy grants the host's network");
     } else {
         enforcement.set(NetworkNamespace, State::Enforced, "own loopback, no way out");
-        own_network(parts, setup);
+        own_network(inputs, setup);
     }
-    setup.push_by(parts.policy, UtsNamespace, &Step::Hostname { name: parts.policy.hostname.as_bytes() });
+    setup.push_by(inputs.policy, UtsNamespace, &Step::Hostname { name: inputs.policy.hostname.as_bytes() });
 }
 
-/// What each worker has for itself. Its pid namespace is there when it starts.
-pub(crate) fn worker_namespaces(parts: &Parts<'_>, worker: &mut Section, enforcement: &mut Enforcement) {
+/// Appends the namespaces of each worker. Its pid namespace exists when it starts.
+pub(crate) fn worker_namespaces(inputs: &Inputs<'_>, worker: &mut Section, enforcement: &mut Enforcement) {
     worker.push(MountNamespace, &Step::Unshare { flags: libc::CLONE_NEWNS.cast_unsigned() });
     worker.push(MountNamespace, &Step::EnterRoot {});
-    unshare(parts, worker, IpcNamespace, libc::CLONE_NEWIPC);
+    unshare(inputs, worker, IpcNamespace, libc::CLONE_NEWIPC);
     enforcement.set(IpcNamespace, State::Enforced, "own System V and POSIX IPC");
-    if parts.controllers.is_some() {
-        unshare(parts, worker, CgroupNamespace, libc::CLONE_NEWCGROUP);
+    if inputs.controllers.is_some() {
+        unshare(inputs, worker, CgroupNamespace, libc::CLONE_NEWCGROUP);
         enforcement.set(CgroupNamespace, State::Enforced, CGROUP);
     }
 }
 
-/// A network namespace. Nothing replaces it where a proxy is to be the only way out: without it the proxy would be open
-/// to the whole host, and the host's network to the command.
-fn own_network(parts: &Parts<'_>, setup: &mut Section) {
-    if parts.policy.effective_network() == NetworkMode::Proxy {
+/// Appends the network namespace. With a proxy it is not optional: without a network namespace the whole host
+/// could use the
+/// proxy, and the command could use the host's network.
+fn own_network(inputs: &Inputs<'_>, setup: &mut Section) {
+    if inputs.policy.effective_network() == NetworkMode::Proxy {
         return new_network(setup);
     }
-    unshare(parts, setup, Protection::NetworkNamespace, libc::CLONE_NEWNET);
-    setup.push_by(parts.policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
+    unshare(inputs, setup, Protection::NetworkNamespace, libc::CLONE_NEWNET);
+    setup.push_by(inputs.policy, Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
-/// A new namespace of one kind. Where the capabilities of the inside are those of the host's root, none may be missing:
-/// what comes next would be done to the host. Nor may mounts be seen there, which takes a step of its own then.
-pub(crate) fn unshare(parts: &Parts<'_>, section: &mut Section, protection: Protection, flag: libc::c_int) {
+/// Appends a new namespace of one kind.
+///
+/// Without a user namespace it is not optional: the inside then has capabilities of the host's root, so the
+/// next steps would
+/// act on the host. A new mount namespace then needs one more step, so that its mounts do not propagate to the
+/// host.
+pub(crate) fn unshare(inputs: &Inputs<'_>, section: &mut Section, protection: Protection, flag: libc::c_int) {
     let step = Step::Unshare { flags: flag.cast_unsigned() };
-    if parts.users() == Users::Own {
-        return section.push_by(parts.policy, protection, &step);
+    if inputs.users() == Users::Own {
+        return section.push_by(inputs.policy, protection, &step);
     }
     section.push(protection, &step);
     if flag == libc::CLONE_NEWNS {
@@ -83,17 +92,17 @@ pub(crate) fn unshare(parts: &Parts<'_>, section: &mut Section, protection: Prot
     }
 }
 
-/// A network namespace that nothing goes without, such as that of one worker of a session.
+/// Appends a network namespace that is not optional, such as that of one worker of a session.
 pub(crate) fn new_network(steps: &mut Section) {
     let flags = libc::CLONE_NEWNET.cast_unsigned();
     steps.push(Protection::NetworkNamespace, &Step::Unshare { flags });
     steps.push(Protection::NetworkNamespace, &Step::LoopbackUp {});
 }
 
-/// Who there is inside. The user namespace is there when PID 1 starts, if there is one.
-fn users(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
-    id_maps(parts, setup);
-    match parts.users() {
+/// The user and group ids inside. If there is a user namespace, it exists when PID 1 starts.
+fn users(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    id_maps(inputs, setup);
+    match inputs.users() {
         Users::Own => {
             let detail = "own user namespace, the caller's uid and gid only";
             enforcement.set(Protection::UserNamespace, State::Enforced, detail);
@@ -102,13 +111,14 @@ fn users(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) 
     }
 }
 
-/// user_namespaces(7): a process may map its own ids, one each, once setgroups(2) is denied.
-pub(crate) fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
-    if parts.users() == Users::Callers {
+/// Appends the id maps. A process may map its own ids, one each, once it has denied setgroups(2)
+/// (user_namespaces(7)).
+pub(crate) fn id_maps(inputs: &Inputs<'_>, setup: &mut Section) {
+    if inputs.users() == Users::Callers {
         return;
     }
-    let uids = format!("{0} {0} 1\n", parts.caller.uid);
-    let gids = format!("{0} {0} 1\n", parts.caller.gid);
+    let uids = format!("{0} {0} 1\n", inputs.caller.uid);
+    let gids = format!("{0} {0} 1\n", inputs.caller.gid);
     let mut write = |path: &CStr, bytes: &[u8]| {
         setup.push(Protection::UserNamespace, &Step::Write { path, bytes });
     };
@@ -117,15 +127,16 @@ pub(crate) fn id_maps(parts: &Parts<'_>, setup: &mut Section) {
     write(c"/proc/self/gid_map", gids.as_bytes());
 }
 
-/// An empty session keyring: keys of the caller's session are out of reach.
-pub(crate) fn keyring(parts: &Parts<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
-    setup.push_by(parts.policy, Protection::Keyring, &Step::NewKeyring {});
+/// Appends an empty session keyring: the keys of the caller's session are then out of reach.
+pub(crate) fn keyring(inputs: &Inputs<'_>, setup: &mut Section, enforcement: &mut Enforcement) {
+    setup.push_by(inputs.policy, Protection::Keyring, &Step::NewKeyring {});
     enforcement.set(Protection::Keyring, State::Enforced, "new session keyring");
 }
 
-/// Takes every privilege away, for good. Init gives its own up too: it needs none to wait and to signal.
-pub(crate) fn privileges(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
-    if !parts.shape.is_session() {
+/// Appends the steps that give up every privilege for good. Init gives its own up too: it waits and signals
+/// without any.
+pub(crate) fn privileges(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) {
+    if !inputs.shape.is_session() {
         without_comeback(walls);
     }
     walls.push(Protection::Capabilities, &Step::DropCapabilities {});
@@ -133,9 +144,12 @@ pub(crate) fn privileges(parts: &Parts<'_>, walls: &mut Section, enforcement: &m
     enforcement.set(Protection::NoNewPrivs, State::Enforced, "set-user-id programs gain nothing");
 }
 
-/// Nobody may trace this process or look into it, and no program can give capabilities back. Earlier, its id maps could
-/// not be written, which belong to root once it is not dumpable. Workers inherit all of it from their zygote, which
-/// keeps its own capabilities for them and runs no program.
+/// Appends the steps after which nobody may trace this process, and execve(2) gives no capability back.
+///
+/// They cannot come earlier: a process that is not dumpable cannot write its id maps, because they belong to
+/// root. Workers
+/// inherit all of it from their zygote. The zygote keeps its own capabilities for their set-up, and runs no
+/// program.
 pub(crate) fn without_comeback(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::Capabilities, &prctl(libc::PR_SET_SECUREBITS, SECUREBITS));
@@ -143,7 +157,7 @@ pub(crate) fn without_comeback(section: &mut Section) {
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));
 }
 
-/// Nobody may trace this process or look into it, and it gets no privilege by execve(2).
+/// Appends the steps after which nobody may trace this process, and execve(2) gives it no privilege.
 pub(crate) fn untouchable(section: &mut Section) {
     section.push(Protection::PidNamespace, &prctl(libc::PR_SET_DUMPABLE, 0));
     section.push(Protection::NoNewPrivs, &prctl(libc::PR_SET_NO_NEW_PRIVS, 1));

@@ -1,8 +1,12 @@
-//! The workspace as an overlay: what the view and the outside know of it, and the steps that mount it. Reads the host,
-//! changes nothing: what an overlay directory must hold is made by whoever prepares the session.
+//! The workspace as an overlay: its entry in the view, what the outside knows of it, and the steps that mount
+//! it.
 //!
-//! Everything below the workspace comes from the merged tree: a bind of the host's own directory would let writes go
-//! past the overlay.
+//! This file reads the host and changes nothing. The code that prepares the session creates the overlay
+//! directory's contents.
+//!
+//! Everything below the workspace comes from the merged tree. A bind of the host's directory would let writes
+//! bypass the
+//! overlay.
 
 use std::ffi::CString;
 use std::os::unix::fs::MetadataExt;
@@ -19,51 +23,53 @@ use crate::plan::emit::{absolute, relative};
 use crate::plan::{Section, emit};
 use crate::policy::overlay::Overlay;
 use crate::protect::case_fold::ignores_case;
-use crate::protect::never::Never;
+use crate::protect::never::NeverCommitted;
 use crate::protect::recheck::Watch;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::inode::Identity;
-use crate::view::inputs::Parts;
-use crate::view::resolved_path::Led;
-use crate::view::source::Source;
-use crate::view::symlink_check::Named;
-use crate::view::tmpfs_size::Room;
+use crate::view::inputs::Inputs;
+use crate::view::resolved_path::ResolvedPath;
+use crate::view::source::BindSource;
+use crate::view::symlink_check::NamedPath;
+use crate::view::tmpfs_size::TmpfsSize;
 use crate::view::{Access, Node, Origin, Overlaid, View, symlink_check};
 
-/// Below the directory of changes: what is written to the overlay, and what overlayfs needs beside it.
+/// The subdirectories of the directory of changes: overlayfs' upperdir and workdir.
 pub(crate) const UPPER: &str = "upper";
 pub(crate) const WORK: &str = "work";
 
-/// Bits of a mode that let others than the owner in: who reads changes may see secrets, who writes them forges them.
+/// Permission bits of anyone but the owner. Another user who reads changes may see secrets, and one who writes
+/// them forges
+/// them.
 pub(crate) const OTHERS: u32 = 0o077;
 
 /// CAP_DAC_OVERRIDE of capabilities(7).
 const DAC_OVERRIDE: u32 = 1;
 
-/// What the outside has to know to list and to commit changes.
+/// What the outside needs to list and to commit changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Merged {
-    pub(crate) workspace: Source,
-    /// The directory of the host that changes are kept in; `None` is memory.
+    pub(crate) workspace: BindSource,
+    /// The host's directory that holds the changes; `None` if memory does.
     pub(crate) upper: Option<PathBuf>,
-    /// What is never committed.
-    pub(crate) never: Vec<Never>,
+    /// Paths that are never committed.
+    pub(crate) never: Vec<NeverCommitted>,
 }
 
-/// The overlay that the policy asks for, checked against the view without walls.
+/// The overlay that the policy asks for. `view` has all grants and no walls yet.
 ///
 /// # Errors
-/// A kernel, file system or grant that it cannot be had with.
+/// A kernel, file system or grant that rules an overlay out.
 pub(crate) fn overlaid(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    workspace: &Source,
+    workspace: &BindSource,
 ) -> Result<Option<Overlaid>, Error> {
-    let Some(wanted) = &parts.policy.overlay else { return Ok(None) };
-    check_kernel(parts, wanted)?;
-    let upper = wanted.upper.as_deref().map(|path| check_upper(parts, view, workspace, path)).transpose()?;
+    let Some(wanted) = &inputs.policy.overlay else { return Ok(None) };
+    check_kernel(inputs, wanted)?;
+    let upper = wanted.upper.as_deref().map(|path| check_upper(inputs, view, workspace, path)).transpose()?;
     check_workspace(workspace)?;
     check_grants(view, workspace)?;
     let metadata = fs::metadata(&workspace.path);
@@ -73,17 +79,19 @@ pub(crate) fn overlaid(
     Ok(Some(Overlaid {
         target: workspace.path.clone(),
         upper,
-        room: Room::of_policy(parts, wanted.size),
+        room: TmpfsSize::of_policy(inputs, wanted.size),
         mode: mode & 0o1777,
-        hands_out: parts.shape.is_session(),
+        hands_out: inputs.shape.is_session(),
     }))
 }
 
-/// Takes the watches of the workspace for what is never committed: the host's files do not change meanwhile.
-pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) -> Option<Merged> {
+/// What the outside needs to commit changes. Turns the watches below the workspace into paths that are never
+/// committed: the
+/// host's files there do not change while a command runs.
+pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watch>) -> Option<Merged> {
     let Overlaid { target, upper, .. } = view.overlay.as_ref()?;
-    // Git outside writes where a link in a repository leads.
-    let mut never = vec![Never::links(Path::new(".git"))];
+    // Git outside writes to the target of a link in a repository.
+    let mut never = vec![NeverCommitted::links(Path::new(".git"))];
     watches.retain(|watch| match watch.never(target) {
         Some(path) => {
             never.push(path);
@@ -91,25 +99,26 @@ pub(crate) fn merged(view: &View, workspace: &Source, watches: &mut Vec<Watch>) 
         }
         None => true,
     });
-    let is_pin = |place: &crate::view::Place| {
+    let is_pin = |place: &crate::view::ViewEntry| {
         place.origin == Origin::Wall && matches!(place.node, Node::Bind { access: Access::Write, .. })
     };
     for (at, _) in view.iter().filter(|(_, place)| place.node.is_mount() && !is_pin(place)) {
         if let Ok(below) = at.strip_prefix(target)
             && !below.as_os_str().is_empty()
         {
-            never.push(Never::always(below));
+            never.push(NeverCommitted::always(below));
         }
     }
     let upper = upper.as_ref().map(|upper| upper.path.clone());
     Some(Merged { workspace: workspace.clone(), upper, never })
 }
 
-/// Appends the steps that mount the overlay of `workspace` at its place. All of it is put together in the sandbox's own
-/// empty directory, which is empty again afterwards.
+/// Appends the steps that mount the overlay of `workspace`. They build it in the sandbox's own empty directory
+/// and empty that
+/// directory again.
 pub(crate) fn mount(
     overlaid: &Overlaid,
-    workspace: &Source,
+    workspace: &BindSource,
     (stage, within): (&Path, Within),
     setup: &mut Section,
 ) {
@@ -147,13 +156,15 @@ pub(crate) fn mount(
     push(&Step::Detach { target });
 }
 
-fn bind<'s>(of: &Source, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
+fn bind<'s>(of: &BindSource, source: &'s CString, target: &'s CString, access: Access) -> Step<'s> {
     let (Identity { device, inode }, attributes) = (of.identity, emit::attributes(access));
     Step::Bind { source, device, inode, target, within: Within::Root, attributes }
 }
 
-/// Options of overlayfs. Its own marks are user attributes, which it hides from commands; redirects and metadata-only
-/// copies are off then. Nothing is synced: changes are worth nothing until they are committed.
+/// Mount options of overlayfs. `userxattr`: its marks are user attributes, which it hides from commands;
+/// redirects and
+/// metadata-only copies are then off. `volatile`: nothing is synced, because changes have no value before a
+/// commit.
 fn options(lower: &Path, changes: &Path) -> CString {
     let path = |path: &Path| relative(path).to_string_lossy().into_owned();
     let [lower, upper, work] = [path(lower), path(&changes.join(UPPER)), path(&changes.join(WORK))];
@@ -161,13 +172,16 @@ fn options(lower: &Path, changes: &Path) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-// What a workspace can be overlaid with, and where its changes can be kept.
+// What can be overlaid, and where changes can be kept.
 
-/// First kernel with user extended attributes on tmpfs, without which a directory cannot take the place of another.
+/// First kernel with user extended attributes on tmpfs. Without them an overlay cannot replace one directory by
+/// another.
 const OLDEST_IN_MEMORY: Version = Version(6, 6);
 
-/// File systems whose times are another machine's, or nobody's: whether a file was changed meanwhile could not be known.
-/// NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2; of linux/magic.h. And Lustre, GFS2, OrangeFS.
+/// File systems whose time stamps another machine or another program sets, so that Kennel could not notice
+/// changes by others.
+/// Numbers of linux/magic.h: NFS, SMB (three), 9P, Ceph, AFS, Coda, FUSE, vboxsf, OCFS2. Then Lustre, GFS2,
+/// OrangeFS.
 const REMOTE: [i64; 14] = [
     0x6969,
     0x517b,
@@ -185,9 +199,9 @@ const REMOTE: [i64; 14] = [
     0x2003_0528,
 ];
 
-/// Whether this kernel has such an overlay. Every one that we run on mounts overlays in user namespaces.
-pub(crate) fn check_kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Error> {
-    let kernel = parts.host.kernel;
+/// Checks that the kernel can keep the changes. Every supported kernel mounts overlays in user namespaces.
+pub(crate) fn check_kernel(inputs: &Inputs<'_>, wanted: &Overlay) -> Result<(), Error> {
+    let kernel = inputs.host.kernel;
     if wanted.upper.is_some() || kernel >= OLDEST_IN_MEMORY {
         return Ok(());
     }
@@ -201,35 +215,37 @@ pub(crate) fn check_kernel(parts: &Parts<'_>, wanted: &Overlay) -> Result<(), Er
     })
 }
 
-/// The directory that changes are kept in. Who could write there could forge them, who could read there could know them.
+/// Checks the directory that keeps the changes. Another user who could write there could forge them, and one
+/// who could read
+/// there could learn them.
 pub(crate) fn check_upper(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
-    workspace: &Source,
+    workspace: &BindSource,
     given: &Path,
-) -> Result<Source, Error> {
+) -> Result<BindSource, Error> {
     const REMEDY: &str =
         "name an empty directory of your own, outside of the workspace and of what is granted writable";
-    let path = parts.caller.absolute(given);
+    let path = inputs.caller.absolute(given);
     const WHAT: &str = "overlay directory";
     let refused = |error: io::Error| {
         let remedy = of_path(&error, REMEDY, REMEDY);
         not_usable(WHAT, given, error, remedy)
     };
-    let named = Named { what: WHAT, given, led: Led::follow(&path).map_err(refused)? };
+    let named = NamedPath { what: WHAT, given, led: ResolvedPath::follow(&path).map_err(refused)? };
     symlink_check::not_led(view, slice::from_ref(&named))?;
-    let Led { source, metadata, .. } = named.led;
+    let ResolvedPath { source, metadata, .. } = named.led;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }
     let invalid = |reason: &str| refused(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    if metadata.uid() != parts.caller.uid {
+    if metadata.uid() != inputs.caller.uid {
         return Err(invalid("belongs to another user"));
     }
     if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
         return Err(invalid("lies in the workspace, or around it"));
     }
-    let reachable = |(_, grant): (&Path, &Source)| {
+    let reachable = |(_, grant): (&Path, &BindSource)| {
         source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
     };
     if view.writable().any(reachable) {
@@ -239,7 +255,7 @@ pub(crate) fn check_upper(
     if kind == statfs::OVERLAYFS_SUPER_MAGIC {
         return Err(invalid("lies on an overlay itself"));
     }
-    // Whose it is and who can reach it would be what another machine says, or another user's program.
+    // Another machine or another user's program would answer whose it is and who may enter it.
     if is_remote(kind) {
         return Err(invalid("lies on a network or FUSE file system"));
     }
@@ -251,8 +267,8 @@ pub(crate) fn check_upper(
     Ok(source)
 }
 
-/// Whether an overlay shows all of a workspace, and it can be known what others change in it.
-pub(crate) fn check_workspace(workspace: &Source) -> Result<(), Error> {
+/// Checks that an overlay shows all of the workspace, and that Kennel can notice what others change in it.
+pub(crate) fn check_workspace(workspace: &BindSource) -> Result<(), Error> {
     const REMEDY: &str = "copy it to a file system of this machine, or go without --overlay";
     let path = &workspace.path;
     let refused = |error: io::Error, remedy| not_usable("workspace", path, error, remedy);
@@ -262,7 +278,8 @@ pub(crate) fn check_workspace(workspace: &Source) -> Result<(), Error> {
             "lies on a network or FUSE file system: what others change there meanwhile could not be noticed";
         return Err(invalid(reason, REMEDY));
     }
-    // XFS made so is overlaid all the same. What is protected and what was changed would have names that nobody compares.
+    // XFS with `ascii-ci` can be overlaid. But protected and changed paths would have spellings that nothing
+    // compares.
     if ignores_case(path).map_err(|error| refused(error, REMEDY))? {
         return Err(invalid("lies on a file system that ignores the case of names", REMEDY));
     }
@@ -280,9 +297,9 @@ fn mounted_below(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(points.find(|point| point != path && point.starts_with(path)))
 }
 
-/// Whether no writable grant shows the workspace too: what is written by another name would not be kept apart.
-pub(crate) fn check_grants(view: &View, workspace: &Source) -> Result<(), Error> {
-    let shows = |(target, source): &(&Path, &Source)| {
+/// Checks that no writable grant shows the workspace too: the overlay would not keep writes through it apart.
+pub(crate) fn check_grants(view: &View, workspace: &BindSource) -> Result<(), Error> {
+    let shows = |(target, source): &(&Path, &BindSource)| {
         let is_workspace = *target == workspace.path && source.path == workspace.path;
         let overlaps = source.path.starts_with(&workspace.path)
             || workspace.path.starts_with(&source.path)

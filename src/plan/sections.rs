@@ -1,134 +1,149 @@
-//! The sections of a plan, each in the order in which the inside carries it out: what comes later needs what came before,
-//! or has no right to it any more. ARCHITECTURE says why it is this order.
+//! The sections of a plan. Each is in the order in which the inside carries it out: a step needs the steps
+//! before it, or
+//! would no longer be allowed after them. ARCHITECTURE.md gives the reasons.
 
 use std::path::Path;
 
 use kennel_helper::plan::{MOST_ROOMS, Step};
 
 use crate::host::Version;
-use crate::plan::cgroup::Groups;
+use crate::plan::cgroup::CgroupPlan;
 use crate::plan::{Section, emit, landlock, limits, namespaces, seccomp, worker_mounts};
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
-use crate::view::inputs::{Parts, Shape};
-use crate::view::tmpfs_size::Room;
-use crate::view::{Node, OnHost, View};
+use crate::view::inputs::{Inputs, SandboxKind};
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{MountOnHost, Node, View};
 
-/// From here on a call that was asked about waits for the answer, whatever signal comes but one that kills.
+/// First kernel with SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV: only a signal that kills interrupts a call that
+/// waits for the
+/// answer of the listener.
 const WAITS_FOR_ANSWERS: Version = Version(5, 19);
 
-/// Steps of PID 1 once its namespaces are made: the view.
+/// Steps of PID 1 after its namespaces: the view. Also returns the mounts that lie in directories of the host.
 pub(crate) fn setup_steps(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
     enforcement: &mut Enforcement,
-) -> Result<(Section, Vec<OnHost>), Error> {
+) -> Result<(Section, Vec<MountOnHost>), Error> {
     let mut setup = Section::default();
-    let on_host = emit::emit(parts, view, &mut setup)?;
+    let on_host = emit::emit(inputs, view, &mut setup)?;
     enforcement.set(Protection::Root, State::Enforced, "tmpfs root, only what is granted is visible");
-    if parts.shape.is_session() {
+    if inputs.shape.is_session() {
         namespaces::without_comeback(&mut setup);
-        // One that refuses would be faster than one that asks: workers get all of it themselves then.
-        if parts.host.seccomp && !parts.policy.explain {
-            push_filter(parts, &mut setup, &Step::Seccomp { program: &seccomp::bytes(seccomp::of_zygote()) });
+        // With `explain`, each worker installs the whole filter. A refusal by the zygote's filter would hide
+        // the call from the
+        // listener, because a refusal takes precedence over a notification (seccomp(2)).
+        if inputs.host.seccomp && !inputs.policy.explain {
+            push_filter(
+                inputs,
+                &mut setup,
+                &Step::Seccomp { program: &seccomp::bytes(seccomp::of_zygote()) },
+            );
         }
     }
     Ok((setup, on_host))
 }
 
-/// Steps of each worker of a session: what its command shares with no other.
-pub(crate) fn worker_steps(parts: &Parts<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
+/// Steps of each worker of a session: the namespaces and mounts that its command shares with no other.
+pub(crate) fn worker_steps(inputs: &Inputs<'_>, view: &View, enforcement: &mut Enforcement) -> Section {
     let mut worker = Section::default();
-    if parts.shape.is_session() {
-        namespaces::worker_namespaces(parts, &mut worker, enforcement);
-        worker_mounts::renew(parts, view, &mut worker);
+    if inputs.shape.is_session() {
+        namespaces::worker_namespaces(inputs, &mut worker, enforcement);
+        worker_mounts::renew(inputs, view, &mut worker);
     }
     worker
 }
 
-/// Steps of a worker of a session that runs no command: calls for files see its view from outside. Places that each
-/// command has for itself are closed there: what somebody wrote in them would reach no command.
-pub(crate) fn file_steps(parts: &Parts<'_>, view: &View) -> Section {
+/// Steps of a worker of a session that runs no command. It hands out its view, and calls for files use it.
+/// Directories that
+/// each command has for itself are read-only there: no command would see a file that is written to them.
+pub(crate) fn file_steps(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut files = Section::default();
-    if parts.shape.is_session() {
-        worker_mounts::close(parts, view, &mut files);
+    if inputs.shape.is_session() {
+        worker_mounts::close(inputs, view, &mut files);
         files.push(Protection::Root, &Step::HandOut {});
     }
     files
 }
 
-/// Steps of each worker on the finished view: walls from the outermost in, until no privilege is left. Before them, what
-/// is looked at when its command has failed.
+/// Steps of each worker after its view is complete: they give up privileges one after the other. The first
+/// steps report the
+/// private file systems that Kennel looks at if the command fails.
 pub(crate) fn wall_steps(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     view: &View,
     enforcement: &mut Enforcement,
-) -> Result<(Section, Vec<Room>), Error> {
+) -> Result<(Section, Vec<TmpfsSize>), Error> {
     let mut walls = Section::default();
-    let rooms = look(parts, view, &mut walls);
-    namespaces::keyring(parts, &mut walls, enforcement);
-    landlock::ruleset(parts, view, &mut walls, enforcement)?;
-    namespaces::privileges(parts, &mut walls, enforcement);
-    filter(parts, &mut walls, enforcement)?;
+    let rooms = look(inputs, view, &mut walls);
+    namespaces::keyring(inputs, &mut walls, enforcement);
+    landlock::ruleset(inputs, view, &mut walls, enforcement)?;
+    namespaces::privileges(inputs, &mut walls, enforcement);
+    filter(inputs, &mut walls, enforcement)?;
     Ok((walls, rooms))
 }
 
 /// Steps of the payload. Init stays out of the Landlock domain, so that the command cannot signal it.
 pub(crate) fn payload_steps(
-    parts: &Parts<'_>,
-    groups: &Groups,
+    inputs: &Inputs<'_>,
+    groups: &CgroupPlan,
     enforcement: &mut Enforcement,
 ) -> Result<Section, Error> {
     let mut payload = Section::default();
     payload.push(Protection::PidNamespace, &Step::NewSession {});
-    limits::limits(parts, groups, &mut payload, enforcement)?;
-    landlock::restrict(parts, &mut payload);
+    limits::limits(inputs, groups, &mut payload, enforcement)?;
+    landlock::restrict(inputs, &mut payload);
     Ok(payload)
 }
 
-/// The seccomp filter: installed by init for itself and, by inheritance, for the command.
-fn filter(parts: &Parts<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
-    if !parts.host.seccomp {
-        if parts.users() == Users::Callers {
+/// The seccomp filter. Init installs it for itself, and the command inherits it.
+fn filter(inputs: &Inputs<'_>, walls: &mut Section, enforcement: &mut Enforcement) -> Result<(), Error> {
+    if !inputs.host.seccomp {
+        if inputs.users() == Users::Callers {
             return Err(without_users());
         }
-        lacking(parts, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
-        return landlock::without_filter(parts, enforcement);
+        lacking(inputs, Protection::Seccomp, "seccomp filters cannot be installed here", enforcement)?;
+        return landlock::without_filter(inputs, enforcement);
     }
-    let program = match parts.shape {
-        Shape::Session { .. } if !parts.policy.explain => seccomp::of_worker(),
+    let program = match inputs.shape {
+        SandboxKind::Session { .. } if !inputs.policy.explain => seccomp::of_worker(),
         _ => seccomp::whole(),
     };
     let program = &seccomp::bytes(program);
-    if parts.policy.explain {
-        let (asking, flags) = (&seccomp::bytes(seccomp::asking()), listener_flags(parts.host.kernel));
-        push_filter(parts, walls, &Step::SeccompAsking { program: asking, flags, plain: program });
+    if inputs.policy.explain {
+        let (asking, flags) = (&seccomp::bytes(seccomp::asking()), listener_flags(inputs.host.kernel));
+        push_filter(inputs, walls, &Step::SeccompAsking { program: asking, flags, plain: program });
     } else {
-        push_filter(parts, walls, &Step::Seccomp { program });
+        push_filter(inputs, walls, &Step::Seccomp { program });
     }
     enforcement.set(Protection::Seccomp, State::Enforced, "system calls limited to an allow-list");
     Ok(())
 }
 
-/// A part of the filter, which may be missing where nothing that must hold rests on it. Without a user namespace it keeps
-/// commands from keys of the host's root, and from making namespaces.
-pub(crate) fn push_filter(parts: &Parts<'_>, section: &mut Section, step: &Step<'_>) {
-    match landlock::rests_on_filter(parts) || parts.users() == Users::Callers {
+/// Appends a filter. It may be missing if the policy allows that, with two exceptions. Port rules that are
+/// required need the
+/// filter. Without a user namespace the filter is what keeps commands away from keys of the host's root and
+/// from making
+/// namespaces.
+pub(crate) fn push_filter(inputs: &Inputs<'_>, section: &mut Section, step: &Step<'_>) {
+    match landlock::rests_on_filter(inputs) || inputs.users() == Users::Callers {
         true => section.push(Protection::Seccomp, step),
-        false => section.push_by(parts.policy, Protection::Seccomp, step),
+        false => section.push_by(inputs.policy, Protection::Seccomp, step),
     }
 }
 
-/// A listener; and, once somebody has looked at a call, signals that do not kill wait for the answer, as they would for
-/// a call that takes its time. Without that a handler would see it interrupted where it is otherwise refused.
+/// Flags of a filter with a listener. Once the listener has read a call, only a signal that kills interrupts
+/// it. Without
+/// that flag a signal handler would see EINTR from a call that is otherwise refused.
 fn listener_flags(kernel: Version) -> u64 {
     let patient = if kernel < WAITS_FOR_ANSWERS { 0 } else { libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV };
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | patient
 }
 
-/// Neither a user namespace nor a filter: too little is left.
+/// The error of a host with neither a user namespace nor a filter: too little is left.
 fn without_users() -> Error {
     Error::Unavailable {
         protection: Protection::Seccomp,
@@ -139,14 +154,15 @@ fn without_users() -> Error {
     }
 }
 
-/// A protection that the host lacks altogether: an error where it is required, an entry where it is not.
+/// Handles a protection that the host lacks: an error if the policy requires it, otherwise an entry `off` in
+/// the report.
 pub(crate) fn lacking(
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     protection: Protection,
     reason: &str,
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    if parts.policy.effective_requirement(protection) == Requirement::Required {
+    if inputs.policy.effective_requirement(protection) == Requirement::Required {
         return Err(Error::Unavailable {
             protection,
             reason: reason.to_owned(),
@@ -157,18 +173,19 @@ pub(crate) fn lacking(
     Ok(())
 }
 
-/// Those that a command finds, by where it finds them. Of places that share one file system the first.
-pub(crate) fn of_command<'v>(parts: &Parts<'_>, view: &'v View) -> Vec<(&'v Path, Room)> {
+/// The private file systems that a command writes to, each by its first path. Several private directories can
+/// share one.
+pub(crate) fn of_command<'v>(inputs: &Inputs<'_>, view: &'v View) -> Vec<(&'v Path, TmpfsSize)> {
     let is_private = |node: &Node| matches!(node, Node::Private { .. });
     let first = |renewed: bool| {
         let is_there = |path: &Path, node: &Node| {
-            let is_renewed = parts.shape.is_session() && worker_mounts::is_renewed(parts, path, node);
+            let is_renewed = inputs.shape.is_session() && worker_mounts::is_renewed(inputs, path, node);
             is_private(node) && is_renewed == renewed
         };
         view.iter().find(|(path, place)| is_there(path, &place.node)).map(|(path, _)| path)
     };
     let shared = [first(false), first(true)].into_iter().flatten();
-    let shared = shared.map(|path| (path, Room::of_policy(parts, None)));
+    let shared = shared.map(|path| (path, TmpfsSize::of_policy(inputs, None)));
     let of_policy = view.iter().filter_map(|(path, place)| match &place.node {
         Node::Tmpfs { room, .. } => Some((path, *room)),
         _ => None,
@@ -176,9 +193,9 @@ pub(crate) fn of_command<'v>(parts: &Parts<'_>, view: &'v View) -> Vec<(&'v Path
     shared.chain(of_policy).take(MOST_ROOMS).collect()
 }
 
-/// Appends the steps that have them looked at; answers what they hold, in the same order.
-pub(crate) fn look(parts: &Parts<'_>, view: &View, walls: &mut Section) -> Vec<Room> {
-    let rooms = of_command(parts, view);
+/// Appends the steps that report these file systems. Returns their sizes in the same order.
+pub(crate) fn look(inputs: &Inputs<'_>, view: &View, walls: &mut Section) -> Vec<TmpfsSize> {
+    let rooms = of_command(inputs, view);
     for (path, _) in &rooms {
         walls.push(Protection::Root, &Step::Room { path: &emit::relative(path) });
     }

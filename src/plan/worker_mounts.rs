@@ -1,7 +1,11 @@
-//! What each worker of a session finds new: private places, /dev/shm, /dev/pts, /proc. Pure: view in, steps out.
+//! The mounts that each worker of a session makes for itself: private directories, /dev/shm, /dev/pts, /proc.
+//! View in, steps
+//! out.
 //!
-//! The session's own mounts are there already, copied with its mount namespace. A private place is built anew beside
-//! them, on a tmpfs of the worker's; what lies mounted in the old one is moved over; then the new one goes on top.
+//! The worker's mount namespace is a copy, so it has the session's mounts already. A private directory is built
+//! beside them, on
+//! a tmpfs of the worker. What is mounted in the old directory is moved into the new one, which then goes on
+//! top.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,19 +16,21 @@ use crate::plan::emit::{empty_directory, relative};
 use crate::plan::{Section, emit};
 use crate::policy::profile::TmpLife;
 use crate::report::enforcement::Protection;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::pin::SHARED_MEMORY;
-use crate::view::tmpfs_size::Room;
-use crate::view::{Node, Place, View, tmpfs_size};
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{Node, View, ViewEntry, tmpfs_size};
 
-/// Steps that give the places that commands share the mode they had at first: a command that takes it away would keep later
-/// ones from what lies in them. For a worker, which goes there; and for each command, before which another may have run.
-pub(crate) fn modes(parts: &Parts<'_>, view: &View) -> Section {
+/// Steps that give directories that commands share their first mode again. A command could take permissions
+/// away and lock
+/// later commands out. They run in each worker, and before each command, because another command may have run
+/// since.
+pub(crate) fn modes(inputs: &Inputs<'_>, view: &View) -> Section {
     let mut modes = Section::default();
-    let is_shared = |(target, place): &(&Path, &Place)| {
-        !is_renewed(parts, target, &place.node) && !view.is_covered(target)
+    let is_shared = |(target, place): &(&Path, &ViewEntry)| {
+        !is_renewed(inputs, target, &place.node) && !view.is_covered(target)
     };
-    for (target, place) in view.iter().filter(is_shared).filter(|_| parts.shape.is_session()) {
+    for (target, place) in view.iter().filter(is_shared).filter(|_| inputs.shape.is_session()) {
         if let Node::Private { mode } | Node::Tmpfs { mode, .. } = place.node {
             modes.push(Protection::Root, &Step::SetMode { path: &emit::absolute(target), mode });
         }
@@ -32,50 +38,54 @@ pub(crate) fn modes(parts: &Parts<'_>, view: &View) -> Section {
     modes
 }
 
-/// Appends the steps of a worker that give its command places of its own.
-pub(crate) fn renew(parts: &Parts<'_>, view: &View, worker: &mut Section) {
+/// Appends the steps of a worker that make directories of its own for its command.
+pub(crate) fn renew(inputs: &Inputs<'_>, view: &View, worker: &mut Section) {
     let stage = empty_directory(view);
     let places: BTreeMap<&Path, PathBuf> = view
         .iter()
-        .filter(|(target, place)| is_renewed(parts, target, &place.node))
+        .filter(|(target, place)| is_renewed(inputs, target, &place.node))
         .enumerate()
         .map(|(number, (target, _))| (target, stage.join(number.to_string())))
         .collect();
-    let tmp = parts.policy.tmp;
+    let tmp = inputs.policy.tmp;
     let mut renewal = Renewal { view, tmp, places: &places, worker, made: BTreeSet::new() };
     if !places.is_empty() {
-        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(parts, view, places.keys().copied()));
+        renewal.mount_tmpfs(stage, 0o755, tmpfs_size::of_worker(inputs, view, places.keys().copied()));
         renewal.build();
-        // Parents come first, so that what lies in another private place goes into the new one.
+        // Parents first, so that a private directory in another one goes into the new one.
         for (target, at) in &places {
             renewal.put_in_place(target, at);
         }
         renewal.push(&Step::Detach { target: &relative(stage) });
     }
-    emit::kernel_file_systems(view, parts.policy.tmp, worker);
+    emit::kernel_file_systems(view, inputs.policy.tmp, worker);
 }
 
-/// Appends the steps that make the places read-only which a worker has for itself.
-pub(crate) fn close(parts: &Parts<'_>, view: &View, files: &mut Section) {
-    for (target, _) in view.iter().filter(|(target, place)| is_renewed(parts, target, &place.node)) {
+/// Appends the steps that make a worker's own directories read-only.
+pub(crate) fn close(inputs: &Inputs<'_>, view: &View, files: &mut Section) {
+    for (target, _) in view.iter().filter(|(target, place)| is_renewed(inputs, target, &place.node)) {
         files.push(Protection::Root, &emit::read_only(&relative(target), false));
     }
 }
 
-pub(crate) fn is_renewed(parts: &Parts<'_>, target: &Path, node: &Node) -> bool {
+pub(crate) fn is_renewed(inputs: &Inputs<'_>, target: &Path, node: &Node) -> bool {
     let private = matches!(node, Node::Private { .. } | Node::Tmpfs { .. });
-    private && (parts.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
+    private && (inputs.policy.tmp == TmpLife::Exec || target == Path::new(SHARED_MEMORY))
 }
 
-/// Whether a session leaves a mount to its workers, so that it is neither made for the zygote nor copied for each worker:
-/// what they renew and what lies in their /proc. The zygote has a procfs because the kernel lets nobody mount one who
-/// sees none, and tmpfs of the policy because they may lie in a directory of the host's.
-pub(crate) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path, node: &Node) -> bool {
-    let in_proc = || matches!(view.mount_above(target), Some((_, Place { node: Node::Proc, .. })));
-    parts.shape.is_session()
+/// Whether a session leaves this mount to its workers, so that the zygote does not make it and no worker copies
+/// it: the
+/// directories of their own, and mounts in their /proc.
+///
+/// Two mounts are made all the same. The zygote has a procfs, because the kernel lets a process mount one only
+/// if it sees one
+/// already. A tmpfs of the policy may lie in a directory of the host.
+pub(crate) fn is_mounted_by_worker(inputs: &Inputs<'_>, view: &View, target: &Path, node: &Node) -> bool {
+    let in_proc = || matches!(view.mount_above(target), Some((_, ViewEntry { node: Node::Proc, .. })));
+    inputs.shape.is_session()
         && match node {
             Node::DevPts => true,
-            Node::Private { .. } => is_renewed(parts, target, node),
+            Node::Private { .. } => is_renewed(inputs, target, node),
             _ => in_proc(),
         }
 }
@@ -83,7 +93,7 @@ pub(crate) fn is_mounted_by_worker(parts: &Parts<'_>, view: &View, target: &Path
 struct Renewal<'r> {
     view: &'r View,
     tmp: TmpLife,
-    /// What is renewed, and where it is built.
+    /// The directories to renew, and where the new ones are built.
     places: &'r BTreeMap<&'r Path, PathBuf>,
     worker: &'r mut Section,
     made: BTreeSet<PathBuf>,
@@ -94,13 +104,13 @@ impl Renewal<'_> {
         self.worker.push(Protection::Root, step);
     }
 
-    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: Room) {
+    fn mount_tmpfs(&mut self, at: &Path, mode: u32, room: TmpfsSize) {
         let (target, options) = (&relative(at), &room.options(mode));
         let (within, flags) = (Within::Root, emit::TMPFS_FLAGS);
         self.push(&Step::Mount { kind: c"tmpfs", target, within, flags, options });
     }
 
-    /// Every renewed place, with all that belongs in it but other renewed places.
+    /// Builds every renewed directory with what belongs in it, except other renewed directories.
     fn build(&mut self) {
         for (target, at) in self.places {
             match self.view.get(target).map(|place| &place.node) {
@@ -117,7 +127,7 @@ impl Renewal<'_> {
                 _ => {}
             }
         }
-        // What lies deeper first, while its old way is there: what it is reached by may lie in another renewed place.
+        // Deepest first, while the old path still leads there: it may lead through another renewed directory.
         let all: Vec<_> = self.view.iter().collect();
         for (target, place) in all.into_iter().rev() {
             let around =
@@ -128,9 +138,10 @@ impl Renewal<'_> {
         }
     }
 
-    /// Whether a place is moved as a mount, with what is mounted in it. An empty one is bound where it belongs at once.
+    /// Whether a new directory is moved as a mount, with the mounts in it. An empty one is bound to its place
+    /// instead.
     fn moves(&self, target: &Path) -> bool {
-        let is_tmpfs = matches!(self.view.get(target), Some(Place { node: Node::Tmpfs { .. }, .. }));
+        let is_tmpfs = matches!(self.view.get(target), Some(ViewEntry { node: Node::Tmpfs { .. }, .. }));
         is_tmpfs
             || self.view.has_children(target)
             || emit::within(self.view, target, self.tmp) == Within::Granted
@@ -146,7 +157,7 @@ impl Renewal<'_> {
         }
     }
 
-    /// Puts what lies at `target` to `at`, in a place that is being built at `base`.
+    /// Puts the entry of `target` to `at`, in a directory that is being built at `base`.
     fn fill(&mut self, target: &Path, node: &Node, at: &Path, base: &Path) {
         let above: Vec<&Path> = at.ancestors().skip(1).take_while(|above| *above != base).collect();
         for path in above.into_iter().rev() {
@@ -176,7 +187,7 @@ impl Renewal<'_> {
     }
 }
 
-/// The path below `at` that `target` has below `above`.
+/// The path of `target`, with `above` replaced by `at`.
 fn moved(target: &Path, above: &Path, at: &Path) -> PathBuf {
     at.join(target.strip_prefix(above).unwrap_or(target))
 }

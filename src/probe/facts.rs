@@ -2,7 +2,7 @@
 
 use crate::host::remedy::{DELEGATE, UNIFIED, container, remedy};
 use crate::host::{Host, OLDEST};
-use crate::probe::host::{Cgroup, Execution};
+use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::judge::{HINDRANCE, name};
 use crate::probe::trials::{Answer, Trials};
 use crate::probe::{Area, Finding, Found};
@@ -112,7 +112,7 @@ fn overlay(answer: Option<&Answer>) -> Finding {
     }
 }
 
-fn cgroup(cgroup: &Cgroup) -> Finding {
+fn cgroup(cgroup: &CgroupFinding) -> Finding {
     let finding = |detail: String| fact("cgroup2", detail);
     let Some(directory) = cgroup.directory.as_ref().map(|directory| directory.display()) else {
         return finding("no cgroup v2 hierarchy is mounted".to_owned()).negative(Found::Missing, UNIFIED);

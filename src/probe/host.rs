@@ -19,9 +19,9 @@ use crate::launch::inside::{Arrival, Inside};
 use crate::launch::prepared::Prepared;
 use crate::launch::start::{Image, Images};
 use crate::launch::{prepared, start};
-use crate::plan::cgroup::GroupPlan;
+use crate::plan::cgroup::CgroupTree;
 use crate::plan::compile::Compiled;
-use crate::plan::request::{RequestBuf, Wanted};
+use crate::plan::request::{RequestBuf, RequestFields};
 use crate::plan::{Section, cgroup};
 use crate::policy::Policy;
 use crate::policy::limits::Limits;
@@ -32,7 +32,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::sys::birth;
 use crate::sys::birth::{BirthError, Placement, SpawnOptions, Users};
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// Whether a memfd could be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(crate) async fn mount_overlay() -> Option<Answer> {
 
 async fn try_overlay() -> Result<Option<i32>, Error> {
     // The plan ends with a program that does not exist: to get there is to have succeeded.
-    let wanted = Wanted {
+    let wanted = RequestFields {
         program: "/kennel-probe/none".as_ref(),
         called: None,
         arguments: &[],
@@ -124,7 +124,7 @@ fn overlay_plan() -> (Compiled, u32) {
 
 /// The unified cgroup hierarchy as this process may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cgroup {
+pub(crate) struct CgroupFinding {
     /// Where groups of commands are made, or else the cgroup of this process; none where no unified hierarchy is mounted.
     pub(crate) directory: Option<PathBuf>,
     /// What it can hold commands to.
@@ -135,13 +135,13 @@ pub(crate) struct Cgroup {
     pub(crate) lack: Option<(String, String)>,
 }
 
-impl Cgroup {
+impl CgroupFinding {
     /// Looks for a place as a policy with limits has it looked for, and tries it.
     pub(crate) async fn look() -> Self {
         let mut policy = Policy::profile(Profile::RepoWrite, "/");
         let (memory, swap) = (Some(Size::from_bytes(1 << 30)), None);
         policy.limits = Limits { memory, swap, pids: Some(100), cpus: Some(1.0), ..Limits::default() };
-        let found = cgroup::groups(&policy, &Host::detect(), &Caller::current(), Shape::OneShot);
+        let found = cgroup::groups(&policy, &Host::detect(), &Caller::current(), SandboxKind::OneShot);
         let groups = found.unwrap_or_default();
         let names = |controllers: &[Controller]| controllers.iter().map(Controller::to_string).collect();
         if let Some(plan) = &groups.plan {
@@ -163,7 +163,7 @@ impl Cgroup {
 }
 
 /// Makes a group with limits, kills what is in it, which is nobody, and removes it.
-async fn try_groups(plan: &Arc<GroupPlan>) -> Result<(), Error> {
+async fn try_groups(plan: &Arc<CgroupTree>) -> Result<(), Error> {
     let groups = Groups::make(plan, &Images::new(SpawnOptions::of(Users::Own))?)?;
     let leaf = groups.only_leaf()?;
     leaf.kill();

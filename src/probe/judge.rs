@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::host::remedy::remedy;
 use crate::probe::attempt::{ATTEMPTS, Attempt, Must};
 use crate::probe::facts::facts;
-use crate::probe::trials::{Answer, Refusal, Trials};
+use crate::probe::trials::{Answer, StartRefusal, Trials};
 use crate::probe::{Area, Finding, Found, Probe, Verdict};
 use crate::report::enforcement::{Entry, Protection, State};
 
@@ -93,7 +93,7 @@ fn is_down(wall: Protection, trials: &Trials) -> bool {
 }
 
 /// Every protection and attempt, when no sandbox starts: one refusal, the rest not reached.
-fn not_reached(refusal: &Refusal) -> Vec<Finding> {
+fn not_reached(refusal: &StartRefusal) -> Vec<Finding> {
     let of = |name, detail: &str| Finding::works(Area::Protection, name, detail).needed();
     let refused = |name| {
         let remedy = refusal.remedy.clone().unwrap_or_else(|| HINDRANCE.to_owned());

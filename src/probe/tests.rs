@@ -11,11 +11,11 @@ use crate::plan::compile;
 use crate::plan::compile::Compiled;
 use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, Must, Operand};
-use crate::probe::host::{Cgroup, Execution};
+use crate::probe::host::{CgroupFinding, Execution};
 use crate::probe::judge;
-use crate::probe::trials::{Answer, Refusal, Trials};
+use crate::probe::trials::{Answer, StartRefusal, Trials};
 use crate::report::enforcement::Protection;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 const GOOD: Host = Host {
     kernel: Version(6, 12),
@@ -27,14 +27,14 @@ const GOOD: Host = Host {
 };
 
 /// What the compiler makes of `host`, each protection it goes without refused once more when required.
-fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, Refusal>, Vec<Refusal>) {
+fn compile_for(host: &Host, profile: Profile) -> (Result<Compiled, StartRefusal>, Vec<StartRefusal>) {
     let mut policy = Policy::profile(profile, std::env::temp_dir());
     policy.on_unavailable = OnUnavailable::Degrade;
-    let compile = |policy: &Policy| compile::compile(policy, host, &Caller::current(), Shape::OneShot);
-    let compiled = compile(&policy).map_err(|error| Refusal::from(&error));
+    let compile = |policy: &Policy| compile::compile(policy, host, &Caller::current(), SandboxKind::OneShot);
+    let compiled = compile(&policy).map_err(|error| StartRefusal::from(&error));
     let required = |protection| policy.clone().require(protection, Requirement::Required);
     let refused = Protection::ALL.into_iter().filter_map(|protection| compile(&required(protection)).err());
-    (compiled, refused.map(|error| Refusal::from(&error)).collect())
+    (compiled, refused.map(|error| StartRefusal::from(&error)).collect())
 }
 
 /// A host on which everything ends as it must.
@@ -44,7 +44,7 @@ fn trials(host: &Host) -> Trials {
         Must::Succeed => Answer::Succeeded,
         Must::Fail(errnos) => Answer::Refused(errnos[0]),
     };
-    let delegated = Cgroup {
+    let delegated = CgroupFinding {
         directory: Some(PathBuf::from("/sys/fs/cgroup/user")),
         controllers: ["cpu", "memory", "pids"].map(str::to_owned).into(),
         delegated: true,
@@ -73,7 +73,7 @@ fn refusing(protection: Protection, step: &str, errno: i32) -> Trials {
     let source = std::io::Error::from_raw_os_error(errno);
     let error = Error::Step { step: step.to_owned(), protection, source, remedy: remedy(protection, errno) };
     let nothing = Trials { memfd: Execution::Unknown, overlay: None, answers: Vec::new(), ..trials(&GOOD) };
-    Trials { start: Err(Refusal::from(&error)), refusals: Vec::new(), ..nothing }
+    Trials { start: Err(StartRefusal::from(&error)), refusals: Vec::new(), ..nothing }
 }
 
 fn judged(host: &Host, trials: &Trials) -> Probe {
@@ -190,10 +190,10 @@ fn refused_memfd_degrades_but_enforces() {
 #[test]
 fn cgroups_and_overlay_are_good_to_know() {
     let delegated = trials(&GOOD).cgroup;
-    let bare = Cgroup { controllers: Vec::new(), ..delegated.clone() };
-    let foreign = Cgroup { delegated: false, ..delegated };
+    let bare = CgroupFinding { controllers: Vec::new(), ..delegated.clone() };
+    let foreign = CgroupFinding { delegated: false, ..delegated };
     for (cgroup, state, remedy) in [
-        (Cgroup::default(), Found::Missing, "unified_cgroup_hierarchy"),
+        (CgroupFinding::default(), Found::Missing, "unified_cgroup_hierarchy"),
         (bare, Found::Missing, "unified_cgroup_hierarchy"),
         (foreign, Found::Degraded, "Delegate=yes"),
     ] {
@@ -216,7 +216,7 @@ fn whatever_is_not_stopped_is_missing() {
 
 #[test]
 fn wall_that_is_down_is_to_blame_for_what_it_lets_pass() {
-    let refusal = Refusal {
+    let refusal = StartRefusal {
         protection: Some(Protection::NetworkNamespace),
         reason: "new network namespace".to_owned(),
         remedy: Some("raise the limit of network namespaces".to_owned()),

@@ -10,7 +10,7 @@ use crate::policy::Policy;
 use crate::policy::require::Requirement;
 use crate::probe::attempt::{ATTEMPTS, Attempt, Operand, PAYLOAD_AT, Stage};
 use crate::probe::host;
-use crate::probe::host::{Cgroup, Execution};
+use crate::probe::host::{CgroupFinding, Execution};
 use crate::report::enforcement::{Enforcement, Protection, State};
 use crate::report::error::Error;
 use crate::report::outcome::{Ended, Outcome};
@@ -26,13 +26,13 @@ pub(crate) struct Trials {
     pub(crate) memfd: Execution,
     /// Mounting overlayfs in a user namespace: none where that could not be tried.
     pub(crate) overlay: Option<Answer>,
-    pub(crate) cgroup: Cgroup,
+    pub(crate) cgroup: CgroupFinding,
     /// Mounts that cover something below /proc.
     pub(crate) covered: Vec<String>,
     /// What is in force in a sandbox, or why there is none.
-    pub(crate) start: Result<Enforcement, Refusal>,
+    pub(crate) start: Result<Enforcement, StartRefusal>,
     /// Why the sandbox goes without a protection: what it says when that one is required.
-    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) refusals: Vec<StartRefusal>,
     /// One for each of [`ATTEMPTS`], as far as they were reached.
     pub(crate) answers: Vec<Answer>,
 }
@@ -57,7 +57,7 @@ impl Answer {
 
 /// Why a sandbox did not start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct StartRefusal {
     /// The protection whose step failed, if it was one.
     pub(crate) protection: Option<Protection>,
     /// The chain of causes.
@@ -65,7 +65,7 @@ pub(crate) struct Refusal {
     pub(crate) remedy: Option<String>,
 }
 
-impl From<&Error> for Refusal {
+impl From<&Error> for StartRefusal {
     fn from(error: &Error) -> Self {
         let protection = match error {
             Error::Step { protection, .. } | Error::Unavailable { protection, .. } => Some(*protection),
@@ -82,7 +82,7 @@ impl Trials {
         let mut answers = Vec::new();
         let mut refusals = Vec::new();
         let start = match attempt(policy, stage, first).await {
-            Err(error) => Err(Refusal::from(&error)),
+            Err(error) => Err(StartRefusal::from(&error)),
             Ok((answer, enforcement)) => {
                 answers.push(answer);
                 for next in rest {
@@ -99,7 +99,7 @@ impl Trials {
                 &Caller::current(),
             )),
             overlay: host::mount_overlay().await,
-            cgroup: Cgroup::look().await,
+            cgroup: CgroupFinding::look().await,
             covered: host::covered_below_proc(),
             start,
             refusals,
@@ -146,13 +146,13 @@ async fn follow(policy: &Policy, stage: &Stage, next: &Attempt) -> Answer {
 
 /// Asks once more for each protection that the sandbox went without, as a policy that requires it would: the
 /// refusal says why, and what can be done.
-async fn insist(policy: &Policy, stage: &Stage, enforcement: &Enforcement) -> Vec<Refusal> {
+async fn insist(policy: &Policy, stage: &Stage, enforcement: &Enforcement) -> Vec<StartRefusal> {
     let off = enforcement.protections().iter().filter(|entry| entry.asked && entry.state == State::Off);
     let mut refusals = Vec::new();
     for entry in off {
         let strict = policy.clone().require(entry.name, Requirement::Required);
         if let Err(error) = attempt(&strict, stage, &ATTEMPTS[0]).await {
-            refusals.push(Refusal::from(&error));
+            refusals.push(StartRefusal::from(&error));
         }
     }
     refusals

@@ -1,39 +1,39 @@
-//! What is never committed, however a command came to change it: protected paths and covers. Pure.
+//! Changes of an overlay that are never committed: those to protected paths and covers. Pure.
 
 use std::path::{Path, PathBuf};
 
-/// A path below the workspace that stays as it is.
+/// A path below the workspace that must not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Never {
+pub(crate) struct NeverCommitted {
     path: PathBuf,
     unless: Unless,
 }
 
-/// What may be at the path all the same.
+/// The exception: what may be at the path nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unless {
     Nothing,
-    /// What a repository around it has that was not there: a configuration and samples of hooks.
+    /// What `git init` makes, if the repository is new: a configuration and samples of hooks.
     New,
-    /// A directory, and what is in it.
+    /// A directory with any entries.
     Directory,
-    /// A directory with nothing in it.
+    /// An empty directory.
     Empty,
-    /// What is no symbolic link, and in it none.
+    /// Anything but symbolic links, at the path and below it.
     NoLink,
 }
 
-/// What shall be at a path.
+/// What a change makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Becomes {
+pub(crate) enum NewKind {
     Directory,
     File,
     Link,
-    /// Nothing any more.
+    /// The path is removed.
     Nothing,
 }
 
-impl Never {
+impl NeverCommitted {
     pub(crate) fn always(path: &Path) -> Self {
         Self { path: path.to_owned(), unless: Unless::Nothing }
     }
@@ -54,26 +54,26 @@ impl Never {
         Self { path: path.to_owned(), unless: Unless::NoLink }
     }
 
-    /// Whether `path` must not become that. `is_new` says whether the repository is.
-    pub(crate) fn forbids(&self, path: &Path, becomes: Becomes, is_new: bool) -> bool {
+    /// Whether `path` must not become `becomes`. `is_new` says whether the repository is new.
+    pub(crate) fn forbids(&self, path: &Path, becomes: NewKind, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
             let is_itself = below.as_os_str().is_empty();
             return match self.unless {
                 Unless::Nothing => true,
                 Unless::New => !(is_new && self.is_harmless(below, becomes)),
-                Unless::Directory => is_itself && becomes != Becomes::Directory,
-                Unless::Empty => !is_itself || becomes != Becomes::Directory,
-                Unless::NoLink => becomes == Becomes::Link,
+                Unless::Directory => is_itself && becomes != NewKind::Directory,
+                Unless::Empty => !is_itself || becomes != NewKind::Directory,
+                Unless::NoLink => becomes == NewKind::Link,
             };
         }
         if self.unless == Unless::NoLink {
             return false;
         }
-        // What is no directory would lead the way to the path elsewhere.
-        self.path.starts_with(path) && becomes != Becomes::Directory
+        // On the way to the path, anything but a directory would lead elsewhere.
+        self.path.starts_with(path) && becomes != NewKind::Directory
     }
 
-    /// Whether `path` came with a new repository and is obeyed all the same.
+    /// Whether `path` is the configuration of a new repository: it may be committed, but git obeys it.
     pub(crate) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
         self.unless == Unless::New && is_new && path == self.path && self.is_configuration()
     }
@@ -82,18 +82,18 @@ impl Never {
         self.path.ends_with("config") || self.path.ends_with("config.worktree")
     }
 
-    /// Whether it is what `git init` makes.
-    fn is_harmless(&self, below: &Path, becomes: Becomes) -> bool {
+    /// Whether `git init` makes this.
+    fn is_harmless(&self, below: &Path, becomes: NewKind) -> bool {
         let is_itself = below.as_os_str().is_empty();
         if self.is_configuration() {
-            return is_itself && becomes == Becomes::File;
+            return is_itself && becomes == NewKind::File;
         }
         if self.path.ends_with("branches") || self.path.ends_with("remotes") {
-            return is_itself && becomes == Becomes::Directory;
+            return is_itself && becomes == NewKind::Directory;
         }
         let is_sample = below.extension().is_some_and(|extension| extension == "sample");
-        let is_sample = is_sample && below.components().count() == 1 && becomes == Becomes::File;
-        self.path.ends_with("hooks") && (is_sample || is_itself && becomes == Becomes::Directory)
+        let is_sample = is_sample && below.components().count() == 1 && becomes == NewKind::File;
+        self.path.ends_with("hooks") && (is_sample || is_itself && becomes == NewKind::Directory)
     }
 }
 
@@ -103,54 +103,55 @@ mod tests {
 
     #[test]
     fn nothing_in_it_and_nothing_in_its_way() {
-        let never = Never::always(Path::new("a/b"));
+        let never = NeverCommitted::always(Path::new("a/b"));
         for is_new in [false, true] {
             for path in ["a/b", "a/b/c/d"] {
-                assert!(never.forbids(Path::new(path), Becomes::File, is_new), "{path}");
+                assert!(never.forbids(Path::new(path), NewKind::File, is_new), "{path}");
             }
-            assert!(never.forbids(Path::new("a"), Becomes::File, is_new));
-            assert!(never.forbids(Path::new("a"), Becomes::Link, is_new));
-            assert!(!never.forbids(Path::new("a"), Becomes::Directory, is_new));
-            assert!(!never.forbids(Path::new("a/bc"), Becomes::Link, is_new));
+            assert!(never.forbids(Path::new("a"), NewKind::File, is_new));
+            assert!(never.forbids(Path::new("a"), NewKind::Link, is_new));
+            assert!(!never.forbids(Path::new("a"), NewKind::Directory, is_new));
+            assert!(!never.forbids(Path::new("a/bc"), NewKind::Link, is_new));
         }
     }
 
     #[test]
     fn a_new_repository_has_a_configuration_and_samples() {
         let forbids = |never: &str, path: &str, becomes, is_new| {
-            Never::unless_new(Path::new(never)).forbids(Path::new(path), becomes, is_new)
+            NeverCommitted::unless_new(Path::new(never)).forbids(Path::new(path), becomes, is_new)
         };
-        assert!(!forbids(".git/config", ".git/config", Becomes::File, true));
-        assert!(forbids(".git/config", ".git/config", Becomes::File, false));
-        assert!(forbids(".git/config", ".git/config", Becomes::Link, true), "a link");
-        assert!(forbids(".git/config", ".git", Becomes::File, true), "a pointer elsewhere");
-        assert!(!forbids(".git/hooks", ".git/hooks", Becomes::Directory, true));
-        assert!(!forbids(".git/hooks", ".git/hooks/pre-push.sample", Becomes::File, true));
-        assert!(forbids(".git/hooks", ".git/hooks/pre-push", Becomes::File, true));
-        assert!(forbids(".git/hooks", ".git/hooks/a/b.sample", Becomes::File, true));
-        assert!(forbids(".git/hooks", ".git/hooks/x.sample", Becomes::File, false));
-        assert!(forbids(".git/commondir", ".git/commondir", Becomes::File, true));
-        assert!(!forbids(".git/config.worktree", ".git/config.worktree", Becomes::File, true));
-        assert!(!forbids(".git/branches", ".git/branches", Becomes::Directory, true));
-        assert!(forbids(".git/branches", ".git/branches/origin", Becomes::File, true));
+        assert!(!forbids(".git/config", ".git/config", NewKind::File, true));
+        assert!(forbids(".git/config", ".git/config", NewKind::File, false));
+        assert!(forbids(".git/config", ".git/config", NewKind::Link, true), "a link");
+        assert!(forbids(".git/config", ".git", NewKind::File, true), "a pointer elsewhere");
+        assert!(!forbids(".git/hooks", ".git/hooks", NewKind::Directory, true));
+        assert!(!forbids(".git/hooks", ".git/hooks/pre-push.sample", NewKind::File, true));
+        assert!(forbids(".git/hooks", ".git/hooks/pre-push", NewKind::File, true));
+        assert!(forbids(".git/hooks", ".git/hooks/a/b.sample", NewKind::File, true));
+        assert!(forbids(".git/hooks", ".git/hooks/x.sample", NewKind::File, false));
+        assert!(forbids(".git/commondir", ".git/commondir", NewKind::File, true));
+        assert!(!forbids(".git/config.worktree", ".git/config.worktree", NewKind::File, true));
+        assert!(!forbids(".git/branches", ".git/branches", NewKind::Directory, true));
+        assert!(forbids(".git/branches", ".git/branches/origin", NewKind::File, true));
     }
 
     #[test]
     fn a_repository_gets_no_link() {
-        let never = Never::links(Path::new(".git"));
+        let never = NeverCommitted::links(Path::new(".git"));
         let forbids = |path: &str, becomes| never.forbids(Path::new(path), becomes, true);
-        assert!(forbids(".git/logs/HEAD", Becomes::Link) && !forbids(".git/index", Becomes::File));
+        assert!(forbids(".git/logs/HEAD", NewKind::Link) && !forbids(".git/index", NewKind::File));
     }
 
     #[test]
     fn a_directory_may_be_where_a_file_must_not() {
-        for (never, entry) in
-            [(Never::unless_directory(Path::new("a")), false), (Never::unless_empty(Path::new("a")), true)]
-        {
-            assert!(!never.forbids(Path::new("a"), Becomes::Directory, false));
-            assert!(never.forbids(Path::new("a"), Becomes::File, false));
-            assert!(never.forbids(Path::new("a"), Becomes::Link, false));
-            assert_eq!(never.forbids(Path::new("a/b"), Becomes::File, false), entry);
+        for (never, entry) in [
+            (NeverCommitted::unless_directory(Path::new("a")), false),
+            (NeverCommitted::unless_empty(Path::new("a")), true),
+        ] {
+            assert!(!never.forbids(Path::new("a"), NewKind::Directory, false));
+            assert!(never.forbids(Path::new("a"), NewKind::File, false));
+            assert!(never.forbids(Path::new("a"), NewKind::Link, false));
+            assert_eq!(never.forbids(Path::new("a/b"), NewKind::File, false), entry);
         }
     }
 }

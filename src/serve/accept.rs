@@ -19,11 +19,11 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::report::failure;
 use crate::report::shortage::is_shortage;
-use crate::serve::Brings;
+use crate::serve::ClientEnvironment;
 use crate::serve::connection::{Connection, turn_away, turn_away_for_want};
 use crate::serve::install::install;
-use crate::serve::place::Place;
-use crate::serve::serving::{LAST, Wish, serve};
+use crate::serve::place::SocketPlace;
+use crate::serve::serving::{LAST, NextStep, serve};
 use crate::session::Session;
 use crate::sys;
 use crate::sys::inode::Identity;
@@ -39,7 +39,7 @@ const EXHAUSTED: Duration = Duration::from_millis(20);
 const LOOKS: Duration = Duration::from_secs(1);
 
 /// The place, given back when nobody keeps the door any more: also where the runtime has ended with the loop in it.
-pub(crate) struct Leaving(pub(crate) Arc<Place>);
+pub(crate) struct Leaving(pub(crate) Arc<SocketPlace>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
@@ -48,18 +48,18 @@ impl Drop for Leaving {
 }
 
 /// What the loop needs.
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     pub(crate) listener: AsyncFd<OwnedFd>,
     /// Given up for a moment where there is no descriptor left for another client.
     pub(crate) spare: Mutex<Option<OwnedFd>>,
     pub(crate) place: Leaving,
     pub(crate) session: Session,
-    pub(crate) brings: Brings,
-    pub(crate) welcome: Welcome,
+    pub(crate) brings: ClientEnvironment,
+    pub(crate) welcome: AllowedPeer,
     pub(crate) stopped: watch::Sender<bool>,
 }
 
-impl Door {
+impl Acceptor {
     /// Lets clients in until one of them wants the session to end, or it has ended. Dropping the future kills what runs.
     pub(crate) async fn keep(mut self) {
         let early = Arc::new(Semaphore::new(EARLY));
@@ -71,7 +71,7 @@ impl Door {
             let mut closed = pin!(session.live().closed());
             loop {
                 tokio::select! {
-                    Some(wish) = clients.join_next() => if let Ok(Wish::Stop(asker)) = wish { break asker },
+                    Some(wish) = clients.join_next() => if let Ok(NextStep::Stop(asker)) = wish { break asker },
                     () = &mut closed => break None,
                     client = self.next(&early) => if let Some((connection, permit)) = client {
                         clients.spawn(serve(connection, self.session.clone(), self.brings, permit));
@@ -120,7 +120,7 @@ impl Door {
     }
 }
 
-impl Door {
+impl Acceptor {
     /// Puts the socket back where somebody has removed it, and the client with it; whether the session can be found, or
     /// may be again.
     fn is_found(&mut self) -> bool {
@@ -182,14 +182,14 @@ type Namespaces = [Option<Identity>; 2];
 
 /// Whom a session serves.
 #[derive(Debug)]
-pub(crate) struct Welcome {
+pub(crate) struct AllowedPeer {
     user: u32,
     namespaces: Namespaces,
 }
 
 /// Why a connection is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum PeerRefused {
     User,
     Namespace,
     Unknown,
@@ -197,7 +197,7 @@ pub(crate) enum Refused {
     Shortage(Errno),
 }
 
-impl Refused {
+impl PeerRefused {
     /// Where it is no fault of the one who asks.
     pub(crate) fn shortage(self) -> Option<io::Error> {
         match self {
@@ -214,7 +214,7 @@ impl Refused {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for PeerRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::User => "it serves its own user only",
@@ -225,7 +225,7 @@ impl fmt::Display for Refused {
     }
 }
 
-impl Welcome {
+impl AllowedPeer {
     /// Processes like this one.
     pub(crate) fn ours() -> io::Result<Self> {
         let user = geteuid().as_raw();
@@ -233,21 +233,22 @@ impl Welcome {
     }
 
     /// Whether whoever connected is welcome.
-    pub(crate) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), Refused> {
-        let credentials = getsockopt(&connection, PeerCredentials).map_err(|_| Refused::Unknown)?;
+    pub(crate) fn check(&self, connection: BorrowedFd<'_>) -> Result<(), PeerRefused> {
+        let credentials = getsockopt(&connection, PeerCredentials).map_err(|_| PeerRefused::Unknown)?;
         if credentials.uid() != self.user {
-            return Err(Refused::User);
+            return Err(PeerRefused::User);
         }
         // A process of a foreign pid namespace has no number here.
-        let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(Refused::Unknown)?;
-        let process = process(&connection, pid).map_err(|errno| Refused::Unknown.unless_shortage(errno))?;
+        let pid = u32::try_from(credentials.pid()).ok().filter(|&pid| pid > 0).ok_or(PeerRefused::Unknown)?;
+        let process =
+            process(&connection, pid).map_err(|errno| PeerRefused::Unknown.unless_shortage(errno))?;
         let there = namespaces(&pid.to_string(), self.user)
-            .map_err(|error| Refused::Namespace.unless_shortage(error))?;
+            .map_err(|error| PeerRefused::Namespace.unless_shortage(error))?;
         // Only while it lives is the number its own, and what was read with it about it.
         if !is_alive(&process) {
-            return Err(Refused::Unknown);
+            return Err(PeerRefused::Unknown);
         }
-        if there == self.namespaces { Ok(()) } else { Err(Refused::Namespace) }
+        if there == self.namespaces { Ok(()) } else { Err(PeerRefused::Namespace) }
     }
 }
 

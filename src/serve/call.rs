@@ -16,7 +16,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::command::Command;
 use crate::report::error::Error;
-use crate::serve::Brings;
+use crate::serve::ClientEnvironment;
 use crate::session::Session;
 use crate::sys::packet;
 use crate::sys::packet::Packet;
@@ -93,11 +93,11 @@ impl Call {
     }
 
     /// The command, but for its standard descriptors.
-    pub(crate) fn command(&mut self, session: &Session, brings: Brings) -> Result<Command, Error> {
+    pub(crate) fn command(&mut self, session: &Session, brings: ClientEnvironment) -> Result<Command, Error> {
         let mut arguments = std::mem::take(&mut self.arguments).into_iter();
         let mut command = session.command(arguments.next().unwrap_or_default());
         command.args(arguments);
-        if brings != Brings::Nothing {
+        if brings != ClientEnvironment::Nothing {
             command.replace_environment(self.variables(session, brings));
         }
         if let Some(directory) = &self.directory {
@@ -120,16 +120,16 @@ impl Call {
     }
 
     /// The variables of the command: the client's over the session's own, as far as the policy lets them, or the client's.
-    fn variables(&mut self, session: &Session, brings: Brings) -> Vec<(OsString, OsString)> {
+    fn variables(&mut self, session: &Session, brings: ClientEnvironment) -> Vec<(OsString, OsString)> {
         let compiled = session.compiled();
         let mut variables: BTreeMap<_, _> = match brings {
-            Brings::Variables => compiled.environment.0.iter().cloned().collect(),
-            Brings::Environment | Brings::Nothing => BTreeMap::new(),
+            ClientEnvironment::Variables => compiled.environment.0.iter().cloned().collect(),
+            ClientEnvironment::Environment | ClientEnvironment::Nothing => BTreeMap::new(),
         };
         // As getenv(3) does: of two with the same name the first counts.
         for variable in self.environment.drain(..).rev() {
             if let Some((name, value)) = split(variable)
-                && (brings == Brings::Environment || compiled.client_variables.allows(&name))
+                && (brings == ClientEnvironment::Environment || compiled.client_variables.allows(&name))
             {
                 variables.insert(name, value);
             }

@@ -21,7 +21,7 @@ use nix::unistd::geteuid;
 use crate::command::stdio::is_standard;
 use crate::report::error::{Error, STREAMS};
 use crate::report::listen_error::ListenError;
-use crate::serve::accept::{Refused, Welcome};
+use crate::serve::accept::{AllowedPeer, PeerRefused};
 use crate::serve::client::call::Call;
 use crate::serve::directory::{Directory, Name};
 use crate::serve::place::is_held;
@@ -101,9 +101,9 @@ impl Client {
         if peer.uid() != geteuid().as_raw() {
             return Err(ListenError::Stranger { name: name.to_string(), user: peer.uid() }.into());
         }
-        let ours = Welcome::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
+        let ours = AllowedPeer::ours().map_err(ListenError::io("look at", "/proc/self/ns/user"))?;
         let checked = ours.check(socket.as_fd());
-        if let Some(source) = checked.err().and_then(Refused::shortage) {
+        if let Some(source) = checked.err().and_then(PeerRefused::shortage) {
             return Err(ListenError::io("look who listens on", &path)(source).into());
         }
         if checked.is_err() {

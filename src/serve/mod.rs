@@ -17,15 +17,15 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::report::error::Error;
-use crate::serve::accept::{Door, Leaving, Welcome};
+use crate::serve::accept::{Acceptor, AllowedPeer, Leaving};
 use crate::serve::directory::{Directory, Name};
-use crate::serve::place::Place;
+use crate::serve::place::SocketPlace;
 use crate::session::Session;
 use crate::view::symlink_check::sockets_out_of_reach;
 
 /// What clients may bring along to their commands, besides descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brings {
+pub(crate) enum ClientEnvironment {
     /// Variables, as far as the policy allows.
     Variables,
     /// All variables, and commands get no others: the program that starts the clients decides about them.
@@ -49,7 +49,7 @@ pub(crate) enum Brings {
 /// ```
 #[derive(Debug)]
 pub struct Listening {
-    place: Arc<Place>,
+    place: Arc<SocketPlace>,
     client: PathBuf,
     task: AbortHandle,
     stopped: watch::Receiver<bool>,
@@ -82,20 +82,25 @@ impl Session {
     /// # Panics
     /// As [`listen`](Self::listen).
     pub fn listen_in(&self, directory: impl AsRef<Path>, name: &str) -> Result<Listening, Error> {
-        self.listen_to(directory.as_ref(), name, Brings::Variables)
+        self.listen_to(directory.as_ref(), name, ClientEnvironment::Variables)
     }
 
-    pub(crate) fn listen_to(&self, directory: &Path, name: &str, brings: Brings) -> Result<Listening, Error> {
+    pub(crate) fn listen_to(
+        &self,
+        directory: &Path,
+        name: &str,
+        brings: ClientEnvironment,
+    ) -> Result<Listening, Error> {
         let name = Name::new(name)?;
         let directory = Directory::make(directory)?;
         sockets_out_of_reach(&self.compiled().view, directory.path())?;
-        let place = Arc::new(Place::take(directory, name)?);
+        let place = Arc::new(SocketPlace::take(directory, name)?);
         let listener = place.open()?.ok_or(Error::SessionEnded)?;
         let client = install::install(place.directory())?;
-        let welcome = Welcome::ours().map_err(Error::io("look at our user namespace"))?;
+        let welcome = AllowedPeer::ours().map_err(Error::io("look at our user namespace"))?;
         let (stopper, stopped) = watch::channel(false);
         let spare = listener.get_ref().try_clone().map_err(Error::io("keep a descriptor in reserve"))?;
-        let door = Door {
+        let door = Acceptor {
             listener,
             spare: Mutex::new(Some(spare)),
             place: Leaving(Arc::clone(&place)),

@@ -26,7 +26,7 @@ const BACKLOG: i32 = 512;
 
 /// The place of a session, from the moment that it is taken.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct SocketPlace {
     directory: Directory,
     name: Name,
     path: PathBuf,
@@ -42,7 +42,7 @@ struct Held {
     socket: Option<Identity>,
 }
 
-impl Place {
+impl SocketPlace {
     /// Takes a name.
     pub(crate) fn take(directory: Directory, name: Name) -> Result<Self, ListenError> {
         let path = directory.socket(&name)?;
@@ -148,7 +148,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SocketPlace {
     fn drop(&mut self) {
         self.leave();
     }
@@ -166,7 +166,7 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), ListenError> {
         let file = entry.map_err(unread())?.file_name();
         let Some(name) = file.to_str().and_then(Name::of_lock) else { continue };
         // Whoever gets the lock removes what is there, and gives the name back when dropped.
-        let taken = Directory::make(directory).and_then(|directory| Place::take(directory, name));
+        let taken = Directory::make(directory).and_then(|directory| SocketPlace::take(directory, name));
         let cleaned = taken.and_then(|place| place.clean());
         if let Err(error) = cleaned {
             tracing::debug!(?file, %error, "not swept");

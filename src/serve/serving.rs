@@ -18,7 +18,7 @@ use crate::command::stdio::Stdio;
 use crate::report::error::Error;
 use crate::report::outcome::Outcome;
 use crate::report::shortage::is_shortage;
-use crate::serve::Brings;
+use crate::serve::ClientEnvironment;
 use crate::serve::call::{Call, First};
 use crate::serve::connection::Connection;
 use crate::session::Session;
@@ -37,7 +37,7 @@ fn is_ending(number: i32) -> bool {
 
 /// What a client leaves to be done.
 #[derive(Debug)]
-pub(crate) enum Wish {
+pub(crate) enum NextStep {
     Nothing,
     /// The session shall end; the connection is closed when it has.
     Stop(Option<Connection>),
@@ -47,30 +47,30 @@ pub(crate) enum Wish {
 pub(crate) async fn serve(
     connection: Connection,
     session: Session,
-    brings: Brings,
+    brings: ClientEnvironment,
     permit: OwnedSemaphorePermit,
-) -> Wish {
+) -> NextStep {
     let packet = match timeout(FIRST, connection.first()).await {
         Ok(Ok(packet)) if !packet.bytes.is_empty() => packet,
         Ok(Err(error)) if error.raw_os_error().is_some_and(is_shortage) => {
             drop(permit);
             connection.want("receive what the client sends", &error);
             let _ = timeout(LAST, connection.gone()).await;
-            return Wish::Nothing;
+            return NextStep::Nothing;
         }
-        _ => return Wish::Nothing,
+        _ => return NextStep::Nothing,
     };
     drop(permit);
     let wish = match First::read(packet) {
         Some(First::Call(call)) => run(&connection, &session, brings, *call).await,
         Some(First::Stats) => {
             stats(&connection, &session);
-            Wish::Nothing
+            NextStep::Nothing
         }
-        Some(First::Stop) => return Wish::Stop(Some(connection)),
+        Some(First::Stop) => return NextStep::Stop(Some(connection)),
         None => {
             connection.refuse("the request is malformed, or from another version of Kennel");
-            Wish::Nothing
+            NextStep::Nothing
         }
     };
     // A signal that crosses the answer must be read: closing a socket with something unread in it makes the other end
@@ -91,19 +91,24 @@ fn stats(connection: &Connection, session: &Session) {
     connection.answer(&answer, None);
 }
 
-async fn run(connection: &Connection, session: &Session, brings: Brings, mut call: Call) -> Wish {
+async fn run(
+    connection: &Connection,
+    session: &Session,
+    brings: ClientEnvironment,
+    mut call: Call,
+) -> NextStep {
     let wants_report = call.wants_report;
     let result = match call.command(session, brings) {
         Ok(command) => to_its_end(connection, session, call, command).await,
         Err(error) => Some(Err(error)),
     };
     // Else the client is gone, and the command with it.
-    let Some(result) = result else { return Wish::Nothing };
+    let Some(result) = result else { return NextStep::Nothing };
     connection.ended(&result, wants_report);
     match result {
         // The zygote was killed: nothing will ever run here again.
-        Err(Error::SessionEnded) => Wish::Stop(None),
-        _ => Wish::Nothing,
+        Err(Error::SessionEnded) => NextStep::Stop(None),
+        _ => NextStep::Nothing,
     }
 }
 

@@ -63,7 +63,7 @@ impl Session {
             dirfd::of_a_command(|| {
                 let (mut state, changed) = (ledger.state(), Looked::of(ledger.upper()));
                 let found = scan::scan(&mut state, &changed, &Looked::of(ledger.workspace()))?;
-                Ok(found.into_iter().map(scan::Found::into_change).collect())
+                Ok(found.into_iter().map(scan::ChangedEntry::into_change).collect())
             })
         });
         Ok(listed.await.map_err(OverlayError::list)?)
@@ -127,7 +127,7 @@ impl Session {
     }
 }
 
-impl scan::Found {
+impl scan::ChangedEntry {
     fn into_change(self) -> Change {
         Change { path: self.path, kind: self.kind, file: self.file }
     }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, BufReader};
 use crate::report::error::Error;
 use crate::session::Session;
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, FileWriter};
-use crate::session::view_fd::Visit;
+use crate::session::view_fd::FileCall;
 use crate::sys::dirfd;
 
 /// Larger files are not read into memory, in bytes.
@@ -179,7 +179,7 @@ impl Session {
         &self,
         what: &'static str,
         path: &Path,
-        act: impl FnOnce(Visit, &Path) -> io::Result<T> + Send + 'static,
+        act: impl FnOnce(FileCall, &Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
         let visit = self.live().visit().await?;
         if path.as_os_str().is_empty() {

@@ -11,7 +11,7 @@ use procfs::{Current, MemoryPressure};
 
 use crate::audit::record::Record;
 use crate::audit::trail::Trail;
-use crate::command::source::{Membership, Source, Taken};
+use crate::command::source::{Membership, ReadyWorker, WorkerSource};
 use crate::launch::cgroup::Groups;
 use crate::launch::inside::{Arrival, Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
@@ -22,9 +22,9 @@ use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::session::changes;
-use crate::session::mount_state::{Ground, Settling};
-use crate::session::stats::{Counts, Guard, Stats};
-use crate::session::view_fd::Tree;
+use crate::session::mount_state::{SessionMounts, Settling};
+use crate::session::stats::{CountedCommand, Counts, Stats};
+use crate::session::view_fd::ViewFd;
 use crate::session::worker::Worker;
 use crate::sys::locked;
 
@@ -39,14 +39,14 @@ pub(crate) struct Live {
     pub(crate) groups: Option<Arc<Groups>>,
     /// What is in force, as far as all commands share it.
     pub(crate) enforcement: Enforcement,
-    pub(crate) ground: Ground,
+    pub(crate) ground: SessionMounts,
     /// Workers that were ordered and have no command yet, oldest first.
     pub(crate) waiting: Mutex<VecDeque<Worker>>,
     /// What calls for files see, since one was made.
-    pub(crate) tree: Mutex<Option<Arc<Tree>>>,
+    pub(crate) tree: Mutex<Option<Arc<ViewFd>>>,
     /// What commands left running behind them.
     pub(crate) background: Mutex<Vec<Inside>>,
-    pub(crate) depth: Depth,
+    pub(crate) depth: ReadyWorkers,
     pub(crate) ended: AtomicBool,
     pub(crate) counts: Counts,
     /// Changes of the workspace, where they are kept apart from it.
@@ -221,11 +221,11 @@ impl Live {
         self.counts.stats(ready)
     }
 
-    pub(crate) fn ground(&self) -> &Ground {
+    pub(crate) fn ground(&self) -> &SessionMounts {
         &self.ground
     }
 
-    pub(crate) fn tree(&self) -> MutexGuard<'_, Option<Arc<Tree>>> {
+    pub(crate) fn tree(&self) -> MutexGuard<'_, Option<Arc<ViewFd>>> {
         locked(&self.tree)
     }
 
@@ -252,7 +252,7 @@ const HOLDS_MS: u64 = 1000;
 const SHORT: f32 = 10.0;
 
 #[derive(Debug)]
-pub(crate) struct Depth {
+pub(crate) struct ReadyWorkers {
     wanted: usize,
     begun: Instant,
     /// When the next look is due, in milliseconds since `begun`.
@@ -260,7 +260,7 @@ pub(crate) struct Depth {
     is_short: AtomicBool,
 }
 
-impl Depth {
+impl ReadyWorkers {
     pub(crate) fn of(wanted: usize) -> Self {
         Self { wanted, begun: Instant::now(), due_ms: AtomicU64::new(0), is_short: AtomicBool::new(false) }
     }
@@ -282,7 +282,7 @@ fn under(wanted: usize, is_short: bool) -> usize {
     if is_short { wanted / 2 } else { wanted }
 }
 
-impl Source for Live {
+impl WorkerSource for Live {
     fn prepared(&self) -> Arc<Prepared> {
         Arc::clone(&self.prepared)
     }
@@ -307,9 +307,10 @@ impl Source for Live {
     fn worker<'s>(
         &'s self,
         _: &'s Prepared,
+        _: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         fail_fast: bool,
-    ) -> BoxFuture<'s, Result<Taken, Error>> {
+    ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
         Box::pin(self.take_worker(narrow, fail_fast))
     }
 
@@ -318,7 +319,7 @@ impl Source for Live {
     }
 
     fn join(self: Arc<Self>) -> Option<Box<dyn Membership>> {
-        let guard = Guard::new(Arc::clone(&self));
+        let guard = CountedCommand::new(Arc::clone(&self));
         self.refill();
         Some(Box::new(guard))
     }
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn the_pressure_is_not_read_for_every_command() {
-        let depth = Depth::of(3);
+        let depth = ReadyWorkers::of(3);
         depth.now();
         depth.is_short.store(true, Relaxed);
         assert_eq!(depth.now(), 1, "the answer of less than a second ago still holds");

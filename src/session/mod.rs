@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::command::Command;
-use crate::command::source::Source;
+use crate::command::source::WorkerSource;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::plan::compile::Compiled;
 use crate::policy::Policy;
@@ -112,7 +112,7 @@ impl Session {
 
     /// A command to run in this session. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.owner.live) as Arc<dyn Source>, program.as_ref())
+        Command::new(Arc::clone(&self.owner.live) as Arc<dyn WorkerSource>, program.as_ref())
     }
 
     pub(crate) fn live(&self) -> &Live {

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::host::Host;
 use crate::host::caller::Caller;
-use crate::launch::inside::Hold;
+use crate::launch::inside::CommandHold;
 use crate::launch::prepared::OwnSteps;
 use crate::plan::compile::Compiled;
-use crate::plan::mount_state::{Change, Footing, replaced};
+use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::protect::recheck::Watch;
@@ -19,12 +19,12 @@ use crate::report::enforcement::{Enforcement, Entry, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::sys::locked;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// What compile needs to do its work again.
-type Question = (Policy, Host, Caller, Shape);
+type Question = (Policy, Host, Caller, SandboxKind);
 
-pub(crate) struct Ground {
+pub(crate) struct SessionMounts {
     question: Question,
     now: Arc<Mutex<Now>>,
     holds: Arc<AtomicUsize>,
@@ -32,7 +32,7 @@ pub(crate) struct Ground {
 
 #[derive(Debug)]
 struct Now {
-    footing: Footing,
+    footing: MountSnapshot,
     watches: Arc<[Watch]>,
     /// What protects the protected paths.
     protection: Option<Entry>,
@@ -60,12 +60,12 @@ impl Drop for Settling {
 
 /// What a command comes with that has looked.
 pub(crate) struct Entered {
-    pub(crate) hold: Hold,
+    pub(crate) hold: CommandHold,
     pub(crate) generation: u64,
 }
 
 /// What a worker is to be made with.
-pub(crate) struct Making {
+pub(crate) struct WorkerMounts {
     pub(crate) own: Option<Arc<OwnSteps>>,
     pub(crate) watches: Arc<[Watch]>,
     pub(crate) generation: u64,
@@ -86,10 +86,10 @@ impl Now {
     }
 }
 
-impl Ground {
+impl SessionMounts {
     pub(crate) fn of(
         compiled: &Compiled,
-        (policy, host, caller, shape): (&Policy, Host, Caller, Shape),
+        (policy, host, caller, shape): (&Policy, Host, Caller, SandboxKind),
     ) -> Self {
         let question = (policy.clone(), host, caller, shape);
         Self { question, now: Arc::new(Mutex::new(Now::of(compiled, 0))), holds: Arc::default() }
@@ -107,12 +107,12 @@ impl Ground {
         }
         let is_idle = self.holds.load(SeqCst) == 0;
         match now.footing.change(is_idle) {
-            Change::None => {}
-            Change::Grant(what, path) => {
+            MountChange::None => {}
+            MountChange::Grant(what, path) => {
                 let remedy = "prepare a new session (kennel session stop, then start)";
                 return Err(replaced(what, path, remedy));
             }
-            Change::Some => {
+            MountChange::Some => {
                 tracing::info!("something that walls stand on was replaced outside: workers are made anew");
                 let generation = now.generation + 1;
                 let next = is_idle.then(|| self.compiled_anew(generation)).transpose()?;
@@ -128,7 +128,7 @@ impl Ground {
                 (now.own, now.generation) = (own, generation);
             }
         }
-        Ok(Entered { hold: Hold::new(&self.holds), generation: now.generation })
+        Ok(Entered { hold: CommandHold::new(&self.holds), generation: now.generation })
     }
 
     /// The walls that fit what is there now.
@@ -148,14 +148,14 @@ impl Ground {
     }
 
     /// What a worker is to be made with; `narrow` are steps for its command alone.
-    pub(crate) fn making(&self, narrow: Option<&Section>) -> io::Result<Making> {
+    pub(crate) fn making(&self, narrow: Option<&Section>) -> io::Result<WorkerMounts> {
         let now = self.lock();
         let own = match (&now.own, narrow) {
             (own, None) => own.clone(),
             (None, Some(narrow)) => Some(Arc::new(OwnSteps::of(narrow.clone())?)),
             (Some(own), Some(narrow)) => Some(Arc::new(OwnSteps::of(own.section.followed_by(narrow))?)),
         };
-        Ok(Making { own, watches: Arc::clone(&now.watches), generation: now.generation })
+        Ok(WorkerMounts { own, watches: Arc::clone(&now.watches), generation: now.generation })
     }
 
     /// Enters what protects the protected paths now, and what became weaker.

@@ -21,15 +21,16 @@ use crate::overlay::ledger::{Claim, Ledger};
 use crate::plan::compile;
 use crate::policy::Policy;
 use crate::report::error::Error;
-use crate::session::live::{Depth, Live};
-use crate::session::mount_state::Ground;
+use crate::session::live::{Live, ReadyWorkers};
+use crate::session::mount_state::SessionMounts;
 use crate::session::stats::Counts;
 use crate::view::inputs;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 impl Live {
     pub(crate) async fn prepare(policy: &Policy, ready: usize, ask: Option<Ask>) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Session { ready });
+        let (host, caller, shape) =
+            (Host::detect_for(policy), Caller::current(), SandboxKind::Session { ready });
         let workspace: PathBuf = caller.absolute(&policy.workspace).components().collect();
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
@@ -40,7 +41,7 @@ impl Live {
         let compiled = compile::finish(begun, policy, &host, &caller, shape)?;
         let upper = compiled.overlay.as_ref().and_then(|merged| Some((merged, merged.upper.as_ref()?)));
         let claim = upper.map(|(merged, upper)| Claim::take(upper, &merged.workspace.path)).transpose()?;
-        let ground = Ground::of(&compiled, (policy, host, caller, shape));
+        let ground = SessionMounts::of(&compiled, (policy, host, caller, shape));
         let prepared = Prepared::new(compiled, images)?;
         let trail = prepared.trail();
         if let Some(ask) = ask {
@@ -56,7 +57,7 @@ impl Live {
             waiting: Mutex::default(),
             tree: Mutex::default(),
             background: Mutex::default(),
-            depth: Depth::of(ready),
+            depth: ReadyWorkers::of(ready),
             ended: AtomicBool::new(false),
             counts: Counts::default(),
             ledger: Mutex::default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::audit::trail::Trail;
 use crate::command::Command;
-use crate::command::source::{Membership, Source, Taken};
+use crate::command::source::{Membership, ReadyWorker, WorkerSource};
 use crate::host::Host;
 use crate::host::caller::Caller;
 use crate::launch::cgroup::Groups;
@@ -17,14 +17,14 @@ use crate::launch::start;
 use crate::launch::start::Images;
 use crate::network::ask::{Ask, Decision, NetworkRequest};
 use crate::network::proxy::{BoxFuture, Serving};
-use crate::plan::mount_state::{Change, replaced};
+use crate::plan::mount_state::{MountChange, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::Error;
 use crate::sys::locked;
 use crate::view::inputs;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// Where no program is in a sandbox.
 const NO_PROGRAM: &str = "/.kennel/nothing";
@@ -72,7 +72,7 @@ impl Sandbox {
     /// does not have.
     pub fn new(policy: &Policy) -> Result<Self, Error> {
         let (host, caller) = (Host::detect_for(policy), Caller::current());
-        let compiled = compile::compile(policy, &host, &caller, Shape::OneShot)?;
+        let compiled = compile::compile(policy, &host, &caller, SandboxKind::OneShot)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         Ok(Self::of((policy.clone(), host, caller), Prepared::new(compiled, images)?))
     }
@@ -85,7 +85,7 @@ impl Sandbox {
     /// Those of [`new`](Self::new), those of a start, and [`OverlayError::NeedsSession`](crate::report::overlay_error::OverlayError::NeedsSession).
     /// Nothing of the sandbox is left then.
     pub fn eager(policy: &Policy) -> Result<Self, Error> {
-        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), Shape::Once);
+        let (host, caller, shape) = (Host::detect_for(policy), Caller::current(), SandboxKind::Once);
         let begun = compile::begin(policy, &host, &caller, shape)?;
         let images = Images::new(inputs::spawn_options(policy, &host, &caller))?;
         let groups = begun.groups.plan.as_ref().map(|plan| Groups::make(plan, &images)).transpose()?;
@@ -127,7 +127,7 @@ impl Sandbox {
 
     /// A command to run in this sandbox. A `program` without a slash is looked for in the command's PATH, inside.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        Command::new(Arc::clone(&self.one_shots) as Arc<dyn Source>, program.as_ref())
+        Command::new(Arc::clone(&self.one_shots) as Arc<dyn WorkerSource>, program.as_ref())
     }
 
     /// Starts a sandbox with all its walls, for a program that is not there: no look at a host says as much.
@@ -215,10 +215,10 @@ impl OneShots {
         let mut now = locked(&self.now);
         if let Some((policy, host, caller)) = &self.question {
             match now.change() {
-                Change::None => {}
-                Change::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
-                Change::Some => {
-                    *now = Arc::new(now.anew(compile::compile(policy, host, caller, Shape::OneShot)?));
+                MountChange::None => {}
+                MountChange::Grant(what, path) => return Err(replaced(what, path, "make a new sandbox")),
+                MountChange::Some => {
+                    *now = Arc::new(now.anew(compile::compile(policy, host, caller, SandboxKind::OneShot)?));
                 }
             }
         }
@@ -226,7 +226,7 @@ impl OneShots {
     }
 }
 
-impl Source for OneShots {
+impl WorkerSource for OneShots {
     fn prepared(&self) -> Arc<Prepared> {
         self.prepared()
     }
@@ -250,10 +250,11 @@ impl Source for OneShots {
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         _: bool,
-    ) -> BoxFuture<'s, Result<Taken, Error>> {
-        Box::pin(start_worker(prepared, narrow.cloned()))
+    ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
+        Box::pin(start_worker(prepared, trail, narrow.cloned()))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -266,11 +267,15 @@ impl Source for OneShots {
 }
 
 /// Starts a sandbox for one command: its PID 1 is the worker.
-async fn start_worker(prepared: &Prepared, narrow: Option<Section>) -> Result<Taken, Error> {
+async fn start_worker(
+    prepared: &Prepared,
+    trail: &Arc<Trail>,
+    narrow: Option<Section>,
+) -> Result<ReadyWorker, Error> {
     let own = narrow.map(OwnSteps::of).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut said = Vec::new();
-    let serving = Serving::open(prepared, &inside, &prepared.trail(), &mut said).await?;
-    Ok(Taken { inside, said, serving, listener: None, own })
+    let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
+    Ok(ReadyWorker { inside, said, serving, listener: None, own })
 }

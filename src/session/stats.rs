@@ -52,18 +52,18 @@ impl Counts {
 
 /// Counts a command as running in its session for as long as it exists.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct CountedCommand {
     live: Arc<Live>,
 }
 
-impl Guard {
+impl CountedCommand {
     pub(crate) fn new(live: Arc<Live>) -> Self {
         live.counts().running.fetch_add(1, Relaxed);
         Self { live }
     }
 }
 
-impl Membership for Guard {
+impl Membership for CountedCommand {
     fn enforcement(&self) -> Enforcement {
         self.live.enforcement()
     }
@@ -85,7 +85,7 @@ impl Membership for Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for CountedCommand {
     fn drop(&mut self) {
         let counts = self.live.counts();
         counts.running.fetch_sub(1, Relaxed);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::launch::inside::Hold;
+use crate::launch::inside::CommandHold;
 use crate::protect::recheck::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
@@ -16,7 +16,7 @@ use crate::session::worker::{MOST_TRIES, is_in_motion};
 
 /// A view without a process in it.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub(crate) struct ViewFd {
     root: OwnedFd,
     /// Whoever holds it keeps the mounts where they are: without it, they would come apart as their last process ends.
     _mounts: OwnedFd,
@@ -25,14 +25,14 @@ pub(crate) struct Tree {
 
 /// One call for files. As long as it lives, what appears in the place of a protected path is not the user's.
 #[derive(Debug)]
-pub(crate) struct Visit {
-    tree: Arc<Tree>,
+pub(crate) struct FileCall {
+    tree: Arc<ViewFd>,
     watches: Arc<[Watch]>,
     directory: PathBuf,
-    _hold: Hold,
+    _hold: CommandHold,
 }
 
-impl Visit {
+impl FileCall {
     /// The root of the view.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.tree.root.as_fd()
@@ -51,7 +51,7 @@ impl Visit {
 
 impl Live {
     /// Looks at what walls stand on, as before a command, and answers the view that fits.
-    pub(crate) async fn visit(&self) -> Result<Visit, Error> {
+    pub(crate) async fn visit(&self) -> Result<FileCall, Error> {
         if self.is_gone() {
             return Err(Error::SessionEnded);
         }
@@ -64,7 +64,7 @@ impl Live {
                 Err(Error::Step { source, .. }) if tries < MOST_TRIES && is_in_motion(&source) => tries += 1,
                 Err(Error::Lost) => return Err(self.lost()),
                 tree => {
-                    return Ok(Visit {
+                    return Ok(FileCall {
                         tree: tree?,
                         watches: self.ground().watches(),
                         directory: self.prepared().compiled.directory.clone(),
@@ -75,13 +75,13 @@ impl Live {
         }
     }
 
-    async fn tree_for(&self, entered: &Entered) -> Result<Arc<Tree>, Error> {
+    async fn tree_for(&self, entered: &Entered) -> Result<Arc<ViewFd>, Error> {
         if let Some(tree) = self.tree().as_ref().filter(|tree| tree.generation >= entered.generation) {
             return Ok(Arc::clone(tree));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
         let (root, mounts) = self.unless_gone(worker.view(self.prepared(), self.counts())).await?;
-        let tree = Arc::new(Tree { root, _mounts: mounts, generation: worker.generation() });
+        let tree = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
         *self.tree() = Some(Arc::clone(&tree));
         // The end may have come meanwhile, and must find nothing to keep.
         if self.has_ended() {

@@ -9,16 +9,16 @@ use kennel_helper::control::{Report, ZygoteOrder};
 use kennel_helper::wire::Field;
 use nix::errno::Errno;
 
-use crate::command::source::Taken;
+use crate::command::source::ReadyWorker;
 use crate::launch::cgroup::Groups;
-use crate::launch::inside::{Arrival, Hold, Inside};
+use crate::launch::inside::{Arrival, CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::launch::start::socket_pair;
 use crate::plan::Section;
 use crate::protect::recheck::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
-use crate::session::mount_state::Making;
+use crate::session::mount_state::WorkerMounts;
 use crate::session::stats::Counts;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// One that the zygote has yet to fork.
-    pub(crate) fn ordered(inside: Inside, making: Making) -> Self {
+    pub(crate) fn ordered(inside: Inside, making: WorkerMounts) -> Self {
         Self {
             inside,
             own: making.own,
@@ -73,10 +73,10 @@ impl Worker {
     }
 
     /// For a command, whose hold goes where the hold on its sandbox goes.
-    pub(crate) fn taken(self, hold: Hold) -> Taken {
+    pub(crate) fn taken(self, hold: CommandHold) -> ReadyWorker {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
-        Taken { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
+        ReadyWorker { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
@@ -180,7 +180,7 @@ impl Live {
         &self,
         narrow: Option<&Section>,
         fail_fast: bool,
-    ) -> Result<Taken, Error> {
+    ) -> Result<ReadyWorker, Error> {
         self.let_go_of_ended();
         let mut tries = 0;
         let mut entered = self.ground.enter()?;

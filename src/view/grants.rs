@@ -1,4 +1,4 @@
-//! The workspace and the policy's own mounts, checked against the host and put into the view.
+//! Checks the workspace and the mounts of the policy against the host, and adds them to the view.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use crate::report::error::Error;
 use crate::report::shortage::of_path;
 use crate::sys::lexical;
 use crate::sys::lexical::clean;
-use crate::view::inputs::Parts;
-use crate::view::resolved_path::Led;
-use crate::view::source::{Kind, Source};
-use crate::view::symlink_check::Named;
-use crate::view::tmpfs_size::Room;
-use crate::view::{Access, Node, Origin, Place, View, pin, secrets, system};
+use crate::view::inputs::Inputs;
+use crate::view::resolved_path::ResolvedPath;
+use crate::view::source::{BindSource, SourceKind};
+use crate::view::symlink_check::NamedPath;
+use crate::view::tmpfs_size::TmpfsSize;
+use crate::view::{Access, Node, Origin, View, ViewEntry, pin, secrets, system};
 
-/// Directories that are never a workspace: writable, each would be the host itself.
+/// Directories that must not be a workspace, because a writable one gives control over the host.
 const NOT_A_WORKSPACE: &[&str] = &[
     "/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/run", "/sbin",
     "/sys", "/usr", "/var",
 ];
 
-/// Resolves the workspace: a directory that the caller can list, wherever its links lead.
-pub(crate) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
+/// Resolves the workspace: a directory that the caller can list. Symbolic links are followed.
+pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
     const NAME: &str = "name an existing directory with --workspace";
     const REACH: &str = "run as a user who may reach the workspace";
     const READ: &str = "run as a user who may read the workspace";
-    let given = clean(parts.caller.absolute(&parts.policy.workspace));
+    let given = clean(inputs.caller.absolute(&inputs.policy.workspace));
     let refused = |source: io::Error, remedy: &str| Error::Grant {
         what: "workspace",
         path: given.clone(),
@@ -39,8 +39,8 @@ pub(crate) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
         refused(error, remedy)
     };
     let found = match given.is_absolute() {
-        true => Source::resolve(&given),
-        // The caller's own directory was removed. The kernel would still find it by `.`.
+        true => BindSource::resolve(&given),
+        // The current directory of the caller was removed. The kernel would still find it as `.`.
         false => Err(io::Error::from_raw_os_error(libc::ENOENT)),
     };
     let source = found.map_err(|error| cannot(error, REACH, NAME))?;
@@ -57,68 +57,76 @@ pub(crate) fn workspace(parts: &Parts<'_>) -> Result<Source, Error> {
     Ok(source)
 }
 
-/// Puts the workspace into the view, at its own canonical path, and the path it was named by as a link to it.
-pub(crate) fn show_workspace(view: &mut View, parts: &Parts<'_>, workspace: &Source) -> Result<(), Error> {
-    let access = if parts.policy.profile.meaning().writes { Access::Write } else { Access::Read };
+/// Adds the workspace at its canonical path. If the policy names it through a link, the view gets that link too.
+pub(crate) fn show_workspace(
+    view: &mut View,
+    inputs: &Inputs<'_>,
+    workspace: &BindSource,
+) -> Result<(), Error> {
+    let access = if inputs.policy.profile.meaning().writes { Access::Write } else { Access::Read };
     let node = Node::Bind { source: workspace.clone(), access };
     view.grant("workspace", workspace.path.clone(), node)?;
-    link_to_canonical(view, parts, &parts.policy.workspace, &workspace.path);
+    link_to_canonical(view, inputs, &inputs.policy.workspace, &workspace.path);
     Ok(())
 }
 
-/// People name directories through links and expect the name to work inside.
-fn link_to_canonical(view: &mut View, parts: &Parts<'_>, given: &Path, canonical: &Path) {
-    let given = clean(parts.caller.absolute(given));
+/// Adds a link at `given`: people name directories through links and expect that the name works inside.
+fn link_to_canonical(view: &mut View, inputs: &Inputs<'_>, given: &Path, canonical: &Path) {
+    let given = clean(inputs.caller.absolute(given));
     let plain = !has_parent(&given);
-    // Where the host's own directories are shown, the link is there already.
+    // Where the sandbox shows a directory of the host, that link is there already.
     if plain && given != canonical && view.is_free(&given) {
         view.offer("link", given, Node::Symlink { points_to: canonical.to_owned() });
     }
 }
 
-/// Puts the policy's own mounts into the view. Masks come when all is there that they cover.
-/// Answers how each of the host's was led to.
-pub(crate) fn show_mounts<'p>(view: &mut View, parts: &Parts<'p>) -> Result<Vec<Named<'p>>, Error> {
+/// Adds the mounts of the policy, except masks: they come after everything that they can cover. Returns how each path
+/// of the host was resolved.
+pub(crate) fn show_mounts<'p>(view: &mut View, inputs: &Inputs<'p>) -> Result<Vec<NamedPath<'p>>, Error> {
     let mut named = Vec::new();
-    for mount in &parts.policy.mounts {
-        named.extend(show_mount(view, parts, mount)?);
+    for mount in &inputs.policy.mounts {
+        named.extend(show_mount(view, inputs, mount)?);
     }
     pin_nested(view)?;
     Ok(named)
 }
 
-/// Puts up the policy's masks.
-pub(crate) fn show_masks(view: &mut View, parts: &Parts<'_>) -> Result<(), Error> {
-    parts.policy.mounts.iter().try_for_each(|mount| match mount {
+/// Adds the masks of the policy.
+pub(crate) fn show_masks(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
+    inputs.policy.mounts.iter().try_for_each(|mount| match mount {
         Mount::Mask { path } => mask(view, path),
         _ => Ok(()),
     })
 }
 
-/// A grant that lies in a writable one stays where it is: else the directory around it could be renamed, and another
-/// put in its place on the host.
+/// Pins each grant that is inside a writable grant. Else a command could rename a directory around it, and put another
+/// one in its place on the host.
 fn pin_nested(view: &mut View) -> Result<(), Error> {
-    let granted = |place: &Place| place.origin == Origin::Policy && place.node.is_mount();
+    let granted = |place: &ViewEntry| place.origin == Origin::Policy && place.node.is_mount();
     let targets: Vec<PathBuf> =
         view.iter().filter(|(_, place)| granted(place)).map(|(target, _)| target.to_owned()).collect();
     targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
 }
 
-fn show_mount<'p>(view: &mut View, parts: &Parts<'p>, mount: &'p Mount) -> Result<Option<Named<'p>>, Error> {
+fn show_mount<'p>(
+    view: &mut View,
+    inputs: &Inputs<'p>,
+    mount: &'p Mount,
+) -> Result<Option<NamedPath<'p>>, Error> {
     let (what, given, target, access) = match mount {
         Mount::ReadOnly { source, target } => ("read-only grant", source, target.as_deref(), Access::Read),
         Mount::ReadWrite { source, target } => ("read-write grant", source, target.as_deref(), Access::Write),
         Mount::Device { path } => ("device", path, None, Access::Device),
-        other => return show_own(view, parts, other).map(|()| None),
+        other => return show_own(view, inputs, other).map(|()| None),
     };
-    bind(view, parts, what, (given, target), access).map(Some)
+    bind(view, inputs, what, (given, target), access).map(Some)
 }
 
-/// What is not of the host.
-fn show_own(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Error> {
+/// Adds a mount that shows nothing of the host.
+fn show_own(view: &mut View, inputs: &Inputs<'_>, mount: &Mount) -> Result<(), Error> {
     match mount {
         Mount::Tmpfs { target, size } => {
-            let room = Room::of_policy(parts, *size);
+            let room = TmpfsSize::of_policy(inputs, *size);
             view.grant("tmpfs", clean(target), Node::Tmpfs { mode: 0o1777, room })
         }
         Mount::File { target, contents, executable } => {
@@ -130,26 +138,26 @@ fn show_own(view: &mut View, parts: &Parts<'_>, mount: &Mount) -> Result<(), Err
             view.grant("link", clean(target), Node::Symlink { points_to: points_to.clone() })
         }
         Mount::Proc { target } => view.grant("procfs", clean(target), Node::Proc),
-        // Masks come later.
+        // `show_masks` adds them.
         _ => Ok(()),
     }
 }
 
 fn bind<'p>(
     view: &mut View,
-    parts: &Parts<'_>,
+    inputs: &Inputs<'_>,
     what: &'static str,
     (given, target): (&'p Path, Option<&Path>),
     access: Access,
-) -> Result<Named<'p>, Error> {
-    let path = parts.caller.absolute(given);
+) -> Result<NamedPath<'p>, Error> {
+    let path = inputs.caller.absolute(given);
     let refused = |source: io::Error, remedy: Option<&str>| Error::Grant {
         what,
         path: given.to_owned(),
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let led = Led::follow(&path).map_err(|error| {
+    let led = ResolvedPath::follow(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
         refused(error, Some(remedy))
     })?;
@@ -160,7 +168,7 @@ fn bind<'p>(
         return Err(refused(error, Some(remedy)));
     }
     let access = match (access, source.kind) {
-        (_, Kind::Device) => Access::Device,
+        (_, SourceKind::Device) => Access::Device,
         (Access::Device, _) => {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a device node");
             return Err(refused(error, Some("grant files and directories with --ro or --rw")));
@@ -172,22 +180,24 @@ fn bind<'p>(
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
-        link_to_canonical(view, parts, &path, &source.path);
+        link_to_canonical(view, inputs, &path, &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
-    Ok(Named { what, given, led })
+    Ok(NamedPath { what, given, led })
 }
 
-/// Covers a path that the view shows, or below which the profile shows something. A mask over nothing is an error: it
-/// would be believed to protect something.
+/// Covers `path`, if the view shows it, or if the profile shows something below it. A mask over nothing is an error,
+/// because the user would believe that it hides something.
 fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let path = clean(path);
     let on_host = view.host_path(&path);
     let shown = on_host.as_deref().map(std::fs::symlink_metadata);
     let kind = match (shown, view.get(&path).map(|place| &place.node)) {
-        (Some(Ok(metadata)), _) => Some(if metadata.is_dir() { Kind::Directory } else { Kind::File }),
-        (_, Some(Node::File { .. })) => Some(Kind::File),
-        (_, node) => node.map(|_| Kind::Directory),
+        (Some(Ok(metadata)), _) => {
+            Some(if metadata.is_dir() { SourceKind::Directory } else { SourceKind::File })
+        }
+        (_, Some(Node::File { .. })) => Some(SourceKind::File),
+        (_, node) => node.map(|_| SourceKind::Directory),
     };
     let has_shown = view.retract_below(&path);
     let refused = |reason: &str, remedy: &str| Error::View {
@@ -202,29 +212,29 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     if is_linked {
         return Err(refused("the way to it passes a symbolic link", "name the place it leads to"));
     }
-    let Some(kind) = kind.or(has_shown.then_some(Kind::Directory)) else {
+    let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else {
         return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
     };
     pin::way_to(view, &path)?;
     view.grant("mask", path, secrets::cover_node(kind))
 }
 
-/// HOME: a private directory, unless the policy shows what is there.
-pub(crate) fn show_home(view: &mut View, parts: &Parts<'_>) {
-    let home = parts.home();
+/// HOME: a private directory, unless the policy shows something there.
+pub(crate) fn show_home(view: &mut View, inputs: &Inputs<'_>) {
+    let home = inputs.home();
     let shown = view.host_path(&home).is_some() || home == Path::new("/");
     if !shown {
         view.offer("private directory", home, Node::Private { mode: 0o700 });
     }
 }
 
-/// The files by which programs learn who they are, made to fit.
-pub(crate) fn show_identity(view: &mut View, parts: &Parts<'_>) {
-    if parts.policy.profile.meaning().shows_host {
+/// Files from which programs learn the user, the groups and the host name.
+pub(crate) fn show_identity(view: &mut View, inputs: &Inputs<'_>) {
+    if inputs.policy.profile.meaning().shows_host {
         return;
     }
-    let (uid, gid, user) = (parts.caller.uid, parts.caller.gid, &parts.caller.user);
-    let home = parts.home();
+    let (uid, gid, user) = (inputs.caller.uid, inputs.caller.gid, &inputs.caller.user);
+    let home = inputs.home();
     let mut passwd = format!("{user}:x:{uid}:{gid}:{user}:{}:/bin/sh\n", home.display());
     let mut group = format!("{user}:x:{gid}:\n");
     for (name, id) in [("root", 0), ("nobody", 65534)] {
@@ -235,7 +245,7 @@ pub(crate) fn show_identity(view: &mut View, parts: &Parts<'_>) {
             group.push_str(&format!("{}:x:{id}:\n", if name == "nobody" { "nogroup" } else { name }));
         }
     }
-    let hostname = &parts.policy.hostname;
+    let hostname = &inputs.policy.hostname;
     let hosts = format!("127.0.0.1 localhost {hostname}\n::1 localhost ip6-localhost ip6-loopback\n");
     view.offer("file", "/etc/passwd", system::file(passwd));
     view.offer("file", "/etc/group", system::file(group));

@@ -1,4 +1,4 @@
-//! Private file systems: how much each holds, and which are looked at after a command that failed. Pure.
+//! Sizes of tmpfs file systems, in bytes and inodes. Pure.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -6,61 +6,61 @@ use std::path::Path;
 use crate::policy::units::Size;
 use crate::sys::lexical;
 use crate::sys::lexical::is_within;
-use crate::view::inputs::Parts;
+use crate::view::inputs::Inputs;
 use crate::view::{Node, View};
 
-/// Private places are that large where the policy does not say.
+/// Size in bytes if the policy names none.
 const DEFAULT_SIZE: u64 = 2 << 30;
 
-/// Inodes where the policy does not say: one for each 4 KiB, so that neither runs out long before the other. An empty
-/// file takes about 1 KiB of the kernel's memory, which tmpfs does not count as its own.
+/// Default of inodes: one for each 4 KiB, so that bytes and inodes run out at about the same time. An empty file takes
+/// about 1 KiB of kernel memory, which tmpfs does not count as its own.
 const PAGE: u64 = 4096;
 
-/// A link to a longer path takes a page (SHORT_SYMLINK_LEN of mm/shmem.c); directories take none.
+/// A symbolic link with a text of this length or more takes a page (SHORT_SYMLINK_LEN in mm/shmem.c). Directories take none.
 const SHORT_LINK: usize = 128;
 
-/// Fewer are of no use.
+/// The smallest useful number.
 const FEWEST_INODES: u64 = 64;
 
-/// What a private file system holds.
+/// The size of a tmpfs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct TmpfsSize {
     /// Bytes.
     pub(crate) size: u64,
     /// Files, directories and links of commands.
     pub(crate) inodes: u64,
-    /// What of the sandbox's own lies in it besides.
+    /// What Kennel itself puts there, in addition.
     own: Own,
 }
 
-/// At least as much as the sandbox itself puts into a file system.
+/// An upper bound of what Kennel itself puts into a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Own {
     bytes: u64,
     inodes: u64,
 }
 
-impl Room {
+impl TmpfsSize {
     pub(crate) fn of_size(size: u64) -> Self {
         Self { size, inodes: (size / PAGE).max(FEWEST_INODES), own: Own::default() }
     }
 
-    /// As the policy has it, for a file system of that size.
-    pub(crate) fn of_policy(parts: &Parts<'_>, size: Option<Size>) -> Self {
-        let limits = &parts.policy.limits;
+    /// The size from the policy: `size`, else `tmp_size`, else the default.
+    pub(crate) fn of_policy(inputs: &Inputs<'_>, size: Option<Size>) -> Self {
+        let limits = &inputs.policy.limits;
         let size = size.or(limits.tmp_size).map_or(DEFAULT_SIZE, Size::bytes);
         let room = Self::of_size(size);
         Self { inodes: limits.tmp_inodes.unwrap_or(room.inodes), ..room }
     }
 
-    /// With what the view puts at `target` and below it.
+    /// Adds what the view puts at `target` and below it.
     pub(crate) fn with_own(self, view: &View, target: &Path) -> Self {
         let Own { bytes, inodes } = Own::of(view, target);
         let own = Own { bytes: self.own.bytes + bytes, inodes: self.own.inodes + inodes };
         Self { own, ..self }
     }
 
-    /// Options of tmpfs(5).
+    /// Mount options, tmpfs(5).
     pub(crate) fn options(self, mode: u32) -> CString {
         let Self { size, inodes, own } = self;
         let (size, inodes) = (size.saturating_add(own.bytes), inodes.saturating_add(own.inodes));
@@ -69,11 +69,11 @@ impl Room {
 }
 
 impl Own {
-    /// The places of the view at `target` and below it, and the directories that lead there.
+    /// Counts the places of the view at `target` and below it, and the directories on the way to them.
     fn of(view: &View, target: &Path) -> Self {
         let mut above = target;
         let mut own = Self { bytes: 0, inodes: 1 };
-        // What lies in /proc is the kernel's.
+        // Places in /proc are in the procfs.
         let is_kernels = |path: &Path| is_within(path, Path::new("/proc"));
         for (path, place) in view.within(target).filter(|(path, _)| !is_kernels(path)) {
             own.inodes += lexical::ancestors(path).take_while(|path| !is_within(above, path)).count() as u64;
@@ -88,14 +88,18 @@ impl Own {
     }
 }
 
-/// The file system of the root, which private places share that are not of each command alone.
-pub(crate) fn of_root(parts: &Parts<'_>, view: &View) -> Room {
-    Room::of_policy(parts, None).with_own(view, Path::new("/"))
+/// The size of the root's tmpfs, which also holds the private places that commands share.
+pub(crate) fn of_root(inputs: &Inputs<'_>, view: &View) -> TmpfsSize {
+    TmpfsSize::of_policy(inputs, None).with_own(view, Path::new("/"))
 }
 
-/// The file system of a worker of a session, for `places` that each command has for itself.
-pub(crate) fn of_worker<'p>(parts: &Parts<'_>, view: &View, places: impl Iterator<Item = &'p Path>) -> Room {
-    places.fold(Room::of_policy(parts, None), |room, place| room.with_own(view, place))
+/// The size of the tmpfs of one worker of a session, which holds the private `places` of one command.
+pub(crate) fn of_worker<'p>(
+    inputs: &Inputs<'_>,
+    view: &View,
+    places: impl Iterator<Item = &'p Path>,
+) -> TmpfsSize {
+    places.fold(TmpfsSize::of_policy(inputs, None), |room, place| room.with_own(view, place))
 }
 
 #[cfg(test)]
@@ -127,11 +131,12 @@ mod tests {
     fn a_tmpfs_has_room_for_what_the_sandbox_puts_there() {
         let mut view = View::default();
         view.offer("", "/tmp/a/b", Node::Dir);
-        let room = Room { inodes: 5, ..Room::of_size(8192) }.with_own(&view, Path::new("/tmp"));
+        let room = TmpfsSize { inodes: 5, ..TmpfsSize::of_size(8192) }.with_own(&view, Path::new("/tmp"));
         assert_eq!(room.options(0o755).as_c_str(), c"mode=755,size=8192,nr_inodes=8");
-        assert_eq!(Room::of_size(4096).inodes, FEWEST_INODES);
-        assert_eq!(Room::of_size(1 << 30).inodes, 1 << 18);
-        let most = Room { inodes: u64::MAX, ..Room::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
+        assert_eq!(TmpfsSize::of_size(4096).inodes, FEWEST_INODES);
+        assert_eq!(TmpfsSize::of_size(1 << 30).inodes, 1 << 18);
+        let most =
+            TmpfsSize { inodes: u64::MAX, ..TmpfsSize::of_size(u64::MAX) }.with_own(&view, Path::new("/"));
         assert!(most.options(0).to_string_lossy().ends_with(&format!("nr_inodes={}", u64::MAX)));
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use fluers_runtime::{ExecSandboxContext, SandboxProfile, WrappedCommand};
 
 use crate::adapters::fluers::identity;
-use crate::adapters::fluers::place::{FluersError, Place};
+use crate::adapters::fluers::place::{ContextPlace, FluersError};
 use crate::policy::profile::OnUnavailable;
 use crate::policy::validate::has_parent;
-use crate::serve::{Brings, Listening};
+use crate::serve::{ClientEnvironment, Listening};
 use crate::session::Session;
 use crate::sys::inode::Identity;
 
@@ -29,7 +29,7 @@ pub(crate) struct Context {
     session: Session,
     // Dropped in this order: the socket before its directory.
     _listening: Listening,
-    _place: Arc<Place>,
+    _place: Arc<ContextPlace>,
 }
 
 /// Without the variables: they may be secrets.
@@ -49,9 +49,9 @@ impl Context {
         session: Session,
         asked: &ExecSandboxContext,
         wanted: OnUnavailable,
-        place: Arc<Place>,
+        place: Arc<ContextPlace>,
     ) -> Result<Self, FluersError> {
-        let listening = session.listen_to(place.path(), &place.next(), Brings::Nothing)?;
+        let listening = session.listen_to(place.path(), &place.next(), ClientEnvironment::Nothing)?;
         let words = [text("the client", listening.client())?, text("the socket", listening.socket())?]
             .map(str::to_owned);
         text("workspace", &session.compiled().directory)?;

@@ -28,7 +28,7 @@ pub(crate) enum FluersError {
     #[error("{}", told(reason.clone(), remedy.as_deref()))]
     Policy { reason: String, remedy: Option<String> },
     #[error("no directory for sockets: {}", crate::report::failure::words(.0))]
-    Place(#[from] std::io::Error),
+    ContextPlace(#[from] std::io::Error),
     #[error("the command is empty")]
     NoCommand,
     #[error(
@@ -82,14 +82,14 @@ const YOUNG: Duration = Duration::from_secs(60);
 const LONGEST: usize = 80;
 
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ContextPlace {
     path: PathBuf,
     sockets: AtomicU64,
     /// Nothing where there are no locks: then nobody else takes it for one that was left.
     _lock: Option<Flock<OwnedFd>>,
 }
 
-impl Place {
+impl ContextPlace {
     /// Makes it where only this user can enter it and programs can be executed, for the client lies in it.
     pub(crate) fn make() -> Result<Self, FluersError> {
         let places = Self::usual().into_iter().chain(["/tmp".into(), env::temp_dir(), "/var/tmp".into()]);
@@ -141,7 +141,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ContextPlace {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             tracing::warn!(path = %self.path.display(), %error, "the directory of sockets stays");

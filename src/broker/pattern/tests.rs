@@ -201,8 +201,8 @@ proptest! {
 }
 
 /// Tries every division.
-fn slow(parts: &[Part], rest: &str) -> bool {
-    match parts.split_first() {
+fn slow(inputs: &[Part], rest: &str) -> bool {
+    match inputs.split_first() {
         None => rest.is_empty(),
         Some((Part::Literal(literal), others)) => {
             rest.strip_prefix(literal.as_str()).is_some_and(|rest| slow(others, rest))

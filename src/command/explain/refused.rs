@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use syscalls::Sysno;
 
-use crate::plan::seccomp::table::{Asked, Refused, judge};
+use crate::plan::seccomp::table::{RefusedCall, SystemCall, judge};
 use crate::report::enforcement::Protection;
 use crate::report::outcome::{Basis, Denial};
 use crate::report::subject::clean;
@@ -45,7 +45,7 @@ struct Log {
 
 #[derive(Debug)]
 struct Entry {
-    refused: Refused,
+    refused: RefusedCall,
     count: u64,
     /// The name that the first caller gave itself.
     caller: Option<String>,
@@ -98,7 +98,7 @@ fn denial(subject: String, reason: String) -> Denial {
 
 impl Log {
     /// Enters a call; `caller` is asked for the first of its kind.
-    fn add(&mut self, number: u32, refused: Refused, caller: impl FnOnce() -> Option<String>) {
+    fn add(&mut self, number: u32, refused: RefusedCall, caller: impl FnOnce() -> Option<String>) {
         let key = (number, refused.because.clone());
         if let Some(entry) = self.calls.get_mut(&key) {
             entry.count = entry.count.saturating_add(1);
@@ -141,8 +141,8 @@ fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
 fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
     let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
     let call = sys::refused_call(listener).map_err(errno)?;
-    let asked = Asked { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
-    let refused = judge(&asked).unwrap_or(Refused { errno: libc::EPERM, because: Vec::new() });
+    let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
+    let refused = judge(&asked).unwrap_or(RefusedCall { errno: libc::EPERM, because: Vec::new() });
     let answer = refused.errno;
     // Before the answer: whoever hears of the end of the command finds it here.
     lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
@@ -211,7 +211,7 @@ pub(crate) fn subject(number: u32, because: &[(u8, u64)]) -> String {
 
 /// Whether programs try it as a matter of course and do without: worth a word only when something went wrong. io_uring is
 /// probed by event loops, MPTCP by Go's listeners, both then take the older way.
-pub(crate) fn is_probe(number: u32, refused: &Refused) -> bool {
+pub(crate) fn is_probe(number: u32, refused: &RefusedCall) -> bool {
     let is = |call: libc::c_long| i64::from(number) == call;
     let mptcp = u64::from(libc::IPPROTO_MPTCP.unsigned_abs());
     is(libc::SYS_io_uring_setup)
@@ -288,8 +288,8 @@ mod calls_tests {
 mod tests {
     use super::*;
 
-    pub(crate) fn refused(argument: u64) -> Refused {
-        Refused { errno: libc::EPERM, because: vec![(0, argument)] }
+    pub(crate) fn refused(argument: u64) -> RefusedCall {
+        RefusedCall { errno: libc::EPERM, because: vec![(0, argument)] }
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn what_programs_try_anyway_is_told_of_a_failure_only() {
         let mut log = Log::default();
-        let plain = || Refused { errno: libc::EPERM, because: Vec::new() };
+        let plain = || RefusedCall { errno: libc::EPERM, because: Vec::new() };
         log.add(425, plain(), || None);
         log.add(165, plain(), || Some("mount".to_owned()));
         let refusals = Refusals { log: Arc::new(Mutex::new(log)) };

@@ -9,14 +9,14 @@ use crate::command::output::Tail;
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
 use crate::report::subject::{LONGEST, shown};
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     let compiled = crate::plan::compile::compile(
         &policy.explain(true),
         &crate::host::Host::detect(),
         &crate::host::caller::Caller::current(),
-        crate::view::inputs::Shape::OneShot,
+        crate::view::inputs::SandboxKind::OneShot,
     );
     let compiled = compiled.expect("a policy for this host");
     Judge {
@@ -46,7 +46,7 @@ fn nothing_is_asked_where_nobody_wants_to_know() {
         let (host, caller) = (crate::host::Host::detect(), crate::host::caller::Caller::current());
         crate::plan::compile::compile(policy, &host, &caller, shape).expect("a policy for this host")
     };
-    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
         assert!(without.terms.is_none() && with.terms.is_some());
         let asks = |compiled: &crate::plan::compile::Compiled| {

@@ -1,39 +1,41 @@
-//! Where groups can be made: in what is delegated to the caller, or what it names. Pure: facts in, a place or a reason out.
+//! Where cgroups can be made: in a cgroup that is delegated to the caller, or in one that the policy names.
+//!
+//! Facts in, a place or a reason out. It reads and changes nothing.
 
 use std::path::PathBuf;
 
-use crate::host::cgroups::{Cgroups, Controller, HOST, Spot};
+use crate::host::cgroups::{CgroupDirectory, Cgroups, Controller, HOST};
 use crate::host::remedy;
 use crate::host::remedy::DELEGATE;
 
-/// Why something cannot be held by a cgroup.
+/// Why no cgroup can enforce a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lack {
+pub(crate) struct MissingCgroup {
     pub(crate) reason: String,
     pub(crate) remedy: String,
 }
 
-impl Lack {
+impl MissingCgroup {
     pub(crate) fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { reason: reason.into(), remedy: remedy.into() }
     }
 }
 
-/// Where groups can be made.
+/// A cgroup in which Kennel can make others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct CgroupPlace {
     pub(crate) path: PathBuf,
-    /// Controllers that it does not give to groups in it yet.
+    /// Controllers that it does not yet enable for its children.
     pub(crate) enable: Vec<Controller>,
-    /// Controllers that groups in it have then.
+    /// Controllers that its children have then.
     pub(crate) controllers: Vec<Controller>,
-    /// Whether this program is in it and has to leave it first.
+    /// Whether this program is in it and has to move out first.
     pub(crate) leave: bool,
 }
 
-impl Place {
-    /// In `spot`, whose groups get all of `controllers`.
-    fn of(spot: &Spot, controllers: &[Controller], leave: bool) -> Self {
+impl CgroupPlace {
+    /// The cgroup `spot`, whose children get all of `controllers`.
+    fn of(spot: &CgroupDirectory, controllers: &[Controller], leave: bool) -> Self {
         Self {
             path: spot.path.clone(),
             enable: controllers
@@ -47,28 +49,32 @@ impl Place {
     }
 }
 
-/// The group that the policy names: whoever names it vouches for it.
-pub(crate) fn named(spot: &Spot, is_root: bool) -> Result<Place, Lack> {
+/// The cgroup that the policy names. Kennel trusts the policy that it is delegated.
+pub(crate) fn named(spot: &CgroupDirectory, is_root: bool) -> Result<CgroupPlace, MissingCgroup> {
     let at = spot.path.display();
     if !spot.writable {
-        return Err(Lack::new(format!("{at} is not writable"), DELEGATE));
+        return Err(MissingCgroup::new(format!("{at} is not writable"), DELEGATE));
     }
     if !spot.reachable && !is_root {
         let reason = format!("processes cannot be moved to {at} from the caller's cgroup");
-        return Err(Lack::new(reason, DELEGATE));
+        return Err(MissingCgroup::new(reason, DELEGATE));
     }
     usable(spot)
 }
 
-/// One that is delegated to the caller: its own, the one above, or for real root that of the whole hierarchy.
-pub(crate) fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) -> Result<Place, Lack> {
+/// A cgroup that is delegated to the caller: its own, its parent, or for real root the root of the hierarchy.
+pub(crate) fn delegated(
+    facts: &Cgroups,
+    is_root: bool,
+    asked: &[Controller],
+) -> Result<CgroupPlace, MissingCgroup> {
     let (Some(own), Some(top)) = (&facts.own, &facts.top) else {
-        return Err(Lack::new("no cgroup v2 hierarchy is mounted here", remedy::UNIFIED));
+        return Err(MissingCgroup::new("no cgroup v2 hierarchy is mounted here", remedy::UNIFIED));
     };
-    let is_own = |spot: &Spot| {
+    let is_own = |spot: &CgroupDirectory| {
         spot.writable && spot.reachable && !spot.is_root && (spot.marked || !is_root || spot.path == top.path)
     };
-    let is_above = |spot: &Spot| {
+    let is_above = |spot: &CgroupDirectory| {
         let ours = own.path.ends_with(HOST);
         spot.writable && spot.reachable && !spot.is_root && (spot.marked || ours || !is_root && spot.is_edge)
     };
@@ -85,11 +91,11 @@ pub(crate) fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) ->
             Err(reason) => lack = lack.or(Some(reason)),
         }
     }
-    // As container engines do that have no service manager to ask. What it gives to groups is left as it is.
+    // As container engines do without a service manager. Kennel enables no further controller there.
     if is_root && top.is_root && top.writable && lack.is_none() {
-        return offering(facts, top, Place::of(top, &wanted(&top.gives), false), asked);
+        return offering(facts, top, CgroupPlace::of(top, &wanted(&top.gives), false), asked);
     }
-    // To delegate this one would give nothing of what is asked for.
+    // The missing controllers are those of cgroup v1. Delegating this cgroup would not help.
     let is_elsewhere = |asked: &Controller| {
         facts.of_v1.contains(asked) && !own.offers.contains(asked) && !top.offers.contains(asked)
     };
@@ -97,30 +103,37 @@ pub(crate) fn delegated(facts: &Cgroups, is_root: bool, asked: &[Controller]) ->
         return Err(empty(facts, own));
     }
     Err(lack.unwrap_or_else(|| {
-        Lack::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
+        MissingCgroup::new(format!("{} is not delegated to the caller", own.path.display()), DELEGATE)
     }))
 }
 
-/// What groups in a cgroup get of what it offers.
+/// The controllers that children of a cgroup can get, in Kennel's order.
 fn wanted(offers: &[Controller]) -> Vec<Controller> {
     Controller::ALL.into_iter().filter(|controller| offers.contains(controller)).collect()
 }
 
-/// A group that may hold no process but this one, which can leave.
-fn usable(spot: &Spot) -> Result<Place, Lack> {
+/// Checks that a cgroup holds no process but this one, which can move out: a cgroup with processes cannot
+/// enable controllers
+/// for its children (cgroups(7), "no internal processes").
+fn usable(spot: &CgroupDirectory) -> Result<CgroupPlace, MissingCgroup> {
     if spot.others > 0 && !spot.is_root {
         let reason = format!(
             "{} holds {} other processes, so it can give no limits to groups in it",
             spot.path.display(),
             spot.others
         );
-        return Err(Lack::new(reason, DELEGATE));
+        return Err(MissingCgroup::new(reason, DELEGATE));
     }
-    Ok(Place::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
+    Ok(CgroupPlace::of(spot, &wanted(&spot.offers), spot.holds_us && !spot.is_root))
 }
 
-/// A place that offers something of what is asked for.
-fn offering(facts: &Cgroups, spot: &Spot, place: Place, asked: &[Controller]) -> Result<Place, Lack> {
+/// Checks that a place has at least one of the controllers that the policy needs.
+fn offering(
+    facts: &Cgroups,
+    spot: &CgroupDirectory,
+    place: CgroupPlace,
+    asked: &[Controller],
+) -> Result<CgroupPlace, MissingCgroup> {
     match asked.iter().find(|asked| !place.controllers.contains(asked)) {
         Some(first) if !asked.iter().any(|asked| place.controllers.contains(asked)) => {
             if facts.of_v1.contains(first) {
@@ -133,18 +146,18 @@ fn offering(facts: &Cgroups, spot: &Spot, place: Place, asked: &[Controller]) ->
     }
 }
 
-/// For a hierarchy whose controllers cgroup v1 has.
-fn empty(facts: &Cgroups, spot: &Spot) -> Lack {
+/// The error for a cgroup v2 hierarchy whose controllers belong to cgroup v1.
+fn empty(facts: &Cgroups, spot: &CgroupDirectory) -> MissingCgroup {
     let names: Vec<&str> = facts.of_v1.iter().map(|controller| controller.name()).collect();
     let names = names.join(", ");
-    Lack::new(
+    MissingCgroup::new(
         format!("cgroup v1 has {names} here, and cgroup v2 at {} does not", spot.path.display()),
         remedy::UNIFIED,
     )
 }
 
-pub(crate) fn missing(at: &str, controller: Controller) -> Lack {
-    Lack::new(
+pub(crate) fn missing(at: &str, controller: Controller) -> MissingCgroup {
+    MissingCgroup::new(
         format!("the cgroup {at} has no {controller} controller"),
         format!(
             "have the service manager delegate it: Delegate={controller} … for the unit, user@.service for users"

@@ -8,8 +8,8 @@ use kennel_helper::wire::Field;
 use proptest::prelude::*;
 
 use super::*;
-use crate::host::cgroups::Spot;
-use crate::plan::cgroup::place::{Lack, Place, delegated, named};
+use crate::host::cgroups::CgroupDirectory;
+use crate::plan::cgroup::place::{CgroupPlace, MissingCgroup, delegated, named};
 use crate::plan::cgroup::{SHORTEST_QUOTA, quota};
 use crate::policy::cgroup::IoLimits;
 use crate::policy::profile::Profile;
@@ -18,31 +18,31 @@ use crate::policy::units::Size;
 const USUAL: [Controller; 4] = [Memory, Pids, Cpu, Io];
 
 /// One that the caller may do anything with and is alone in.
-fn spot(path: &str) -> Spot {
-    Spot {
+fn spot(path: &str) -> CgroupDirectory {
+    CgroupDirectory {
         path: path.into(),
         offers: USUAL.to_vec(),
         gives: Vec::new(),
         writable: true,
         reachable: true,
         holds_us: true,
-        ..Spot::default()
+        ..CgroupDirectory::default()
     }
 }
 
-fn foreign(path: &str) -> Spot {
-    Spot { writable: false, reachable: false, holds_us: false, ..spot(path) }
+fn foreign(path: &str) -> CgroupDirectory {
+    CgroupDirectory { writable: false, reachable: false, holds_us: false, ..spot(path) }
 }
 
-fn top() -> Spot {
-    Spot { is_root: true, gives: USUAL.to_vec(), ..foreign("/sys/fs/cgroup") }
+fn top() -> CgroupDirectory {
+    CgroupDirectory { is_root: true, gives: USUAL.to_vec(), ..foreign("/sys/fs/cgroup") }
 }
 
-fn facts(own: Spot, parent: Spot) -> Cgroups {
+fn facts(own: CgroupDirectory, parent: CgroupDirectory) -> Cgroups {
     Cgroups { top: Some(top()), own: Some(own), parent: Some(parent), of_v1: Vec::new() }
 }
 
-fn found(facts: &Cgroups, is_root: bool) -> Result<Place, Lack> {
+fn found(facts: &Cgroups, is_root: bool) -> Result<CgroupPlace, MissingCgroup> {
     delegated(facts, is_root, &[Memory])
 }
 
@@ -56,50 +56,52 @@ fn a_scope_of_its_own_is_left_and_used() {
     assert_eq!((&*place.path, place.leave), (Path::new("/c/u/k.scope"), true));
     assert_eq!((&*place.enable, &*place.controllers), (&USUAL[..], &USUAL[..]));
     // What is given already needs no telling.
-    let giving = Spot { gives: vec![Memory, Pids], holds_us: false, ..spot("/c/u") };
+    let giving = CgroupDirectory { gives: vec![Memory, Pids], holds_us: false, ..spot("/c/u") };
     assert_eq!(found(&facts(giving, foreign("/c")), false).expect("delegated").enable, [Cpu, Io]);
 }
 
 #[test]
 fn a_group_with_others_in_it_is_no_place_and_says_so() {
-    let crowded = Spot { others: 3, ..spot("/c/u/k.scope") };
+    let crowded = CgroupDirectory { others: 3, ..spot("/c/u/k.scope") };
     let said = lack(&facts(crowded, foreign("/c/u")), false);
     assert_eq!(said, "/c/u/k.scope holds 3 other processes, so it can give no limits to groups in it");
 }
 
 #[test]
 fn the_group_above_is_taken_only_where_it_is_delegated() {
-    let own = Spot { others: 1, ..spot("/c/u/k.service/main") };
-    let above = |marked, is_edge| Spot { marked, is_edge, holds_us: false, ..spot("/c/u/k.service") };
+    let own = CgroupDirectory { others: 1, ..spot("/c/u/k.service/main") };
+    let above =
+        |marked, is_edge| CgroupDirectory { marked, is_edge, holds_us: false, ..spot("/c/u/k.service") };
     for (marked, is_edge, taken) in [(true, false, true), (false, true, true), (false, false, false)] {
         let place = found(&facts(own.clone(), above(marked, is_edge)), false);
         assert_eq!(place.as_ref().is_ok_and(|place| !place.leave), taken, "{marked} {is_edge} {place:?}");
     }
     // To real root everything is writable: only the mark counts.
-    let own = Spot { writable: true, ..own };
+    let own = CgroupDirectory { writable: true, ..own };
     assert!(
         found(&facts(own.clone(), above(true, false)), true).expect("marked").path.ends_with("k.service")
     );
     // Where this program went by itself is as good as where it came from.
     let host = spot("/c/u/k.scope/kennel-host");
-    let scope = Spot { holds_us: false, ..spot("/c/u/k.scope") };
-    let place = found(&facts(Spot { others: 1, ..host }, scope), false).expect("it was left before");
+    let scope = CgroupDirectory { holds_us: false, ..spot("/c/u/k.scope") };
+    let place =
+        found(&facts(CgroupDirectory { others: 1, ..host }, scope), false).expect("it was left before");
     assert_eq!(place.path, Path::new("/c/u/k.scope"));
 }
 
 #[test]
 fn real_root_has_the_top_as_it_is() {
-    let top = Spot { writable: true, reachable: true, ..top() };
-    let own = Spot { others: 1, ..spot("/sys/fs/cgroup/system.slice/sshd.service") };
+    let top = CgroupDirectory { writable: true, reachable: true, ..top() };
+    let own = CgroupDirectory { others: 1, ..spot("/sys/fs/cgroup/system.slice/sshd.service") };
     let facts = Cgroups { top: Some(top.clone()), ..facts(own, foreign("/sys/fs/cgroup/system.slice")) };
     let place = found(&facts, true).expect("root");
     assert_eq!((&*place.path, &*place.enable), (Path::new("/sys/fs/cgroup"), &[][..]));
     // What it does not give is not given by us.
-    let poor = Spot { gives: vec![Pids], ..top.clone() };
+    let poor = CgroupDirectory { gives: vec![Pids], ..top.clone() };
     let without = Cgroups { top: Some(poor), ..facts.clone() };
     assert!(lack(&without, true).contains("has no memory controller"));
     // The root of a container's namespace is one like any other.
-    let container = Spot { is_root: false, ..spot("/sys/fs/cgroup") };
+    let container = CgroupDirectory { is_root: false, ..spot("/sys/fs/cgroup") };
     let inside =
         Cgroups { top: Some(container.clone()), own: Some(container), parent: None, of_v1: Vec::new() };
     assert!(found(&inside, true).expect("writable").leave);
@@ -115,15 +117,15 @@ fn hosts_without_it_say_what_they_have() {
     assert_eq!(lack(&Cgroups::default(), true), "no cgroup v2 hierarchy is mounted here");
     let said = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
     assert_eq!(said, "/c/user.slice/s.scope is not delegated to the caller");
-    let bare = Spot { is_root: true, offers: Vec::new(), ..spot("/c/unified") };
+    let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..spot("/c/unified") };
     let hybrid =
         Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
     assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
     // Nor would it help an ordinary user to have that one delegated.
-    let bare = Spot { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
-    let bare = Spot { is_root: true, offers: Vec::new(), ..bare };
+    let bare = CgroupDirectory { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
+    let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..bare };
     let facts = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
     let lack = delegated(&facts, false, &[Memory]).expect_err("nothing to limit with");
     assert!(lack.reason.starts_with("cgroup v1 has memory, pids here"), "{lack:?}");
@@ -134,17 +136,27 @@ fn hosts_without_it_say_what_they_have() {
 fn a_named_group_must_be_usable_and_nothing_else() {
     assert!(named(&spot("/c/ci"), false).is_ok());
     let lack = |spot| named(&spot, false).expect_err("not usable").reason;
-    assert_eq!(lack(Spot { writable: false, ..spot("/c/ci") }), "/c/ci is not writable");
+    assert_eq!(lack(CgroupDirectory { writable: false, ..spot("/c/ci") }), "/c/ci is not writable");
     assert!(
-        lack(Spot { reachable: false, ..spot("/c/ci") }).starts_with("processes cannot be moved to /c/ci")
+        lack(CgroupDirectory { reachable: false, ..spot("/c/ci") })
+            .starts_with("processes cannot be moved to /c/ci")
     );
-    assert!(lack(Spot { others: 2, ..spot("/c/ci") }).contains("holds 2 other processes"));
+    assert!(lack(CgroupDirectory { others: 2, ..spot("/c/ci") }).contains("holds 2 other processes"));
 }
 
-fn groups_of(limits: Limits, shape: Shape, controllers: &[Controller], disks: &[(u64, u64)]) -> Groups {
+fn groups_of(
+    limits: Limits,
+    shape: SandboxKind,
+    controllers: &[Controller],
+    disks: &[(u64, u64)],
+) -> CgroupPlan {
     let policy = Policy { limits, ..Policy::profile(Profile::RepoWrite, "/w") };
-    let place =
-        Place { path: "/c".into(), enable: Vec::new(), controllers: controllers.to_vec(), leave: false };
+    let place = CgroupPlace {
+        path: "/c".into(),
+        enable: Vec::new(),
+        controllers: controllers.to_vec(),
+        leave: false,
+    };
     plan(&policy, &Host::detect(), place, shape, disks.to_vec())
 }
 
@@ -166,7 +178,7 @@ fn all() -> Limits {
 
 #[test]
 fn one_shots_have_all_limits_to_themselves() {
-    let groups = groups_of(all(), Shape::OneShot, &Controller::ALL, &[(8, 0), (259, 1)]);
+    let groups = groups_of(all(), SandboxKind::OneShot, &Controller::ALL, &[(8, 0), (259, 1)]);
     let plan = groups.plan.expect("a plan");
     assert!(plan.shared.is_empty());
     let expected = [
@@ -184,7 +196,7 @@ fn one_shots_have_all_limits_to_themselves() {
 
 #[test]
 fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
-    let groups = groups_of(all(), Shape::Session { ready: 2 }, &[Memory, Pids], &[]);
+    let groups = groups_of(all(), SandboxKind::Session { ready: 2 }, &[Memory, Pids], &[]);
     assert!(groups.hold(Memory) && !groups.hold(Io) && !groups.hold(Cpuset));
     let plan = groups.plan.clone().expect("a plan");
     assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
@@ -197,13 +209,13 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     };
     let tight = groups.of_command(&all(), &wanted);
     assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
-    assert!(Groups::default().of_command(&all(), &wanted).is_empty());
+    assert!(CgroupPlan::default().of_command(&all(), &wanted).is_empty());
 }
 
 #[test]
 fn processors_are_held_by_those_who_asked_and_io_where_there_is_a_disk() {
     let limits = Limits { cpuset: None, ..all() };
-    let groups = groups_of(limits, Shape::OneShot, &Controller::ALL, &[]);
+    let groups = groups_of(limits, SandboxKind::OneShot, &Controller::ALL, &[]);
     assert!(!groups.hold(Cpuset) && !groups.hold(Io));
     assert!(groups.lack(Io).expect("a reason").reason.contains("block device"));
     assert!(groups.lack(Cpuset).expect("a reason").reason.contains("no cpuset controller"));
@@ -248,7 +260,7 @@ proptest! {
     }
 }
 
-fn spots(path: &'static str) -> impl Strategy<Value = Spot> {
+fn spots(path: &'static str) -> impl Strategy<Value = CgroupDirectory> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let lists = (
         proptest::sample::subsequence(USUAL.to_vec(), 0..=4),
@@ -257,7 +269,7 @@ fn spots(path: &'static str) -> impl Strategy<Value = Spot> {
     (flags, lists, 0usize..2, "(/kennel-host)?").prop_map(move |(flags, (offers, gives), others, name)| {
         let path = format!("{path}{name}");
         let (writable, reachable, marked, is_root, is_edge, holds_us) = flags;
-        Spot {
+        CgroupDirectory {
             path: path.into(),
             offers,
             gives,

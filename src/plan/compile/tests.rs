@@ -21,7 +21,7 @@ use crate::policy::require::Requirement;
 use crate::report::enforcement::{Level, Protection, State};
 use crate::report::error::Error;
 use crate::sys::birth::Users;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 /// A machine that has everything but groups.
 pub(crate) fn host() -> Host {
@@ -45,7 +45,7 @@ fn caller(home: &Path) -> Caller {
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into()), ("SECRET".into(), "x".into())]),
         descriptors: [1024, 4096],
-        ahead: crate::host::caller::Ahead::default(),
+        ahead: crate::host::caller::SchedulingPrivileges::default(),
     }
 }
 
@@ -57,7 +57,7 @@ fn home() -> tempfile::TempDir {
 }
 
 fn compiled(policy: &Policy, host: &Host, home: &Path) -> Result<Compiled, Error> {
-    compile(policy, host, &caller(home), Shape::OneShot)
+    compile(policy, host, &caller(home), SandboxKind::OneShot)
 }
 
 fn steps(compiled: &Compiled) -> Vec<Step<'_>> {
@@ -152,7 +152,7 @@ fn root_alone_goes_without_a_user_namespace_and_only_where_the_policy_may() {
         (&degrade, &host(), &root, false),
         (&refuse, &refusing, &root, false),
     ] {
-        for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+        for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
             let compiled = compile(policy, host, caller, shape).expect("compiles");
             assert_eq!(
                 crate::view::inputs::spawn_options(policy, host, caller).users == Users::Callers,
@@ -174,7 +174,7 @@ fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
     let root = Caller { uid: 0, gid: 0, ..caller(home.path()) };
     let policy =
         Policy::profile(Profile::RepoWrite, home.path().join("repo")).on_unavailable(OnUnavailable::Degrade);
-    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let compiled = compile(&policy, &refusing, &root, shape).expect("compiles");
         let sections = [&compiled.namespaces, &compiled.setup, &compiled.worker, &compiled.walls];
         for entry in sections.into_iter().flat_map(|section| entries(&section.bytes)).flatten() {
@@ -190,7 +190,7 @@ fn without_a_user_namespace_nothing_that_would_reach_the_host_may_be_skipped() {
         assert!(separate < at(|step| matches!(step, Step::NewRoot { .. })));
     }
     let bare = Host { seccomp: false, ..refusing };
-    let error = compile(&policy, &bare, &root, Shape::OneShot).expect_err("no filter");
+    let error = compile(&policy, &bare, &root, SandboxKind::OneShot).expect_err("no filter");
     assert!(matches!(error, Error::Unavailable { protection: Protection::Seccomp, .. }), "{error:?}");
     assert!(error.remedy().is_some_and(|remedy| remedy.contains("user namespaces")));
 }
@@ -328,7 +328,7 @@ fn a_toolchain_variable_cannot_reach_for_secrets() {
         caller.environment.insert(name.into(), value.into());
     }
     let policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
-    let compiled = compile(&policy, &host(), &caller, Shape::OneShot).expect("compiles");
+    let compiled = compile(&policy, &host(), &caller, SandboxKind::OneShot).expect("compiles");
     for step in steps(&compiled) {
         if let Step::Bind { source, .. } = step {
             let source = source.to_string_lossy().into_owned();
@@ -394,7 +394,7 @@ proptest! {
 }
 
 fn of_session(policy: &Policy, home: &Path) -> Compiled {
-    compile(policy, &host(), &caller(home), Shape::Session { ready: 2 }).expect("compiles")
+    compile(policy, &host(), &caller(home), SandboxKind::Session { ready: 2 }).expect("compiles")
 }
 
 fn section(bytes: &[u8]) -> Vec<Step<'_>> {
@@ -458,7 +458,7 @@ fn the_first_message_holds_every_first_step() {
     let mut policy = Policy::profile(Profile::RepoWrite, home.path().join("repo"));
     policy.hostname = "h".repeat(64);
     let caller = Caller { uid: u32::MAX - 1, gid: u32::MAX - 1, ..caller(home.path()) };
-    for shape in [Shape::OneShot, Shape::Session { ready: 2 }] {
+    for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let first = begin(&policy, &host(), &caller, shape).expect("compiles").namespaces;
         assert!(first.bytes.len() + 16 <= kennel_helper::control::LONGEST_ROLE, "{}", first.bytes.len());
     }
@@ -477,9 +477,9 @@ fn an_overlay_takes_a_kernel_that_keeps_its_changes() {
     let uid = nix::unistd::geteuid().as_raw();
     let own = Caller { uid, ..caller(home.path()) };
     let policy = policy.overlay(Overlay { upper: Some(upper.path().into()), size: None });
-    compile(&policy, &old, &own, Shape::OneShot).expect("compiles");
+    compile(&policy, &old, &own, SandboxKind::OneShot).expect("compiles");
     let other = Caller { uid: uid + 1, ..own };
-    let error = compile(&policy, &old, &other, Shape::OneShot).expect_err("refused").chain();
+    let error = compile(&policy, &old, &other, SandboxKind::OneShot).expect_err("refused").chain();
     assert!(error.contains("belongs to another user"), "{error}");
 }
 
@@ -491,7 +491,7 @@ fn nothing_below_an_overlay_is_bound_from_the_host() {
     fs::write(repo.join(".git/config"), "").expect("a file");
     let policy = Policy::profile(Profile::NoNetwork, &repo).overlay(Overlay::default()).protect("ci");
     let compiled =
-        compile(&policy, &host(), &caller(home.path()), Shape::Session { ready: 1 }).expect("compiles");
+        compile(&policy, &host(), &caller(home.path()), SandboxKind::Session { ready: 1 }).expect("compiles");
     let steps = steps(&compiled);
     let at = |path: &Path| crate::plan::emit::relative(path);
     let position = |wanted: &dyn Fn(&Step<'_>) -> bool| steps.iter().position(wanted).expect("a step");

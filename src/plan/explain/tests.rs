@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::view::source::Source;
+use crate::view::source::BindSource;
 
 /// A view over a directory of the host: shown writable at /rw, read-only at /ro, and what else there can be.
 fn terms(host: &Path) -> Terms {
     let mut view = View::default();
-    let source = || Source::resolve(host).expect("a directory");
+    let source = || BindSource::resolve(host).expect("a directory");
     let bind = |access| Node::Bind { source: source(), access };
     view.offer("system", "/usr", bind(Access::Read));
     view.offer("link", "/bin", Node::Symlink { points_to: "usr/bin".into() });
@@ -19,7 +19,7 @@ fn terms(host: &Path) -> Terms {
     view.offer("file", "/etc/passwd", Node::File { contents: Vec::new(), mode: 0o644 });
     view.grant("read-write grant", "/rw".into(), bind(Access::Write)).expect("granted");
     view.grant("read-only grant", "/deep/er/ro".into(), bind(Access::Read)).expect("granted");
-    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: Room::of_size(4096) })
+    view.grant("tmpfs", "/scratch".into(), Node::Tmpfs { mode: 0o1777, room: TmpfsSize::of_size(4096) })
         .expect("granted");
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
@@ -27,7 +27,7 @@ fn terms(host: &Path) -> Terms {
     Terms {
         view: view.into(),
         read_only_workspace: false,
-        private: Room::of_size(2 << 20),
+        private: TmpfsSize::of_size(2 << 20),
         network: NetworkMode::None,
         proxy_flags: Some("--allow"),
         ports: None,
@@ -155,7 +155,7 @@ fn links_are_followed_in_what_is_shown_and_nowhere_else() {
 fn what_a_command_goes_without_is_told_of_that_command() {
     let host = host();
     let terms = terms(host.path());
-    let narrowed = [Narrowing::ReadOnly("/rw".into()), Narrowing::Hide("/deep/er/ro".into())];
+    let narrowed = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
     let told = |path: &str, errno| {
         let denial = terms.explain(Path::new(path), errno, &narrowed)?;
         Some((denial.reason, denial.basis, denial.remedy))

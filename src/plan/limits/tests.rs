@@ -17,12 +17,12 @@ use crate::policy::profile::Profile;
 use crate::policy::require::Requirement;
 use crate::report::enforcement::{Protection, State};
 use crate::report::error::Error;
-use crate::view::inputs::Shape;
+use crate::view::inputs::SandboxKind;
 
 fn compiled(
     uid: u32,
     kernel: Version,
-    shape: Shape,
+    shape: SandboxKind,
     policy: &Policy,
     home: &Path,
 ) -> Result<Compiled, Error> {
@@ -35,7 +35,7 @@ fn compiled(
         directory: home.to_owned(),
         environment: BTreeMap::from([("PATH".into(), "/usr/bin".into())]),
         descriptors: [1024, 4096],
-        ahead: crate::host::caller::Ahead::default(),
+        ahead: crate::host::caller::SchedulingPrivileges::default(),
     };
     let host = Host { kernel, ..host() };
     compile(policy, &host, &caller, shape)
@@ -88,7 +88,7 @@ fn state(compiled: &Compiled) -> Option<State> {
 #[test]
 fn each_user_and_kernel_has_its_way_to_count_processes() {
     let home = tempfile::tempdir().expect("a directory");
-    let (one, many) = (Shape::OneShot, Shape::Session { ready: 2 });
+    let (one, many) = (SandboxKind::OneShot, SandboxKind::Session { ready: 2 });
     for (uid, kernel, shape, expected) in [
         (1000, Version(6, 18), one, (Some(21), vec![], State::Enforced)),
         (1000, Version(6, 18), many, (Some(28), vec![], State::Degraded)),
@@ -111,14 +111,14 @@ fn what_is_weaker_is_refused_where_it_is_required() {
     let home = tempfile::tempdir().expect("a directory");
     let policy = policy(home.path(), Some(20)).require(Protection::Pids, Requirement::Required);
     for kernel in [Version(6, 18), Version(6, 13)] {
-        match compiled(0, kernel, Shape::OneShot, &policy, home.path()) {
+        match compiled(0, kernel, SandboxKind::OneShot, &policy, home.path()) {
             Err(Error::Unavailable { protection: Protection::Pids, reason, .. }) => {
                 assert!(reason.contains("real root"), "{reason}");
             }
             other => panic!("{other:?}"),
         }
     }
-    compiled(1000, Version(6, 18), Shape::OneShot, &policy, home.path()).expect("enforced in full");
+    compiled(1000, Version(6, 18), SandboxKind::OneShot, &policy, home.path()).expect("enforced in full");
 }
 
 proptest! {
@@ -127,7 +127,7 @@ proptest! {
     fn pid_max_is_written_where_it_is_the_namespace_s_alone(uid in 0..2u32, major in 5..8u32, minor in 0..30u32, pids in proptest::option::of(1u64..=1 << 53)) {
         prop_assume!((major, minor) >= (5, 13));
         let home = tempfile::tempdir().expect("a directory");
-        let compiled = compiled(uid, Version(major, minor), Shape::OneShot, &policy(home.path(), pids), home.path());
+        let compiled = compiled(uid, Version(major, minor), SandboxKind::OneShot, &policy(home.path(), pids), home.path());
         let written = pid_max(&compiled.expect("compiles"));
         let is_own = (major, minor) >= (6, 14);
         prop_assert_eq!(written.len(), usize::from(uid == 0 && is_own && pids.is_some()));

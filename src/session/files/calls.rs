@@ -16,11 +16,11 @@ use nix::sys::stat::{FileStat, Mode, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use crate::protect::forbid::Making;
+use crate::protect::forbid::Creation;
 use crate::session::files::blocking;
 use crate::session::files::replace::{Replacement, refuse_watched, undo_watched};
 use crate::session::files::stream::{FileEntry, FileInfo, FileReader, HostWriter};
-use crate::session::view_fd::Visit;
+use crate::session::view_fd::FileCall;
 use crate::sys;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::inode::{is_regular, kind, regular, stores};
@@ -31,7 +31,7 @@ const MOST_NAMES: usize = 100_000;
 
 const NEW_DIRECTORY: Mode = Mode::from_bits_truncate(0o777);
 
-pub(crate) fn read(visit: &Visit, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read(visit: &FileCall, path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let file = File::from(open_file(visit.root(), path)?);
     if file.metadata()?.len() > most {
         return Err(Errno::EFBIG.into());
@@ -42,13 +42,13 @@ pub(crate) fn read(visit: &Visit, path: &Path, most: u64) -> io::Result<Vec<u8>>
     if bytes.len() as u64 > most { Err(Errno::EFBIG.into()) } else { Ok(bytes) }
 }
 
-pub(crate) fn write(visit: Visit, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(visit: FileCall, path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (replacement, mut file) = Replacement::begin(visit, path, crate::session::files::NEW_FILE)?;
     without_sigxfsz(|| file.write_all(bytes))?;
     replacement.commit(&file)
 }
 
-pub(crate) fn list(visit: &Visit, path: &Path) -> io::Result<Vec<FileEntry>> {
+pub(crate) fn list(visit: &FileCall, path: &Path) -> io::Result<Vec<FileEntry>> {
     stores(open(visit.root(), path, OFlag::O_PATH | OFlag::O_DIRECTORY)?)?;
     let directory = open(visit.root(), path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
     stores(&directory)?;
@@ -76,29 +76,29 @@ fn names(directory: OwnedFd) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-pub(crate) fn stat(visit: &Visit, path: &Path) -> io::Result<FileInfo> {
+pub(crate) fn stat(visit: &FileCall, path: &Path) -> io::Result<FileInfo> {
     let there = open(visit.root(), path, OFlag::O_PATH)?;
     stores(&there)?;
     Ok(FileInfo::of(&fstat(there)?))
 }
 
-pub(crate) fn mkdir(visit: &Visit, path: &Path) -> io::Result<()> {
-    let place = Place::of(visit.root(), path)?.ok_or(Errno::EEXIST)?;
-    refuse_watched(visit, &place, Making::DirectoryOrNothing)?;
+pub(crate) fn mkdir(visit: &FileCall, path: &Path) -> io::Result<()> {
+    let place = FilePlace::of(visit.root(), path)?.ok_or(Errno::EEXIST)?;
+    refuse_watched(visit, &place, Creation::DirectoryOrNothing)?;
     mkdirat(&place.parent, place.name.as_os_str(), NEW_DIRECTORY)?;
-    undo_watched(visit, &place, Making::DirectoryOrNothing)
+    undo_watched(visit, &place, Creation::DirectoryOrNothing)
 }
 
-pub(crate) fn remove(visit: &Visit, path: &Path) -> io::Result<()> {
-    let place = Place::of(visit.root(), path)?.ok_or(Errno::EBUSY)?;
+pub(crate) fn remove(visit: &FileCall, path: &Path) -> io::Result<()> {
+    let place = FilePlace::of(visit.root(), path)?.ok_or(Errno::EBUSY)?;
     place.is_no_mount()?;
-    refuse_watched(visit, &place, Making::DirectoryOrNothing)?;
+    refuse_watched(visit, &place, Creation::DirectoryOrNothing)?;
     let remove = |how| unlinkat(&place.parent, place.name.as_os_str(), how);
     match remove(UnlinkatFlags::NoRemoveDir) {
         Err(Errno::EISDIR) => remove(UnlinkatFlags::RemoveDir)?,
         removed => removed?,
     }
-    undo_watched(visit, &place, Making::DirectoryOrNothing)
+    undo_watched(visit, &place, Creation::DirectoryOrNothing)
 }
 
 /// A file of the host's, and its mode.
@@ -135,12 +135,12 @@ pub(crate) fn open_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
 
 /// A name in a directory that is held open, so that it stays the same directory whatever becomes of its path.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct FilePlace {
     pub(crate) parent: OwnedFd,
     pub(crate) name: OsString,
 }
 
-impl Place {
+impl FilePlace {
     /// The name at the end of a path, whatever lies there; `None` where the path does not end in a name.
     pub(crate) fn of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Self>> {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };

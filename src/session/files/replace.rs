@@ -12,10 +12,10 @@ use nix::sys::stat::{Mode, fchmod};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{AccessFlags, UnlinkatFlags, faccessat, unlinkat};
 
-use crate::protect::forbid::Making;
+use crate::protect::forbid::Creation;
 use crate::protect::{forbid, recheck};
-use crate::session::files::calls::Place;
-use crate::session::view_fd::Visit;
+use crate::session::files::calls::FilePlace;
+use crate::session::view_fd::FileCall;
 use crate::sys::dirfd;
 use crate::sys::entries::under_temporary_name;
 use crate::sys::inode::{FileKind, Identity, is_regular, kind};
@@ -25,13 +25,13 @@ const ORDINARY: u32 = 0o777;
 
 /// A file under a name of ours, removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Temporary {
+pub(crate) struct TemporaryFile {
     parent: OwnedFd,
     pub(crate) name: OsString,
     is_there: bool,
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// Makes one in `parent`, of that mode less the file mask of this program.
     pub(crate) fn make(parent: OwnedFd, mode: u32) -> io::Result<(Self, File)> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -55,7 +55,7 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.is_there {
             // Who else removed it was faster.
@@ -67,19 +67,19 @@ impl Drop for Temporary {
 /// A file of the sandbox that is being written anew.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    temporary: Temporary,
-    place: Place,
+    temporary: TemporaryFile,
+    place: FilePlace,
     /// The mode of what it replaces.
     mode: Option<u32>,
-    visit: Visit,
+    visit: FileCall,
 }
 
 impl Replacement {
     /// Begins to write the file at an absolute `path`; `mode` is what a new one has, less the file mask of this program.
-    pub(crate) fn begin(visit: Visit, path: &Path, mode: u32) -> io::Result<(Self, File)> {
+    pub(crate) fn begin(visit: FileCall, path: &Path, mode: u32) -> io::Result<(Self, File)> {
         let ends_in_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let place =
-            Place::behind_links(visit.root(), path)?.filter(|_| !ends_in_slash).ok_or(Errno::EISDIR)?;
+            FilePlace::behind_links(visit.root(), path)?.filter(|_| !ends_in_slash).ok_or(Errno::EISDIR)?;
         let before = place.stat()?;
         if before.is_some_and(|stat| kind(&stat) == FileKind::Directory) {
             return Err(Errno::EISDIR.into());
@@ -91,14 +91,14 @@ impl Replacement {
             return Err(Errno::EROFS.into());
         }
         let mode_before = before.map(|stat| is_regular(&stat).map(|()| stat.st_mode)).transpose()?;
-        refuse_watched(&visit, &place, Making::File)?;
+        refuse_watched(&visit, &place, Creation::File)?;
         if mode_before.is_some() {
             let flags = AtFlags::AT_EACCESS | AtFlags::AT_SYMLINK_NOFOLLOW;
             faccessat(&place.parent, place.name.as_os_str(), AccessFlags::W_OK, flags)?;
         }
         // Nobody reads it by a wider mode than the one it replaces.
         let first = if mode_before.is_some() { 0o600 } else { mode };
-        let (temporary, file) = Temporary::make(place.parent.try_clone()?, first)?;
+        let (temporary, file) = TemporaryFile::make(place.parent.try_clone()?, first)?;
         Ok((Self { temporary, place, mode: mode_before.map(|mode| mode & ORDINARY), visit }, file))
     }
 
@@ -109,15 +109,15 @@ impl Replacement {
             fchmod(file, Mode::from_bits_truncate(mode))?;
         }
         place.is_no_mount()?;
-        refuse_watched(&visit, &place, Making::File)?;
+        refuse_watched(&visit, &place, Creation::File)?;
         temporary.rename(file, &place.name)?;
-        undo_watched(&visit, &place, Making::File)
+        undo_watched(&visit, &place, Creation::File)
     }
 }
 
 /// # Errors
 /// `EROFS` for a path where nothing may be made.
-pub(crate) fn refuse_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
+pub(crate) fn refuse_watched(visit: &FileCall, place: &FilePlace, making: Creation) -> io::Result<()> {
     match forbid::forbids(visit.watches(), place.parent.as_fd(), &place.name, making)? {
         true => Err(Errno::EROFS.into()),
         false => Ok(()),
@@ -129,7 +129,7 @@ pub(crate) fn refuse_watched(visit: &Visit, place: &Place, making: Making) -> io
 ///
 /// # Errors
 /// `EROFS`, and what was made is not there any more.
-pub(crate) fn undo_watched(visit: &Visit, place: &Place, making: Making) -> io::Result<()> {
+pub(crate) fn undo_watched(visit: &FileCall, place: &FilePlace, making: Creation) -> io::Result<()> {
     let refused = refuse_watched(visit, place, making);
     if refused.is_err() {
         recheck::log(&recheck::undo(visit.watches()));

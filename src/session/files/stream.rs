@@ -16,7 +16,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::report::error::Error;
-use crate::session::files::replace::{Replacement, Temporary};
+use crate::session::files::replace::{Replacement, TemporaryFile};
 use crate::session::files::{blocking, failed};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
@@ -153,7 +153,7 @@ writes_to_file!(FileWriter, HostWriter);
 pub(crate) struct HostWriter {
     file: File,
     written: u64,
-    temporary: Temporary,
+    temporary: TemporaryFile,
     name: OsString,
     /// The mode of what it replaces.
     mode: Option<u32>,
@@ -168,7 +168,7 @@ impl HostWriter {
         let before = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
         // Nobody reads it by a wider mode than the one it replaces.
         let first = if before.is_some() { 0o600 } else { mode };
-        let (temporary, file) = Temporary::make(parent, first)?;
+        let (temporary, file) = TemporaryFile::make(parent, first)?;
         let mode = before.map(|before| before.mode() & 0o777);
         Ok(Self { file: File::from_std(file), written: 0, temporary, name, mode })
     }

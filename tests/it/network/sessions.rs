@@ -6,7 +6,7 @@ use kennel::{Command, Mount, Network, NetworkMode, Output, Policy, Pool, Profile
 use tokio::time::timeout;
 
 use super::{Net, Origin, PROXY, Server, at};
-use crate::support::{is_alone, own_children, patient, payload_path, until};
+use crate::support::{is_alone, own_children, patient, payload_path};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -172,7 +172,7 @@ async fn nothing_is_left_of_a_session_that_ended() {
     let to = at("one.test", origin.port());
     // The first session makes what stays: tokio's own descriptors.
     drop(session_that_served(&net, &to).await);
-    until("the first is gone", || own_children() == 0);
+    wait("the first is gone", || own_children() == 0).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = descriptors();
     for round in 0..10 {

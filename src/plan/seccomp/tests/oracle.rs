@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::plan::seccomp::rule::{Rule, Test, Verdict, Word};
 use crate::plan::seccomp::rules::RULES;
 use crate::plan::seccomp::syscalls::{ALLOWED, REFUSED};
-use crate::plan::seccomp::table::{Decision, Range};
+use crate::plan::seccomp::table::{CallDecision, Range};
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
 use crate::plan::seccomp::{asking, of_worker, of_zygote, table, tree, whole};
@@ -203,7 +203,7 @@ proptest! {
     #[test]
     fn who_is_asked_in_the_place_of_the_filter_answers_as_it_would(call in call()) {
         let (plain, asking) = (interpreter::run(whole(), &call).action, interpreter::run(asking(), &call).action);
-        let judged = table::judge(&table::Asked { number: call.number, arguments: call.arguments });
+        let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
         match expected(&call) {
             Verdict::Refuse(errno) if errno != libc::ENOSYS.cast_unsigned() => {
                 prop_assert_eq!(asking, libc::SECCOMP_RET_USER_NOTIF);
@@ -260,8 +260,8 @@ fn every_number_gets_the_verdict_of_the_rules() {
 #[test]
 fn programs_too_long_for_short_jumps_are_still_right() {
     let verdict = |number: u32| match number % 5 {
-        0 => Decision::Rule(usize::try_from(number / 5).expect("small") % RULES.len()),
-        n => Decision::Verdict(Verdict::Refuse(number % 100 * 5 + n)),
+        0 => CallDecision::Rule(usize::try_from(number / 5).expect("small") % RULES.len()),
+        n => CallDecision::Verdict(Verdict::Refuse(number % 100 * 5 + n)),
     };
     let ranges: Vec<Range> = (0..1500).map(|n| Range { first: n * 3, decision: verdict(n) }).collect();
     let long = tree::compile(&ranges, RULES);
@@ -271,8 +271,8 @@ fn programs_too_long_for_short_jumps_are_still_right() {
         for low in TELLING {
             let call = Call { number, arch: X86_64, arguments: [u64::from(*low); 6] };
             let expected = match verdict((number / 3).min(1499)) {
-                Decision::Verdict(verdict) => verdict,
-                Decision::Rule(index) => judge(&RULES[index], &call),
+                CallDecision::Verdict(verdict) => verdict,
+                CallDecision::Rule(index) => judge(&RULES[index], &call),
             };
             assert_eq!(interpreter::run(&long, &call).action, expected.encode(), "{call:x?}");
         }
