@@ -17,16 +17,16 @@ use tokio::task::JoinSet;
 
 use crate::network::dial;
 use crate::network::gate::Route;
-use crate::network::http::{Body, noted, shown};
-use crate::network::metered::{Metered, Passage};
+use crate::network::http::{Body, recorded, shown};
+use crate::network::metered::{ConnectionRecord, Metered};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
-use crate::network::stream::{Allowance, Bounded};
+use crate::network::stream::{Limited, ReadLimit};
 use crate::policy::destination::Destination;
 use crate::report::failure;
 
 /// Hop-by-hop headers, which are not forwarded (RFC 9110, 7.6.1), besides those that `Connection` names.
-const OF_ONE_HOP: [HeaderName; 9] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     // A proxy on the way may answer OPTIONS because of it, with information meant only for the proxy.
     header::MAX_FORWARDS,
@@ -51,7 +51,7 @@ struct Origin {
     /// If it leads to another proxy: the credentials for it.
     through: Option<Option<HeaderValue>>,
     /// Limits how much the origin may send before the head of its answer is complete.
-    allowance: Allowance,
+    limit: ReadLimit,
     /// The connection task; it ends with this value.
     _driver: JoinSet<()>,
 }
@@ -65,7 +65,7 @@ impl KeptConnection {
     ) -> Result<Response<Body>, ProxyRefusal> {
         let destination = match destination(&request) {
             Ok(destination) => destination,
-            Err(refusal) => return Err(noted(proxy, refusal).await),
+            Err(refusal) => return Err(recorded(proxy, refusal).await),
         };
         // Each request is decided anew: the embedding program may have denied the destination meanwhile.
         let permit = dial::permit(proxy, destination).await?;
@@ -81,16 +81,16 @@ impl KeptConnection {
             };
             rewrite(&mut request, destination, origin.through.as_ref());
             let limits = &proxy.gate.settings().limits;
-            origin.allowance.grant(limits.header_size * 4);
+            origin.limit.set(limits.header_size * 4);
             let answer = origin.sender.try_send_request(request).await;
-            origin.allowance.lift();
+            origin.limit.remove();
             match answer {
                 Ok(mut response) => {
-                    if let Some(reason) = not_for_the_client(&response, origin.through.is_some()) {
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                    if let Some(reason) = reason_not_to_forward(&response, origin.through.is_some()) {
+                        return Err(recorded(proxy, ProxyRefusal::of(destination, reason)).await);
                     }
                     self.origin = Some(origin);
-                    strip(response.headers_mut());
+                    strip_hop_by_hop(response.headers_mut());
                     return Ok(response.map(BodyExt::boxed_unsync));
                 }
                 Err(mut error) => match error.take_message() {
@@ -99,10 +99,10 @@ impl KeptConnection {
                     _ => {
                         let error = error.into_error();
                         let reason = match error.is_user() {
-                            true => Reason::Malformed("the body of the request is malformed or breaks off"),
+                            true => Reason::Malformed("the body of the request is malformed or incomplete"),
                             false => unanswered(&error),
                         };
-                        return Err(noted(proxy, ProxyRefusal::of(destination, reason)).await);
+                        return Err(recorded(proxy, ProxyRefusal::of(destination, reason)).await);
                     }
                 },
             }
@@ -123,18 +123,18 @@ impl Origin {
     ) -> Result<Self, ProxyRefusal> {
         let (stream, address) = dial::first_hop(proxy, permit).await?;
         let destination = permit.destination.clone();
-        let passage = Passage::new(proxy, &destination, address, permit.by.word());
-        let metered = Metered::new(stream, Arc::clone(proxy), passage);
+        let record = ConnectionRecord::new(proxy, &destination, address, permit.by.word());
+        let metered = Metered::new(stream, Arc::clone(proxy), record);
         let limits = &proxy.gate.settings().limits;
         let mut builder = http1::Builder::new();
-        let allowance = Allowance::default();
-        let stream = TokioIo::new(Bounded::new(metered, allowance.clone()));
+        let limit = ReadLimit::default();
+        let stream = TokioIo::new(Limited::new(metered, limit.clone()));
         let handshake = builder.max_buf_size(limits.header_size).handshake(stream).await;
         let (sender, connection) = match handshake {
             Ok(both) => both,
             Err(error) => {
                 let reason = Reason::Unreachable(failure::words(&error));
-                return Err(noted(proxy, ProxyRefusal::of(&destination, reason)).await);
+                return Err(recorded(proxy, ProxyRefusal::of(&destination, reason)).await);
             }
         };
         let mut driver = JoinSet::new();
@@ -150,7 +150,7 @@ impl Origin {
             }
             _ => None,
         };
-        Ok(Self { destination, sender, through, allowance, _driver: driver })
+        Ok(Self { destination, sender, through, limit, _driver: driver })
     }
 }
 
@@ -164,15 +164,15 @@ fn unanswered(error: &hyper::Error) -> Reason {
 }
 
 /// Why an answer must not be forwarded.
-fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Reason> {
+fn reason_not_to_forward(response: &Response<Incoming>, through: bool) -> Option<Reason> {
     match response.status() {
         // The upstream proxy asks for credentials. If the client saw this, it would send its own.
         StatusCode::PROXY_AUTHENTICATION_REQUIRED if through => {
-            Some(Reason::Unreachable(format!("the proxy before it answered {}", response.status())))
+            Some(Reason::Unreachable(format!("the upstream proxy answered {}", response.status())))
         }
         // The request had no `Upgrade` header, because that is hop-by-hop.
         StatusCode::SWITCHING_PROTOCOLS => {
-            Some(Reason::Unreachable("it switched protocols unasked".to_owned()))
+            Some(Reason::Unreachable("it switched protocols without a request to".to_owned()))
         }
         _ => None,
     }
@@ -192,11 +192,11 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
     }
     if uri.scheme() != Some(&Scheme::HTTP) {
         return refuse(Reason::Malformed(
-            "only http:// is passed on in absolute form; use CONNECT for others",
+            "only http:// is forwarded in absolute form; use CONNECT for other schemes",
         ));
     }
-    if !is_framed_plainly(request.headers()) {
-        return refuse(Reason::Malformed("the only transfer encoding that is passed on is chunked, once"));
+    if !has_one_framing(request.headers()) {
+        return refuse(Reason::Malformed("the only supported transfer encoding is chunked, once"));
     }
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     let with_port = if has_port(authority) { authority.to_owned() } else { format!("{authority}:80") };
@@ -205,7 +205,7 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
 
 /// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that looks
 /// at another one would read the rest as a second request (request smuggling).
-fn is_framed_plainly(headers: &HeaderMap) -> bool {
+fn has_one_framing(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {
         (None, _) => true,
@@ -225,7 +225,7 @@ fn rewrite(
     destination: &Destination,
     through: Option<&Option<HeaderValue>>,
 ) {
-    strip(request.headers_mut());
+    strip_hop_by_hop(request.headers_mut());
     let authority = match destination.port {
         80 => destination.host.to_string(),
         _ => destination.to_string(),
@@ -250,7 +250,7 @@ fn rewrite(
 }
 
 /// Removes hop-by-hop headers.
-fn strip(headers: &mut HeaderMap) {
+fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -262,7 +262,7 @@ fn strip(headers: &mut HeaderMap) {
             *name != header::CONTENT_LENGTH && *name != header::TRANSFER_ENCODING && *name != header::HOST
         })
         .collect();
-    for name in named.iter().chain(&OF_ONE_HOP) {
+    for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
 }

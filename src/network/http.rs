@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
 use crate::network::forward::KeptConnection;
-use crate::network::metered::{StreamMeter, Watched};
+use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
@@ -48,7 +48,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
         let (proxy, tunnel, kept) = (Arc::clone(&proxy), Arc::clone(&tunnel), Arc::clone(&kept));
         async move { Ok::<_, hyper::Error>(answer(&proxy, request, &tunnel, &kept).await) }
     });
-    let watch = Arc::new(StreamMeter::new());
+    let watch = Arc::new(ClientTraffic::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
     let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
     // Boxed, so that a tunnel does not carry the state of an HTTP connection.
@@ -104,11 +104,11 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
     let destination = match request.body().is_end_stream() {
         true => destination(request.uri()),
         // Content would be taken for bytes of the tunnel (RFC 9110, 9.3.6).
-        false => Err(malformed(request.uri(), "a CONNECT has no content")),
+        false => Err(malformed(request.uri(), "a CONNECT request must not have content")),
     };
     match destination {
-        Ok(destination) => dial::reach(proxy, destination).await,
-        Err(refusal) => Err(noted(proxy, refusal).await),
+        Ok(destination) => dial::connect(proxy, destination).await,
+        Err(refusal) => Err(recorded(proxy, refusal).await),
     }
 }
 
@@ -132,8 +132,8 @@ pub(crate) fn shown(uri: &Uri) -> &str {
 }
 
 /// Records a refusal and returns it.
-pub(crate) async fn noted(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
-    proxy.refused(&refusal).await;
+pub(crate) async fn recorded(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
+    proxy.record(&refusal).await;
     refusal
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     if matches!(refusal.reason, Reason::NotAllowed) {
         let allow = &proxy.gate.settings().allow;
         let listed = if allow.is_empty() { "nothing".to_owned() } else { allow.to_string() };
-        words.push_str(&format!("kennel: allowed is: {listed}\n"));
+        words.push_str(&format!("kennel: the allow list is: {listed}\n"));
     }
     if let Some(flag) = refusal.flag() {
         words.push_str(&format!("kennel: to allow it, run the sandbox with: {flag}\n"));

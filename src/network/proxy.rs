@@ -28,10 +28,10 @@ use crate::report::outcome::Denial;
 use crate::sys::locked;
 
 /// How long `drain` waits for bytes that clients have already sent.
-const LAST_MOMENT: Duration = Duration::from_secs(2);
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
 /// How long the proxy delays an answer at most, for a client that causes too many refusals.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const MAX_DELAY: Duration = Duration::from_secs(2);
 
 /// The proxy of one network namespace.
 pub(crate) struct Proxy {
@@ -65,26 +65,26 @@ impl Proxy {
     /// answer: then no command ends before its denial is known.
     ///
     /// It delays a client that causes too many refusals, so that a command cannot fill the disk with them.
-    pub(crate) async fn refused(&self, refusal: &ProxyRefusal) {
-        self.record_refusal(refusal);
+    pub(crate) async fn record(&self, refusal: &ProxyRefusal) {
+        self.write_refusal(refusal);
         if let Some(until) = self.denials.add(refusal) {
             // Only a short delay: the waiting client occupies a connection slot.
-            tokio::time::sleep_until(until.min(Instant::now() + LONGEST_WAIT)).await;
+            tokio::time::sleep_until(until.min(Instant::now() + MAX_DELAY)).await;
         }
     }
 
-    /// Like `refused`, for an answer that may be left out. Returns whether the proxy may answer.
-    pub(crate) fn refuses(&self, refusal: &ProxyRefusal) -> bool {
-        if self.denials.is_too_much() {
+    /// Like `record`, for an answer that may be left out. Returns whether the proxy may answer.
+    pub(crate) fn may_answer_refusal(&self, refusal: &ProxyRefusal) -> bool {
+        if self.denials.is_flooded() {
             return false;
         }
-        self.record_refusal(refusal);
+        self.write_refusal(refusal);
         self.denials.add(refusal);
         true
     }
 
     /// Replaces a loopback address that the DNS stub gave out by the name it stands for.
-    pub(crate) fn named(&self, destination: Destination) -> Destination {
+    pub(crate) fn with_name(&self, destination: Destination) -> Destination {
         match destination.host {
             Host::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
                 Some(name) => Destination { host: Host::Name(name), ..destination },
@@ -157,7 +157,7 @@ impl Serving {
     pub(crate) async fn take(&self, listening: ListeningSocket) -> Result<(), Error> {
         let served = match &self.bridge {
             Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
-                Served { socket: None, task: lead(Arc::clone(bridge), listening.socket).await? }
+                Served { socket: None, task: serve_by_bridge(Arc::clone(bridge), listening.socket).await? }
             }
             _ => {
                 let task = self.serve(&listening).map_err(Error::io("serve the sandbox's network"))?;
@@ -183,14 +183,14 @@ impl Serving {
             let Some(socket) = &served.socket else { continue };
             match self.serve(socket) {
                 Ok(task) => served.task = task,
-                Err(error) => tracing::error!(%error, "the sandbox's network is not served any more"),
+                Err(error) => tracing::error!(%error, "the proxy of the sandbox has stopped"),
             }
         }
     }
 
     /// Starts to collect what the proxy refuses while a command runs.
     pub(crate) fn witness(&self) -> Witness {
-        Witness { since: self.proxy.denials.now(), proxy: Arc::clone(&self.proxy) }
+        Witness { since: self.proxy.denials.position(), proxy: Arc::clone(&self.proxy) }
     }
 
     /// Waits until the bridge, if there is one, has ended.
@@ -208,7 +208,7 @@ impl Serving {
         if let Some(bridge) = &self.bridge {
             bridge.finish();
         }
-        let last = *self.last.get_or_insert_with(|| Instant::now() + LAST_MOMENT);
+        let last = *self.last.get_or_insert_with(|| Instant::now() + DRAIN_TIME);
         let served = self.served.get_mut().unwrap_or_else(PoisonError::into_inner);
         let ended = async {
             while let Some(Served { task, .. }) = served.last_mut() {
@@ -217,7 +217,7 @@ impl Serving {
             }
         };
         if timeout_at(last, ended).await.is_err() {
-            tracing::debug!("connections did not come to their end in time");
+            tracing::debug!("connections did not end in time");
         }
     }
 
@@ -238,14 +238,14 @@ impl Drop for Serving {
 }
 
 /// Starts a bridge on a listener. The task logs an error if the bridge ends too early.
-async fn lead(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
+async fn serve_by_bridge(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
     bridge.serve(listener).await?;
     Ok(tokio::spawn(async move {
         let error = bridge.ended().await;
         if !bridge.is_finishing() {
             tracing::error!(
                 error = error.chain(),
-                "the bridge to the proxy is gone, and the way out with it"
+                "the bridge to the proxy has ended; the sandbox has no network any more"
             );
         }
     }))
