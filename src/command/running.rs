@@ -23,7 +23,7 @@ use crate::host::cgroups::Setting;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::{Serving, Witness};
+use crate::network::serving::{Serving, Witness};
 use crate::plan::Section;
 use crate::policy::limits::Limits;
 use crate::protect::recheck;

@@ -24,7 +24,7 @@ use crate::launch::image::Images;
 use crate::launch::inside::Inside;
 use crate::launch::prepared::{Prepared, step_failed, step_skipped};
 use crate::launch::start;
-use crate::network::proxy::{BoxFuture, ProxyBridge, Serving};
+use crate::network::serving::{BoxFuture, ProxyBridge, Serving};
 use crate::plan::bridge::BridgePlan;
 use crate::report::enforcement::{Enforcement, Protection};
 use crate::report::error::Error;

@@ -8,7 +8,7 @@ use kennel_helper::wire::{Cursor, Field};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use crate::network::proxy::ListeningSocket;
+use crate::network::serving::ListeningSocket;
 
 /// A control socket: two connected sockets that keep message boundaries, the first one nonblocking. See socketpair(2).
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {

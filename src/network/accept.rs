@@ -19,7 +19,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::network::dns::Answer;
-use crate::network::http::recorded;
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::Stream;
@@ -116,7 +115,7 @@ pub(crate) async fn serve_socks(proxy: Arc<Proxy>, stream: TcpStream) {
     let Ok(Ok((protocol, command, target))) = timeout(time, greeting).await else { return };
     let reached = match destination(command, &target) {
         Ok(destination) => dial::connect(&proxy, destination).await,
-        Err(refusal) => Err(recorded(&proxy, refusal).await),
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     };
     match reached {
         Ok(dialled) => {

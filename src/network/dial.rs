@@ -17,9 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::network::gate::{Permit, Route};
-use crate::network::http::recorded;
-use crate::network::metered::ConnectionRecord;
 use crate::network::proxy::Proxy;
+use crate::network::record::ConnectionRecord;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::stream::{Limited, ReadLimit, Stream};
 use crate::policy::destination::{Destination, Host};
@@ -129,7 +128,7 @@ pub(crate) async fn first_hop(
     };
     let stream = match connected {
         Ok(stream) => stream,
-        Err(reason) => return Err(recorded(proxy, ProxyRefusal::of(&permit.destination, reason)).await),
+        Err(reason) => return Err(proxy.recorded(ProxyRefusal::of(&permit.destination, reason)).await),
     };
     let is_direct = matches!(permit.route, Route::Direct(_));
     let address = stream.peer_addr().ok().map(|at| at.ip()).filter(|_| is_direct);

@@ -5,7 +5,6 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::ext::ReasonPhrase;
@@ -18,7 +17,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use crate::network::dial::Dialled;
-use crate::network::forward::KeptConnection;
+use crate::network::forward::{Body, KeptConnection, shown};
 use crate::network::metered::{ClientTraffic, Watched};
 use crate::network::proxy::Proxy;
 use crate::network::refusal::{ProxyRefusal, Reason};
@@ -26,9 +25,6 @@ use crate::network::stream::Stream;
 use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
-
-/// The body of an answer: text of the proxy, or bytes of an origin.
-pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// An accepted CONNECT: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
@@ -108,7 +104,7 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
     };
     match destination {
         Ok(destination) => dial::connect(proxy, destination).await,
-        Err(refusal) => Err(recorded(proxy, refusal).await),
+        Err(refusal) => Err(proxy.recorded(refusal).await),
     }
 }
 
@@ -123,18 +119,6 @@ fn destination(uri: &Uri) -> Result<Destination, ProxyRefusal> {
 
 fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
     ProxyRefusal::request(shown(target), Reason::Malformed(what))
-}
-
-/// The host and port of a target, for messages. Credentials, path and query stay out.
-pub(crate) fn shown(uri: &Uri) -> &str {
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    authority.rsplit_once('@').map_or(authority, |(_, host)| host)
-}
-
-/// Records a refusal and returns it.
-pub(crate) async fn recorded(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
-    proxy.record(&refusal).await;
-    refusal
 }
 
 /// An HTTP answer for a refusal: the destination, the reason, and the flag that would allow it.

@@ -17,14 +17,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::network::dial::Dialled;
-use crate::network::meter::{Direction, Traffic};
+use crate::network::meter::{Direction, HALF_OPEN, Traffic};
 use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 use crate::sys;
-
-/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
-/// same, and must not occupy a connection slot.
-pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
 
 /// Bytes that are copied at once.
 const CHUNK: usize = 64 << 10;

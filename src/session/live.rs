@@ -16,7 +16,7 @@ use crate::launch::cgroup::Groups;
 use crate::launch::control::Arrival;
 use crate::launch::inside::{Inside, PATIENCE};
 use crate::launch::prepared::Prepared;
-use crate::network::proxy::{BoxFuture, Serving, Witness};
+use crate::network::serving::{BoxFuture, Serving, Witness};
 use crate::plan::Section;
 use crate::protect::recheck;
 use crate::report::enforcement::Enforcement;
@@ -308,6 +308,7 @@ impl WorkerSource for Live {
     fn worker<'s>(
         &'s self,
         _: &'s Prepared,
+        _: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {

@@ -16,7 +16,7 @@ use crate::launch::image::Images;
 use crate::launch::prepared::Prepared;
 use crate::launch::start;
 use crate::network::ask::Ask;
-use crate::network::proxy::Serving;
+use crate::network::serving::Serving;
 use crate::overlay::ledger::{Claim, Ledger};
 use crate::plan::compile;
 use crate::policy::Policy;
