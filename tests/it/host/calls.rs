@@ -184,14 +184,10 @@ fn calls_that_start_the_inside() {
     let dir = place();
     for (rule, says, remedy) in [
         ("memfd_create=EPERM", "hand over the plan: Operation not permitted", "seccomp filter"),
-        (
-            "memfd_create=ENOSYS",
-            "create a memfd for the program of the inside: Function not",
-            "seccomp filter",
-        ),
-        ("execveat=EPERM", "execute the program of the inside: Operation not permitted", "se"),
-        ("execveat=EACCES", "execute the program of the inside: Permission denied", "vm.memfd_noexec=0"),
-        ("capset=EPERM", "keep what the inside needs to set up: Operation not permitted", "se"),
+        ("memfd_create=ENOSYS", "create a memfd for the init program: Function not", "seccomp filter"),
+        ("execveat=EPERM", "execute the init program: Operation not permitted", "se"),
+        ("execveat=EACCES", "execute the init program: Permission denied", "vm.memfd_noexec=0"),
+        ("capset=EPERM", "keep the capabilities for the set-up: Operation not permitted", "se"),
         ("close_range=EPERM", "carry out the plan inside: Operation not permitted", "seccomp filter"),
         ("socketpair=EMFILE", "make the control socket: Too many open files", "ulimit -n"),
         ("clone=EAGAIN", "new user and pid namespace: Resource temporarily unavailable", "ulimit -u"),

@@ -74,7 +74,7 @@ fn memfds_and_directories_that_are_not_executable() {
             .unwrap();
         assert!(output.status.code() == Some(125) && output.stdout.is_empty(), "{output:?}");
         let said = stderr(&output);
-        assert!(said.starts_with("kennel: execute the program of the inside: Permission denied"), "{said}");
+        assert!(said.starts_with("kennel: execute the init program: Permission denied"), "{said}");
         let remedy = "kennel: hint: allow executing memfds (sysctl -w vm.memfd_noexec=0), or have XDG_RUNTIME_DIR or \
                       /tmp on a file system";
         assert!(said.contains(remedy), "{said}");

@@ -155,7 +155,7 @@ fn bytes_of_a_sandbox_run_out() {
     let third: Vec<&str> = lines[2].split(' ').collect();
     assert!(third[1].parse::<u32>().unwrap() < 400_000, "it broke off: {output:?}");
     assert!(lines[3].starts_with("429 "), "{output:?}");
-    let words = "the bytes that the sandbox may pass are used up (network.limits.bytes)";
+    let words = "the byte limit of the sandbox is used up (network.limits.bytes)";
     assert_eq!(lines[4], format!("kennel: {to}: {words}"));
     assert_eq!(stderr(&output).lines().last(), Some(&*format!("kennel: denied by proxy: {to}: {words}")));
 }

@@ -37,7 +37,7 @@ fn not_on_the_list() {
     let lines = |list: &str| {
         [
             format!("kennel: {to}: not on the list of what is allowed"),
-            format!("kennel: allowed is: {list}"),
+            format!("kennel: the allow list is: {list}"),
             format!("kennel: to allow it, run the sandbox with: --allow {to}"),
         ]
     };
@@ -216,7 +216,7 @@ fn a_name_that_nobody_knows() {
     let [get, _] = both("broken.test:80");
     let heard = net.talk(&flags, &[&[&get, "!", "<"]]);
     assert!(heard[0].starts_with("HTTP/1.1 502 Bad Gateway"), "{heard:?}");
-    assert!(heard[0].contains("looking its name up"), "{heard:?}");
+    assert!(heard[0].contains("resolving its name"), "{heard:?}");
 }
 
 /// A listener with a full queue: connecting to it takes for ever.
@@ -265,7 +265,7 @@ fn timeouts() {
         "{said}"
     );
     assert_eq!(
-        said.matches("kennel: silent.test:80: looking its name up took too long\n").count(),
+        said.matches("kennel: silent.test:80: resolving its name took too long\n").count(),
         2,
         "{said}"
     );

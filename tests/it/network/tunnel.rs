@@ -60,7 +60,8 @@ fn a_connect_with_content_is_refused() {
     let heard = net.talk(&net.flags(&[&to], &[]), &talks.each_ref().map(|steps| &steps[..]));
     for refused in &heard[..2] {
         assert!(
-            refused.starts_with("HTTP/1.1 400 ") && refused.contains("a CONNECT has no content"),
+            refused.starts_with("HTTP/1.1 400 ")
+                && refused.contains("a CONNECT request must not have content"),
             "{refused}"
         );
     }

@@ -119,7 +119,7 @@ fn processors_are_chosen() {
     fs::write(ground.0.join("cpuset.cpus"), "0").unwrap();
     let flags = [&ground.flags()[..], &["--cpuset", "1"]].concat();
     let output = kennel(dir.path(), &flags, &["true"]).output().unwrap();
-    assert!(stderr(&output).contains("none of the processors 1, only 0"), "{output:?}");
+    assert!(stderr(&output).contains("none of the CPUs 1, only 0"), "{output:?}");
     assert_eq!(output.status.code(), Some(125), "{output:?}");
 }
 
