@@ -14,7 +14,7 @@ use crate::plan::compile::Compiled;
 use crate::plan::mount_state::{MountChange, MountSnapshot, replaced};
 use crate::plan::{Section, compile};
 use crate::policy::Policy;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::enforcement::{Enforcement, Entry, Protection, State};
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;

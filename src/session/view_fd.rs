@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::launch::inside::CommandHold;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::Entered;

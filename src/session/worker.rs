@@ -16,7 +16,7 @@ use crate::launch::control::socket_pair;
 use crate::launch::inside::{CommandHold, Inside};
 use crate::launch::prepared::{OwnSteps, Prepared};
 use crate::plan::Section;
-use crate::protect::recheck::Watch;
+use crate::protect::watch::Watch;
 use crate::report::error::Error;
 use crate::session::live::Live;
 use crate::session::mount_state::WorkerMounts;
