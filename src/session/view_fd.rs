@@ -80,7 +80,7 @@ impl Live {
             return Ok(Arc::clone(tree));
         }
         let mut worker = self.order(Some(&self.prepared().compiled.files)).await?;
-        let (root, mounts) = self.unless_gone(worker.view(self.prepared(), self.counts())).await?;
+        let (root, mounts) = self.ignore_epipe(worker.view(self.prepared(), self.counts())).await?;
         let tree = Arc::new(ViewFd { root, _mounts: mounts, generation: worker.generation() });
         *self.tree() = Some(Arc::clone(&tree));
         // The end may have come meanwhile, and must find nothing to keep.
