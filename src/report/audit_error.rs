@@ -48,9 +48,9 @@ impl AuditError {
             }
             Self::Write { .. } => Some("make room on the disk, or let the policy's audit fail open"),
             Self::Read { .. } => None,
-            Self::Broken { .. } => {
-                Some("lines from there on cannot be trusted; compare with a copy that could not be changed")
-            }
+            Self::Broken { .. } => Some(
+                "do not trust this and the following lines; compare with a copy that nobody could change",
+            ),
         }
     }
 
