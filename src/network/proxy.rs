@@ -23,8 +23,8 @@ use crate::network::meter::Meter;
 use crate::network::refusal::{Denials, ProxyRefusal};
 use crate::plan::network::PORT;
 use crate::policy::destination::{Destination, Host};
+use crate::report::denial::Denial;
 use crate::report::error::Error;
-use crate::report::outcome::Denial;
 use crate::sys::locked;
 
 /// How long what was sent last may take to arrive.

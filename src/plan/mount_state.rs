@@ -15,10 +15,10 @@ use crate::plan::{Section, emit};
 use crate::protect::paths::Protected;
 use crate::protect::recheck;
 use crate::protect::recheck::Done;
+use crate::report::denial::Denial;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
-use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 

@@ -15,9 +15,9 @@ use crate::protect::never::NeverCommitted;
 use crate::protect::place::{Held, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
+use crate::report::denial::{Basis, Denial};
 use crate::report::failure;
 use crate::report::failure::shown;
-use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd;
 use crate::sys::inode::{FileKind, kind};
 

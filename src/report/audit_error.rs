@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 
 /// Why an audit log cannot be written, read or trusted.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,8 @@ pub enum AuditError {
         reason: &'static str,
     },
 }
+
+failure_of!(AuditError);
 
 impl AuditError {
     /// What a person can do about it.

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use serde::{Serialize, Serializer};
 
+use crate::report::denial::Denial;
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::outcome::Denial;
 use crate::sys::inode::FileKind;
 
 /// How a path of the workspace changed.

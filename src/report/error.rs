@@ -7,7 +7,7 @@ use crate::report::audit_error::AuditError;
 use crate::report::enforcement::Protection;
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, exit, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of, shown};
 use crate::report::listen_error::ListenError;
 use crate::report::overlay_error::OverlayError;
 use crate::report::policy_error::PolicyError;
@@ -174,6 +174,8 @@ fn of_stream(source: &io::Error) -> Option<&'static str> {
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EROFS | libc::EACCES | libc::EPERM | libc::EOPNOTSUPP))
 }
+
+failure_of!(Error);
 
 impl Error {
     /// For a descriptor that was lost on its way because this process could not open more.

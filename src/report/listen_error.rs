@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::report::escape::harmless;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, shown};
+use crate::report::failure::{Boundary, Class, Details, Failure, failure_of, shown};
 use crate::report::shortage::{of_call, of_session};
 
 /// The remedy if no session of that name is running.
@@ -88,6 +88,8 @@ pub enum ListenError {
         source: io::Error,
     },
 }
+
+failure_of!(ListenError);
 
 impl ListenError {
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::report::error::Error;
 use crate::report::failure;
-use crate::report::failure::{Boundary, Class, Details, Failure, exit};
+use crate::report::failure::{Boundary, Class, Details, Failure, exit, failure_of};
 use crate::report::policy_error::PolicyError;
 
 /// Why a program was not spawned. No variant contains the value of a credential, a variable or an argument.
@@ -99,6 +99,8 @@ impl From<Error> for SpawnError {
         Self::Sandbox(Box::new(error))
     }
 }
+
+failure_of!(SpawnError);
 
 impl SpawnError {
     pub(crate) fn denied(

@@ -17,9 +17,8 @@ use nix::sys::signal::SigSet;
 use syscalls::Sysno;
 
 use crate::plan::seccomp::table::{RefusedCall, SystemCall, judge};
+use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial};
-use crate::report::subject::clean;
 use crate::sys;
 use crate::sys::locked;
 
