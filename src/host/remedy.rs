@@ -19,13 +19,13 @@ pub(crate) const UNIFIED: &str = "boot with systemd.unified_cgroup_hierarchy=1 o
 
 /// The remedy for `errno`, returned when Kennel set up `protection`. The sentence starts with the action.
 pub(crate) fn remedy(protection: Protection, errno: i32) -> Option<String> {
-    Surroundings::here().remedy(protection, errno)
+    HostState::here().remedy(protection, errno)
 }
 
 /// Like [`remedy`], if clone(2) created no process. At that point, no process has mapped IDs yet.
-pub(crate) fn of_birth(protection: Protection, error: &io::Error) -> Option<String> {
+pub(crate) fn remedy_for_clone(protection: Protection, error: &io::Error) -> Option<String> {
     let errno = error.raw_os_error().unwrap_or_default();
-    Surroundings { powerless_root: false, ..Surroundings::here() }.remedy(protection, errno)
+    HostState { root_lacks_setfcap: false, ..HostState::here() }.remedy(protection, errno)
 }
 
 /// What root can do as an alternative.
@@ -38,34 +38,34 @@ pub(crate) fn go_without(protection: Protection) -> String {
 }
 
 /// What the remedy depends on besides the errno.
-struct Surroundings<'s> {
+struct HostState<'s> {
     /// The value of a sysctl, if it exists.
     setting: &'s dyn Fn(&str) -> Option<String>,
     container: bool,
     confined: Confined,
     /// Whether the caller is root without CAP_SETFCAP, which the kernel requires to map uid 0.
-    powerless_root: bool,
+    root_lacks_setfcap: bool,
     /// Whether the caller is root and could do without a user namespace.
-    sufficient_root: bool,
+    root_has_capabilities: bool,
 }
 
-impl Surroundings<'static> {
+impl HostState<'static> {
     fn here() -> Self {
         Self {
             setting: &sysctl,
             container: in_container(),
             confined: Confined::here(),
-            powerless_root: root_cannot_map_itself(),
-            sufficient_root: crate::host::root_suffices(),
+            root_lacks_setfcap: root_cannot_map_itself(),
+            root_has_capabilities: crate::host::root_suffices(),
         }
     }
 }
 
-impl Surroundings<'_> {
+impl HostState<'_> {
     fn remedy(&self, protection: Protection, errno: i32) -> Option<String> {
         let sentence = match (protection, errno) {
             (_, errno) if is_shortage(errno) => shortage(errno)?.to_owned(),
-            (UserNamespace, _) if self.sufficient_root => {
+            (UserNamespace, _) if self.root_has_capabilities => {
                 format!("{}; {GO_WITHOUT}", self.user_namespaces(errno))
             }
             (UserNamespace, _) => self.user_namespaces(errno),
@@ -146,7 +146,7 @@ impl Surroundings<'_> {
         if let Some(exhausted) = first.into_iter().find(|name| self.is(name, "0")) {
             return self.raise(exhausted);
         }
-        if self.powerless_root {
+        if self.root_lacks_setfcap {
             return "give root CAP_SETFCAP (docker run --cap-add SETFCAP), which Linux 5.12 and later require to map \
                     uid 0, or run as an ordinary user"
                 .into();
@@ -281,12 +281,12 @@ mod tests {
             let found = settings.iter().find(|(other, _)| *other == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let surroundings = Surroundings {
+        let surroundings = HostState {
             setting: &setting,
             container,
             confined: Confined::default(),
-            powerless_root: false,
-            sufficient_root: false,
+            root_lacks_setfcap: false,
+            root_has_capabilities: false,
         };
         let remedy = surroundings.remedy(protection, errno);
         remedy.unwrap_or_else(|| panic!("{protection} {errno} has no remedy"))
@@ -315,19 +315,19 @@ mod tests {
 
     #[test]
     fn a_sandbox_in_a_sandbox_is_told_so() {
-        let surroundings = Surroundings {
+        let surroundings = HostState {
             setting: &|_| None,
             container: true,
             confined: Confined { filtered: true, sandboxed: true, profile: Some("ours".to_owned()) },
-            powerless_root: false,
-            sufficient_root: false,
+            root_lacks_setfcap: false,
+            root_has_capabilities: false,
         };
         for protection in [Protection::UserNamespace, Protection::Root, Protection::Keyring] {
             let remedy = surroundings.remedy(protection, libc::EPERM).expect("a remedy");
             assert!(remedy.starts_with("this process runs in a sandbox already"), "{protection}: {remedy}");
         }
         let confined = Confined { filtered: true, ..Confined::default() };
-        let hidden = Surroundings { confined, ..surroundings };
+        let hidden = HostState { confined, ..surroundings };
         let remedy = hidden.remedy(Protection::Landlock, libc::ENOSYS).expect("a remedy");
         assert!(remedy.contains("allow landlock_create_ruleset(2)"), "{remedy}");
     }
@@ -340,9 +340,14 @@ mod tests {
                 found.map(|(_, value)| (*value).to_owned())
             };
             let confined = Confined { profile: Some("agent".to_owned()), ..Confined::default() };
-            let (powerless_root, sufficient_root) = (false, false);
-            let here =
-                Surroundings { setting: &setting, container, confined, powerless_root, sufficient_root };
+            let (root_lacks_setfcap, root_has_capabilities) = (false, false);
+            let here = HostState {
+                setting: &setting,
+                container,
+                confined,
+                root_lacks_setfcap,
+                root_has_capabilities,
+            };
             here.remedy(protection, errno).expect("a remedy")
         };
         let words = "let this process's AppArmor profile agent allow";
@@ -367,12 +372,12 @@ mod tests {
 
     #[test]
     fn root_who_could_go_without_is_told_how() {
-        let root = |sufficient_root| Surroundings {
+        let root = |root_has_capabilities| HostState {
             setting: &|_| Some("0".to_owned()),
             container: false,
             confined: Confined::default(),
-            powerless_root: false,
-            sufficient_root,
+            root_lacks_setfcap: false,
+            root_has_capabilities,
         };
         let remedy =
             |sufficient| root(sufficient).remedy(Protection::UserNamespace, libc::ENOSPC).expect("a remedy");

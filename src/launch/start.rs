@@ -25,7 +25,7 @@ use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::overlay_error::OverlayError;
 use crate::report::shortage;
-use crate::sys::birth::{BirthError, Born, Placement, SpawnOptions, Users};
+use crate::sys::birth::{Born, CloneError, Placement, SpawnOptions, Users};
 use crate::sys::dirfd::own_path;
 use crate::sys::{birth, without_sigxfsz};
 use crate::view::inputs::SandboxKind;
@@ -53,7 +53,7 @@ impl Images {
         if let Some(sealed) = self.sealed.as_ref().filter(|_| self.on_disk.get().is_none()) {
             match birth::spawn_inside(sealed.as_fd(), control, self.options, placement) {
                 // An older kernel with that setting, or a security module, refuses to execute it.
-                Err(BirthError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(CloneError::Exec(error)) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 born => return born.map_err(|error| birth_error(error, self.options.users)),
             }
         }
@@ -61,7 +61,7 @@ impl Images {
             Some(image) => image,
             None => {
                 let image = Image::on_disk()
-                    .map_err(|error| birth_error(BirthError::Exec(error), self.options.users))?;
+                    .map_err(|error| birth_error(CloneError::Exec(error), self.options.users))?;
                 // Another thread may have been faster; its image is as good.
                 self.on_disk.get_or_init(|| image)
             }
@@ -71,18 +71,18 @@ impl Images {
     }
 }
 
-fn birth_error(error: BirthError, users: Users) -> Error {
+fn birth_error(error: CloneError, users: Users) -> Error {
     let (step, protection, source) = match error {
-        BirthError::Clone(source) => {
+        CloneError::Clone(source) => {
             let (step, protection) = refused_namespace(&source, users);
             (step, protection, source)
         }
-        BirthError::Keep(source) => {
+        CloneError::Keep(source) => {
             ("keep what the inside needs to set up", Protection::Capabilities, source)
         }
-        BirthError::Exec(source) => return not_executed(source),
+        CloneError::Exec(source) => return not_executed(source),
     };
-    let remedy = remedy::of_birth(protection, &source);
+    let remedy = remedy::remedy_for_clone(protection, &source);
     Error::Step { step: step.to_owned(), protection, source, remedy }
 }
 
@@ -101,7 +101,7 @@ fn not_executed(source: io::Error) -> Error {
                   that is not mounted noexec";
     let remedy = match source.raw_os_error() {
         Some(libc::EACCES) | None => Some(noexec.to_owned()),
-        _ => remedy::of_birth(Protection::Capabilities, &source),
+        _ => remedy::remedy_for_clone(Protection::Capabilities, &source),
     };
     let step = "execute the program of the inside".to_owned();
     Error::Step { step, protection: Protection::Root, source, remedy }

@@ -307,6 +307,7 @@ impl WorkerSource for Live {
     fn worker<'s>(
         &'s self,
         _: &'s Prepared,
+        _: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {

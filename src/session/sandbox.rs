@@ -250,10 +250,11 @@ impl WorkerSource for OneShots {
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         narrow: Option<&'s Section>,
         _: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, narrow.cloned()))
+        Box::pin(start_worker(prepared, trail, narrow.cloned()))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -266,11 +267,15 @@ impl WorkerSource for OneShots {
 }
 
 /// Starts a sandbox for one command: its PID 1 is the worker.
-async fn start_worker(prepared: &Prepared, narrow: Option<Section>) -> Result<ReadyWorker, Error> {
+async fn start_worker(
+    prepared: &Prepared,
+    trail: &Arc<Trail>,
+    narrow: Option<Section>,
+) -> Result<ReadyWorker, Error> {
     let own = narrow.map(OwnSteps::of).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut said = Vec::new();
-    let serving = Serving::open(prepared, &inside, &prepared.trail(), &mut said).await?;
+    let serving = Serving::open(prepared, &inside, trail, &mut said).await?;
     Ok(ReadyWorker { inside, said, serving, listener: None, own })
 }
