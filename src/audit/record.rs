@@ -10,7 +10,8 @@ use crate::policy::network::NetworkMode;
 use crate::policy::profile::Profile;
 use crate::report::enforcement::{Level, Protection};
 use crate::report::failure::Class;
-use crate::report::outcome::{Ended, Limit, Usage};
+use crate::report::limit::Limit;
+use crate::report::outcome::{Ended, Usage};
 
 /// One event.
 #[derive(Clone, Debug, Serialize)]

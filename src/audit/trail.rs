@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use crate::audit::log::Log;
 use crate::audit::record::{End, Line, Record};
 use crate::report::audit_error::AuditError;
+use crate::report::denial::Denial;
 use crate::report::error::Error;
-use crate::report::outcome::{Denial, Outcome};
+use crate::report::outcome::Outcome;
 use crate::sys::locked;
 
 /// Sessions and one-shots of this process.

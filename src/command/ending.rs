@@ -21,7 +21,8 @@ use crate::protect::recheck::Undone;
 use crate::report::enforcement::Enforcement;
 use crate::report::error::{Error, NOT_PERMITTED, TERMINAL, WORKING_DIRECTORY};
 use crate::report::failure;
-use crate::report::outcome::{Ended, Limit, Outcome, Usage};
+use crate::report::limit::Limit;
+use crate::report::outcome::{Ended, Outcome, Usage};
 
 /// Why Kennel ordered the end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

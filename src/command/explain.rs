@@ -17,9 +17,9 @@ use crate::plan::explain::Terms;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
+use crate::report::denial::{Basis, Denial, advice};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial, Limit};
-use crate::report::subject::advice;
+use crate::report::limit::Limit;
 
 /// More denials than that are not made of what one command says.
 const MOST: usize = 16;

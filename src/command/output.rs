@@ -14,8 +14,9 @@ use tokio::net::unix::pipe;
 use crate::audit::trail::Late;
 use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
+use crate::report::denial::Denial;
 use crate::report::error::Error;
-use crate::report::outcome::{Denial, Outcome};
+use crate::report::outcome::Outcome;
 
 /// No pipe of an ordinary user holds more (`fs.pipe-max-size`), in bytes.
 const LARGEST_PIPE: u64 = 1 << 20;

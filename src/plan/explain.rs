@@ -23,8 +23,8 @@ use crate::plan::restrict::Restriction;
 use crate::policy::network::NetworkMode;
 use crate::policy::profile::Reach;
 use crate::policy::units::Size;
+use crate::report::denial::{Basis, Denial};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial};
 use crate::sys::dirfd::{MOST_LINKS, open_without_links};
 use crate::view::inputs::Inputs;
 use crate::view::source::exists;
@@ -88,8 +88,8 @@ impl Terms {
             Errno::ENOSPC => "would give more",
             _ => "would allow it",
         };
-        let reason = crate::report::subject::advice(reason, remedy.as_deref(), would);
-        Some(Denial { protection, subject: crate::report::subject::shown(&subject), reason, basis, remedy })
+        let reason = crate::report::denial::advice(reason, remedy.as_deref(), would);
+        Some(Denial { protection, subject: crate::report::denial::shown(&subject), reason, basis, remedy })
     }
 
     /// The entry of the view that holds `path`, and its path.
@@ -132,7 +132,7 @@ impl Terms {
         let flag = |text: Option<String>| text.filter(|_| could_be_written);
         match place.origin {
             Origin::Wall => {
-                let at = crate::report::subject::shown(at);
+                let at = crate::report::denial::shown(at);
                 // Programs outside obey this path, so the text recommends no flag that lets the command write
                 // it.
                 let reason =
@@ -144,14 +144,14 @@ impl Terms {
                 certain(Protection::Root, reason, flag(Some("--profile repo-write".to_owned())))
             }
             Origin::Policy => {
-                let reason = format!("{} is granted read-only", crate::report::subject::shown(at));
+                let reason = format!("{} is granted read-only", crate::report::denial::shown(at));
                 let instead = bind_flag("--rw", &source.path, at);
                 certain(Protection::Root, reason, flag(instead))
             }
             Origin::Profile => {
                 let reason = format!(
                     "{} is shown read-only by the profile; work on a copy",
-                    crate::report::subject::shown(at)
+                    crate::report::denial::shown(at)
                 );
                 certain(Protection::Root, reason, None)
             }
@@ -172,10 +172,10 @@ impl Terms {
             Some((at, _)) if at == path => return None,
             None | Some((_, ViewEntry { node: Node::Dir, .. })) => "the sandbox does not show it".to_owned(),
             Some((at, ViewEntry { node: Node::Cover, what, .. })) => {
-                format!("{} is covered ({what})", crate::report::subject::shown(at))
+                format!("{} is covered ({what})", crate::report::denial::shown(at))
             }
             Some((at, ViewEntry { node: Node::Private { .. } | Node::Tmpfs { .. }, .. })) => {
-                format!("{} is the sandbox's own, and empty at the start", crate::report::subject::shown(at))
+                format!("{} is the sandbox's own, and empty at the start", crate::report::denial::shown(at))
             }
             _ => return None,
         };
@@ -200,7 +200,7 @@ impl Terms {
                 Some(possible(&reason, Some(format!("--tmp-size {}", twice(size)))))
             }
             Node::Tmpfs { room, .. } => {
-                let (size, at) = (Size::from_bytes(room.size), crate::report::subject::shown(&at));
+                let (size, at) = (Size::from_bytes(room.size), crate::report::denial::shown(&at));
                 let flag = format!("--tmpfs {at}:{}", twice(size));
                 let remedy = Some(flag).filter(|_| is_plain(at.as_ref()));
                 Some(possible(&format!("{at} holds {size} and {} inodes", room.inodes), remedy))

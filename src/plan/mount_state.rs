@@ -20,7 +20,6 @@ use crate::protect::recheck;
 use crate::report::enforcement::Protection;
 use crate::report::error::Error;
 use crate::report::failure;
-use crate::report::outcome::Denial;
 use crate::sys::inode::Identity;
 use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 

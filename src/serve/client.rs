@@ -215,7 +215,7 @@ impl Client {
     /// for has not started then.
     #[must_use]
     pub fn is_unheard(&self) -> bool {
-        crate::sys::is_unheard(self.as_fd())
+        crate::sys::peer_has_unread(self.as_fd())
     }
 
     /// Passes a signal on to the command. A session that has gone away is not an error here, but in [`next`](Self::next).

@@ -17,9 +17,8 @@ use nix::sys::signal::SigSet;
 use syscalls::Sysno;
 
 use crate::plan::seccomp::table::{RefusedCall, SystemCall, judge};
+use crate::report::denial::{Basis, Denial, clean};
 use crate::report::enforcement::Protection;
-use crate::report::outcome::{Basis, Denial};
-use crate::report::subject::clean;
 use crate::sys;
 use crate::sys::locked;
 
@@ -140,13 +139,13 @@ fn serve(listener: &OwnedFd, log: &Mutex<Log>) {
 /// One call, which waits.
 fn answer(listener: BorrowedFd<'_>, log: &Mutex<Log>) -> Result<(), Errno> {
     let errno = |error: io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let call = sys::refused_call(listener).map_err(errno)?;
+    let call = sys::receive_notification(listener).map_err(errno)?;
     let asked = SystemCall { number: call.data.nr.cast_unsigned(), arguments: call.data.args };
     let refused = judge(&asked).unwrap_or(RefusedCall { errno: libc::EPERM, because: Vec::new() });
     let answer = refused.errno;
     // Before the answer: whoever hears of the end of the command finds it here.
     lock(log).add(asked.number, refused, || caller(listener, call.id, call.pid));
-    sys::refuse_call(listener, call.id, answer).map_err(errno)
+    sys::deny_notification(listener, call.id, answer).map_err(errno)
 }
 
 /// What the caller calls itself, if it is still the one who asks.
@@ -159,7 +158,7 @@ fn caller(listener: BorrowedFd<'_>, id: u64, pid: u32) -> Option<String> {
     }
     let name = (pid != 0).then(|| fs::read(format!("/proc/{pid}/comm")))?.ok()?;
     let name = clean(String::from_utf8_lossy(&name).trim_end()).replace('\'', "?");
-    (sys::still_waits(listener, id) && !name.is_empty()).then_some(name)
+    (sys::notification_is_valid(listener, id) && !name.is_empty()).then_some(name)
 }
 
 // Refused system calls in words: name, and the argument that made the difference. Pure.

@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::command::output::Tail;
+use crate::report::denial::{LONGEST, shown};
 use crate::report::enforcement::Protection;
 use crate::report::escape::is_harmless;
-use crate::report::subject::{LONGEST, shown};
 use crate::view::inputs::SandboxKind;
 
 fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
