@@ -250,10 +250,10 @@ impl WorkerSource for OneShots {
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
-        narrow: Option<&'s Section>,
+        own_steps: Option<&'s Section>,
         _: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, narrow.cloned()))
+        Box::pin(start_worker(prepared, own_steps.cloned()))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -265,12 +265,12 @@ impl WorkerSource for OneShots {
     }
 }
 
-/// Starts a sandbox for one command: its PID 1 is the worker.
-async fn start_worker(prepared: &Prepared, narrow: Option<Section>) -> Result<ReadyWorker, Error> {
-    let own = narrow.map(OwnSteps::of).transpose();
+/// Starts a sandbox for one command. Its PID 1 is the worker.
+async fn start_worker(prepared: &Prepared, own_steps: Option<Section>) -> Result<ReadyWorker, Error> {
+    let own = own_steps.map(OwnSteps::of).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
-    let mut said = Vec::new();
-    let serving = Serving::open(prepared, &inside, &prepared.trail(), &mut said).await?;
-    Ok(ReadyWorker { inside, said, serving, listener: None, own })
+    let mut reports = Vec::new();
+    let proxy = Serving::open(prepared, &inside, &prepared.trail(), &mut reports).await?;
+    Ok(ReadyWorker { inside, reports, proxy, seccomp_listener: None, own })
 }

@@ -39,8 +39,8 @@ pub(crate) struct Worker {
     /// Its root and its mount namespace, where its steps hand them out.
     root: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
-    /// What its filter of system calls tells its refusals by.
-    listener: Option<OwnedFd>,
+    /// The listener of its seccomp filter.
+    seccomp_listener: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -58,7 +58,7 @@ impl Worker {
             is_out_of_hold: false,
             root: None,
             mounts: None,
-            listener: None,
+            seccomp_listener: None,
         }
     }
 
@@ -76,7 +76,13 @@ impl Worker {
     pub(crate) fn taken(self, hold: CommandHold) -> ReadyWorker {
         let mut inside = self.inside;
         inside.hold(hold, &self.watches);
-        ReadyWorker { inside, said: self.skipped, serving: None, listener: self.listener, own: self.own }
+        ReadyWorker {
+            inside,
+            reports: self.skipped,
+            proxy: None,
+            seccomp_listener: self.seccomp_listener,
+            own: self.own,
+        }
     }
 
     /// Takes in what it said; waits for its birth, unless in a hurry.
@@ -151,7 +157,7 @@ impl Worker {
             Arrival::Root(root) => self.root = Some(root),
             Arrival::Mounts(mounts) => self.mounts = Some(mounts),
             Arrival::Report(Report::Root {} | Report::Mounts {}) => return Err(Error::no_descriptor()),
-            Arrival::Refusing(listener) => self.listener = Some(listener),
+            Arrival::Refusing(listener) => self.seccomp_listener = Some(listener),
             // Nobody would answer what it refuses.
             Arrival::Report(Report::Born {} | Report::Refusing {}) => self.is_out_of_hold = true,
             Arrival::Report(_) | Arrival::Terminal(_) | Arrival::Listening(_) | Arrival::Upper(_) => {}
