@@ -36,22 +36,38 @@ use crate::sys::secret::Secret;
 pub struct Command {
     source: Arc<dyn WorkerSource>,
     program: OsString,
+    /// `None`: the program as given.
+    arg0: Option<OsString>,
     arguments: Vec<OsString>,
     environment: Variables,
+    /// Variables for the next start only.
+    secrets: Vec<(OsString, Secret)>,
     directory: Option<PathBuf>,
-    timeout: Option<Duration>,
-    terminal: Option<(u16, u16)>,
-    stdin: Option<StdioKind>,
-    stdout: Option<StdioKind>,
-    stderr: Option<StdioKind>,
+    streams: Streams,
+    bounds: Bounds,
     kill_on_drop: bool,
     background: bool,
     fail_fast: bool,
+}
+
+/// The streams that the caller has set.
+#[derive(Default)]
+struct Streams {
+    stdin: Option<StdioKind>,
+    stdout: Option<StdioKind>,
+    stderr: Option<StdioKind>,
+    /// Rows and columns. A terminal replaces all three streams.
+    terminal: Option<(u16, u16)>,
+}
+
+/// How the caller bounds the command, beyond the policy.
+#[derive(Default)]
+struct Bounds {
+    timeout: Option<Duration>,
     limits: Option<Limits>,
-    restrictions: Vec<Restriction>,
-    arg0: Option<OsString>,
-    secrets: Vec<(OsString, Secret)>,
+    /// Bytes of stdout and of stderr that Kennel keeps.
     output_caps: Option<[u64; 2]>,
+    restrictions: Vec<Restriction>,
 }
 
 /// Shows only the names of variables: values may be secrets.
@@ -62,7 +78,7 @@ impl fmt::Debug for Command {
             .field("arguments", &self.arguments)
             .field("variables", &self.environment.iter().map(|(name, _)| name).collect::<Vec<_>>())
             .field("directory", &self.directory)
-            .field("timeout", &self.timeout)
+            .field("timeout", &self.bounds.timeout)
             .finish_non_exhaustive()
     }
 }
@@ -71,22 +87,16 @@ impl Command {
     pub(crate) fn new(source: Arc<dyn WorkerSource>, program: &OsStr) -> Self {
         Self {
             program: program.to_owned(),
+            arg0: None,
             arguments: Vec::new(),
             environment: Variables::new(source.prepared().compiled.environment.0.clone()),
+            secrets: Vec::new(),
             directory: None,
-            timeout: None,
-            terminal: None,
-            stdin: None,
-            stdout: None,
-            stderr: None,
+            streams: Streams::default(),
+            bounds: Bounds::default(),
             kill_on_drop: true,
             background: false,
             fail_fast: false,
-            limits: None,
-            restrictions: Vec::new(),
-            arg0: None,
-            secrets: Vec::new(),
-            output_caps: None,
             source,
         }
     }
@@ -140,7 +150,7 @@ impl Command {
 
     /// Sets how many bytes of stdout and of stderr Kennel keeps, instead of one limit for both.
     pub(crate) fn output_caps(&mut self, caps: [u64; 2]) -> &mut Self {
-        self.output_caps = Some(caps);
+        self.bounds.output_caps = Some(caps);
         self
     }
 
@@ -157,32 +167,32 @@ impl Command {
     /// Under `tokio::time::pause`, tokio moves the clock forward while the runtime only waits for the command. The command
     /// then times out at once.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
-        self.timeout = Some(timeout);
+        self.bounds.timeout = Some(timeout);
         self
     }
 
     /// Runs the command on its own pseudoterminal, with the given size in characters. The pseudoterminal is the controlling
     /// terminal and all three standard streams; see [`Child::terminal`].
     pub fn terminal(&mut self, rows: u16, columns: u16) -> &mut Self {
-        self.terminal = Some((rows, columns));
+        self.streams.terminal = Some((rows, columns));
         self
     }
 
     /// Sets standard input. Default: inherited; for [`output`](Self::output), `/dev/null`.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
-        self.stdin = Some(stdin.into().0);
+        self.streams.stdin = Some(stdin.into().0);
         self
     }
 
     /// Sets standard output. Default: inherited; for [`output`](Self::output), collected.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
-        self.stdout = Some(stdout.into().0);
+        self.streams.stdout = Some(stdout.into().0);
         self
     }
 
     /// Sets standard error. Default: inherited; for [`output`](Self::output), collected.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
-        self.stderr = Some(stderr.into().0);
+        self.streams.stderr = Some(stderr.into().0);
         self
     }
 
@@ -210,25 +220,25 @@ impl Command {
     /// Sets tighter limits for this command: memory, CPU time, open files, file size, output and wall time. It cannot raise
     /// a limit of the policy.
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
-        self.limits = Some(limits);
+        self.bounds.limits = Some(limits);
         self
     }
 
     /// Makes a grant of the policy and everything below it read-only for this command. Name it by its path in the sandbox.
     pub fn read_only(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.restrictions.push(Restriction::ReadOnly(grant.into()));
+        self.bounds.restrictions.push(Restriction::ReadOnly(grant.into()));
         self
     }
 
     /// Hides a grant of the policy from this command. Name it by its path in the sandbox.
     pub fn hide(&mut self, grant: impl Into<PathBuf>) -> &mut Self {
-        self.restrictions.push(Restriction::Hide(grant.into()));
+        self.bounds.restrictions.push(Restriction::Hide(grant.into()));
         self
     }
 
     /// Gives this command its own network with only a loopback interface.
     pub fn no_network(&mut self) -> &mut Self {
-        self.restrictions.push(Restriction::NoNetwork);
+        self.bounds.restrictions.push(Restriction::NoNetwork);
         self
     }
 
@@ -276,7 +286,7 @@ impl Command {
     /// # Panics
     /// Outside of a tokio runtime with I/O and time enabled.
     pub async fn output_with_input(&mut self, input: &[u8]) -> Result<Output, Error> {
-        self.stdin = Some(StdioKind::Piped);
+        self.streams.stdin = Some(StdioKind::Piped);
         let mut child = self.start(DefaultStdio::Collect).await?;
         let pipe = child.stdin.take();
         let write = async {

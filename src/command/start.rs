@@ -94,10 +94,10 @@ impl Command {
             &compiled.limits,
             &compiled.groups,
             compiled.descriptors,
-            self.limits.as_ref(),
+            self.bounds.limits.as_ref(),
         )?;
         // A restricted command has a fresh worker, which has just set the modes. A grant may be read-only by now.
-        if self.restrictions.is_empty() {
+        if self.bounds.restrictions.is_empty() {
             limits.steps.extend_from_slice(&compiled.modes.bytes);
         }
         Ok(limits)
@@ -114,7 +114,7 @@ impl Command {
             environment: &self.environment,
             secrets: &secrets,
             directory,
-            terminal: self.terminal,
+            terminal: self.streams.terminal,
             background: self.background,
             limits: limit_steps,
         })
@@ -128,17 +128,17 @@ impl Command {
             terms: Arc::clone(terms),
             directory: directory.clone(),
             limits: limits.clone(),
-            restrictions: self.restrictions.clone(),
+            restrictions: self.bounds.restrictions.clone(),
         });
         Ok(CommandSpec {
             program: self.program.clone(),
             directory,
-            timeout: [policy_timeout, self.timeout].into_iter().flatten().min(),
-            output_caps: self.output_caps.map_or([output; 2], |caps| caps.map(Some)),
+            timeout: [policy_timeout, self.bounds.timeout].into_iter().flatten().min(),
+            output_caps: self.bounds.output_caps.map_or([output; 2], |caps| caps.map(Some)),
             limits,
             cgroup_settings: settings,
             background: self.background,
-            own_steps: restrict::steps(&compiled.grants, &self.restrictions)?,
+            own_steps: restrict::steps(&compiled.grants, &self.bounds.restrictions)?,
             judge,
         })
     }
@@ -149,9 +149,9 @@ impl Command {
             self.check_output_is_counted(defaults)?;
         }
         let [input, output, error] = STREAMS.map(Error::io);
-        let stdin = self.stdin.take().unwrap_or_else(|| defaults.stdin());
-        let stdout = self.stdout.take().unwrap_or_else(|| defaults.output());
-        let stderr = self.stderr.take().unwrap_or_else(|| defaults.output());
+        let stdin = self.streams.stdin.take().unwrap_or_else(|| defaults.stdin());
+        let stdout = self.streams.stdout.take().unwrap_or_else(|| defaults.output());
+        let stderr = self.streams.stderr.take().unwrap_or_else(|| defaults.output());
         Ok([
             stdio::connect(stdin, io::stdin(), true).map_err(input)?,
             stdio::connect(stdout, io::stdout(), false).map_err(output)?,
@@ -164,10 +164,14 @@ impl Command {
         let is_counted = |kind: &Option<StdioKind>| {
             matches!(kind.as_ref().unwrap_or(&defaults.output()), StdioKind::Piped | StdioKind::Null)
         };
-        if self.terminal.is_none() && is_counted(&self.stdout) && is_counted(&self.stderr) {
+        if self.streams.terminal.is_none()
+            && is_counted(&self.streams.stdout)
+            && is_counted(&self.streams.stderr)
+        {
             return Ok(());
         }
-        let destination = if self.terminal.is_some() { "a terminal" } else { "a descriptor of the caller" };
+        let destination =
+            if self.streams.terminal.is_some() { "a terminal" } else { "a descriptor of the caller" };
         Err(Error::Command {
             what: "output",
             value: self.program.to_string_lossy().into_owned(),
