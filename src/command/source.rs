@@ -26,7 +26,7 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// The workspace or a writable grant was replaced or removed; a protected path on the host cannot be protected any more.
     fn renewed(&self) -> Result<Arc<Prepared>, Error>;
 
-    /// The audit trail of its commands.
+    /// The audit trail of one start.
     fn trail(&self) -> Arc<Trail>;
 
     /// The parent span of its commands.
@@ -35,10 +35,12 @@ pub(crate) trait WorkerSource: fmt::Debug + Send + Sync {
     /// Whether background processes of a command can live on.
     fn keeps_background(&self) -> bool;
 
-    /// A worker for one command. `own_steps` are steps of this worker alone. With `fail_fast`, it must be ready now.
+    /// A worker for one command. Its proxy, if it gets one, writes to `trail`. `own_steps` are steps of this worker alone. With
+    /// `fail_fast`, it must be ready now.
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>>;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::audit::trail::Trail;
 use crate::command::child::Child;
 use crate::command::explain::Judge;
 use crate::command::running::{CommandLog, CommandSpec, HandedOver, Running};
@@ -53,9 +54,10 @@ impl Command {
         let prepared = self.source.renewed()?;
         let (request, spec) = self.request(&prepared)?;
         let streams = self.connect(&spec, defaults)?;
-        let mut log = self.open_log(&spec)?;
+        let trail = self.source.trail();
+        let mut log = self.open_log(&trail, &spec)?;
         let command_ends = streams.each_ref().map(|stream| stream.command_end.as_fd());
-        let handed_over = self.hand_over(&prepared, &spec, &request, command_ends).await;
+        let handed_over = self.hand_over(&prepared, &trail, &spec, &request, command_ends).await;
         let handed_over = handed_over.inspect_err(|error| log.exec.failed(error))?;
         tracing::debug!(parent: &log.span, "handed over");
         // Wipes the environment, which may hold secrets.
@@ -182,10 +184,10 @@ impl Command {
         })
     }
 
-    fn open_log(&self, spec: &CommandSpec) -> Result<CommandLog, Error> {
+    fn open_log(&self, trail: &Arc<Trail>, spec: &CommandSpec) -> Result<CommandLog, Error> {
         // The source's span is the parent. Nothing enters this span: a span may not be held across an await.
         let span = tracing::debug_span!(parent: self.source.span(), "exec", program = ?self.program);
-        let exec = self.source.trail().begin(&self.program, &self.arguments, &spec.directory)?;
+        let exec = trail.begin(&self.program, &self.arguments, &spec.directory)?;
         Ok(CommandLog { exec, span })
     }
 
@@ -193,12 +195,13 @@ impl Command {
     async fn hand_over(
         &self,
         prepared: &Prepared,
+        trail: &Arc<Trail>,
         spec: &CommandSpec,
         request: &RequestBuf,
         stdio: [BorrowedFd<'_>; 3],
     ) -> Result<HandedOver, Error> {
         loop {
-            let worker = self.source.worker(prepared, spec.own_steps.as_ref(), self.fail_fast).await?;
+            let worker = self.source.worker(prepared, trail, spec.own_steps.as_ref(), self.fail_fast).await?;
             set_cgroup_limits(&worker, spec)?;
             let started_at = Instant::now();
             match prepared::hand_over(&worker.inside, request, stdio) {

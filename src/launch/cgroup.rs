@@ -1,17 +1,17 @@
-//! Groups of cgroup v2 for what commands are held to: made, entered, read and removed here; what they are to say is
-//! decided in `compile::cgroup`.
+//! Cgroups (cgroup v2) with the limits of commands: make, enter, read and remove them. `plan::cgroup` decides
+//! about the limits.
 //!
 //! ```text
-//! parent              delegated to us; nothing of ours is written in it but the groups, and what it gives to them
-//! ├─ kennel-host      this program, where it was alone in `parent`: what holds processes can give no controllers
-//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked by its owner as long as that lives
-//!    ├─ zygote        of a session
-//!    └─ 1, 2, …       each worker, with its command
+//! parent              delegated to this user; Kennel enables controllers in it
+//! ├─ kennel-host      this program, if it was alone in `parent`: a cgroup with processes cannot enable controllers
+//! └─ kennel-<random>  one session, or all one-shots of one sandbox; locked while its owner lives
+//!    ├─ zygote        the zygote of a session
+//!    └─ 1, 2, …       each worker with its command
 //! ```
 //!
-//! No group stays behind. A leaf is removed when its command has ended, and what is still in use then with the next one;
-//! the whole at the end; by the reaper where this program does not come to it; and by whoever makes a group next where
-//! the reaper did not either.
+//! No cgroup stays behind. A leaf is removed after its command; if it is still in use then, together with a
+//! later one. The rest is removed at the end: by this program, by the reaper if this program dies, and by the
+//! next program that makes a cgroup if the reaper dies too.
 
 pub(crate) mod group;
 pub(crate) mod leaf;
@@ -38,13 +38,13 @@ use crate::sys;
 use crate::sys::locked;
 use crate::sys::reap::{RuntimeHome, Unreaped};
 
-/// The leaf of a zygote.
+/// The name of the leaf for the zygote.
 const ZYGOTE: &str = "zygote";
 
-/// How often to look whether what was killed is gone.
+/// How often to try to remove a killed cgroup.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The groups of one session, or of one sandbox. Dropping it kills what is in them, and removes them.
+/// The cgroups of one session or one sandbox. Dropping them kills their processes and removes them.
 #[derive(Debug)]
 pub(crate) struct Groups {
     plan: Arc<CgroupTree>,
@@ -52,12 +52,12 @@ pub(crate) struct Groups {
     group: Locked,
     reaper: Mutex<Option<Reaper>>,
     next: AtomicU64,
-    /// Leaves that could not be removed yet.
+    /// Leaves to remove later, because they were still in use.
     left: Mutex<Vec<String>>,
 }
 
 impl Groups {
-    /// Makes the group, and starts who takes it away if nobody else does. Sweeps up what others could not.
+    /// Makes the cgroup, and starts a reaper for it. Removes cgroups that other programs have left.
     ///
     /// # Errors
     /// What the kernel refuses, with the path.
@@ -74,10 +74,10 @@ impl Groups {
         parent.give(&plan.enable).map_err(failed("give controllers to groups in"))?;
         let (group, reaper) = loop {
             let name = group::name().map_err(failed("name a cgroup in"))?;
-            // Before there is anything to remove: whatever happens to this program from here on, somebody does.
+            // Start the reaper first: from here on the cgroup is removed whatever happens to this program.
             let reaper = Reaper::start(images, plan, &parent, &name)?;
             match parent.make(&name) {
-                // As good as never.
+                // Practically impossible for random names.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => break (made.map_err(failed("make a cgroup in"))?, reaper),
             }
@@ -98,7 +98,7 @@ impl Groups {
         Ok(Arc::new(groups))
     }
 
-    /// The leaf of a zygote, which has no limit of its own.
+    /// The leaf of a zygote, without limits of its own.
     ///
     /// # Errors
     /// Those of mkdir(2).
@@ -106,17 +106,17 @@ impl Groups {
         self.make_leaf(ZYGOTE.to_owned(), &[]).map_err(self.of_leaf())
     }
 
-    /// A leaf for a command, with the limits that each one has.
+    /// A leaf for a command, with the limits for each command.
     ///
     /// # Errors
-    /// Those of mkdir(2) and of its files.
+    /// Those of mkdir(2) and of writing the limits.
     pub(crate) fn leaf(self: &Arc<Self>) -> io::Result<Leaf> {
         self.sweep();
         let name = self.next.fetch_add(1, Relaxed).to_string();
         self.make_leaf(name, &self.plan.leaf)
     }
 
-    /// [`leaf`](Self::leaf), for who has nobody else to tell.
+    /// Like [`leaf`](Self::leaf), with an error for the caller.
     pub(crate) fn only_leaf(self: &Arc<Self>) -> Result<Leaf, Error> {
         self.leaf().map_err(self.of_leaf())
     }
@@ -134,7 +134,7 @@ impl Groups {
         Ok(leaf)
     }
 
-    /// Removes leaves that could not be removed before.
+    /// Removes leaves that were still in use.
     fn sweep(&self) {
         self.left().retain(|name| !self.group.remove_leaf(name));
     }
@@ -143,7 +143,7 @@ impl Groups {
         locked(&self.left)
     }
 
-    /// What the limits of all commands together have refused so far.
+    /// How often the limits for all commands together took effect so far.
     pub(crate) fn refused(&self) -> LimitEvents {
         let read = |file: &str| group::read(self.group.as_fd(), file);
         let has = |controller| self.plan.controllers.contains(&controller);
@@ -152,26 +152,26 @@ impl Groups {
             refused.memory = LimitEvents::memory(&read("memory.events.local").unwrap_or_default());
         }
         if has(Controller::Pids) {
-            // Before Linux 6.11 there is one file, which counts where the process was that wanted another.
+            // Linux before 6.11 has only this file. It counts events at the cgroup of the forking process.
             let events = read("pids.events.local").or_else(|_| read("pids.events"));
             refused.pids = LimitEvents::pids(&events.unwrap_or_default());
         }
         refused
     }
 
-    /// Kills everything in it.
+    /// Kills everything in the cgroup: cgroup.kill of cgroups(7).
     pub(crate) fn kill(&self) {
-        // Before Linux 5.14 the end of each PID 1 has to do.
+        // Linux before 5.14 has no such file; there the end of each init suffices.
         let _ = group::write(self.group.as_fd(), "cgroup.kill", "1");
     }
 
-    /// Kills everything in it, and has the reaper remove it, whoever still holds on to this.
+    /// Kills everything in the cgroup and lets the reaper remove it, even while others use this value.
     pub(crate) fn end(&self) {
         self.kill();
         self.hand_over();
     }
 
-    /// Leaves the rest to the reaper, which touches nothing that is locked.
+    /// Leaves the removal to the reaper, which waits for the lock.
     fn hand_over(&self) {
         self.group.let_go();
         drop(self.take_reaper());
@@ -181,7 +181,8 @@ impl Groups {
         locked(&self.reaper).take()
     }
 
-    /// Kills everything in it, and waits until it is removed, a second at most; then the reaper goes on.
+    /// Kills everything in the cgroup and waits up to a second until it is removed. After that the reaper
+    /// continues.
     pub(crate) async fn gone(&self) {
         self.kill();
         let removed = async {
@@ -203,12 +204,12 @@ impl Drop for Groups {
     fn drop(&mut self) {
         self.kill();
         self.parent.remove(&self.group);
-        // The reaper goes on where something is still in it.
+        // If it is still in use, the reaper continues.
         self.hand_over();
     }
 }
 
-/// The error for a group that could not be had.
+/// The error for a failed operation on a cgroup.
 fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         None if source.kind() == io::ErrorKind::ResourceBusy => {
@@ -221,15 +222,15 @@ fn failed(step: String, protection: Protection, source: io::Error) -> Error {
     Error::Step { step, protection, source, remedy: Some(remedy.to_owned()) }
 }
 
-// The outside's hold on a reaper: a process that removes a group once this program is gone, however that ended.
+// The reaper: a process that removes a cgroup once this program is gone, however it ended.
 
-/// How long a call waits that can.
+/// How long to wait for the end of a reaper.
 const REAPING_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A reaper. Dropping it lets it go: it removes what is left, and ends.
+/// A running reaper. Dropping it makes it remove what is left, and end.
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    /// Taken at the end, which the reaper waits for.
+    /// The reaper acts when this closes.
     control: Option<OwnedFd>,
     left: Option<Unreaped<()>>,
     home: RuntimeHome,
@@ -250,7 +251,7 @@ impl Reaper {
         })
     }
 
-    /// Lets it go, and waits until it has ended, a second at most.
+    /// Closes its control socket and waits up to a second for its end.
     pub(crate) async fn gone(mut self) {
         drop(self.control.take());
         let Some(left) = self.left.take() else { return };

@@ -1,4 +1,4 @@
-//! Asking the embedding program about what no list decides.
+//! Asks the embedding program about connections that no list of the policy decides.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,38 +15,40 @@ use tokio::time::timeout;
 use crate::policy::destination::{Destination, Host};
 use crate::sys::locked;
 
-/// More questions than that are neither asked nor remembered; whoever makes up names cannot fill the memory.
+/// Remembered and open questions at most. Beyond that the answer is no, so that made-up names cannot fill the
+/// memory.
 const MOST: usize = 4096;
 
-/// A connection that a command wants and no list of the policy decides.
+/// A connection that a command wants to make and that no list of the policy decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NetworkRequest {
-    /// The host's name in lower-case ASCII, or its address.
+    /// The host name in lower-case ASCII, or the address.
     pub host: String,
     /// The TCP port.
     pub port: u16,
 }
 
-/// What the embedding program says to a [`NetworkRequest`]. If it panics instead, that is [`Deny`](Self::Deny).
+/// The answer of the embedding program to a [`NetworkRequest`]. A callback that panics means
+/// [`Deny`](Self::Deny).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// This connection may be made, and those to the same host and port that came while the question was open.
+    /// Allows this connection, and those to the same host and port requested while the question was open.
     Allow,
-    /// This one and every other to the same host and port, as long as the session lives.
+    /// Allows this connection and all others to the same host and port for the rest of the session.
     AllowForSession,
-    /// This connection is refused, and those to the same host and port that came while the question was open.
+    /// Refuses this connection, and those to the same host and port requested while the question was open.
     Deny,
-    /// This one and every other to the same host and port, as long as the session lives.
+    /// Refuses this connection and all others to the same host and port for the rest of the session.
     DenyForSession,
 }
 
-/// More questions than that are not open at the same time; the next one is answered with no.
+/// Open questions at most. Beyond that the answer is no.
 const AT_ONCE: usize = 16;
 
 type Answer = Pin<Box<dyn Future<Output = Decision> + Send>>;
 
-/// Whom to ask, and what is remembered of the answers.
+/// The callback, and the answers to remember.
 #[derive(Clone)]
 pub(crate) struct Ask {
     callback: Arc<dyn Fn(NetworkRequest) -> Answer + Send + Sync>,
@@ -54,14 +56,14 @@ pub(crate) struct Ask {
     questions: Arc<Mutex<HashMap<Destination, Question>>>,
 }
 
-/// What is known of a destination.
+/// What is known about a destination.
 enum Question {
     Answered(bool),
-    /// Somebody has asked; whoever comes meanwhile gets the same answer.
+    /// The callback is running. Later requests wait for the same answer.
     Open(watch::Receiver<Option<bool>>),
 }
 
-/// What somebody who wants to know has to do.
+/// How a request gets its answer.
 enum Turn {
     Take(bool),
     Wait(watch::Receiver<Option<bool>>),
@@ -75,7 +77,7 @@ impl fmt::Debug for Ask {
 }
 
 impl Ask {
-    /// An answer that takes longer than `patience` is no.
+    /// If the callback takes longer than `patience`, the answer is no.
     pub(crate) fn new<F, A>(patience: Duration, callback: F) -> Self
     where
         F: Fn(NetworkRequest) -> A + Send + Sync + 'static,
@@ -88,19 +90,19 @@ impl Ask {
         }
     }
 
-    /// The same callback with nothing remembered: for another session.
+    /// The same callback without any remembered answers, for another session.
     pub(crate) fn anew(&self) -> Self {
         Self { questions: Arc::default(), ..self.clone() }
     }
 
-    /// Whether the connection may be made.
+    /// Whether the connection is allowed.
     pub(crate) async fn allows(&self, destination: &Destination) -> bool {
         loop {
             match self.turn(destination) {
                 Turn::Take(answer) => return answer,
                 Turn::Ask(sender) => return self.ask(destination, &sender).await,
                 Turn::Wait(mut answer) => {
-                    // Without an answer whoever asked has given up: then it is our turn.
+                    // The asking task was cancelled without an answer: ask again.
                     if let Ok(answer) = answer.wait_for(Option::is_some).await.map(|answer| *answer) {
                         return answer == Some(true);
                     }
@@ -119,7 +121,7 @@ impl Ask {
             _ => {}
         }
         let open = questions.values().filter(|question| matches!(question, Question::Open(_))).count();
-        // Nobody is asked on behalf of a crowd.
+        // Do not flood the user with questions.
         if questions.len() >= MOST || open >= AT_ONCE {
             return Turn::Take(false);
         }
@@ -151,7 +153,7 @@ impl Ask {
         allowed
     }
 
-    /// What the callback says; nothing where it panics, of which the program's panic hook has told.
+    /// Runs the callback. `None` if it panics; the program's panic hook has reported the panic.
     async fn said(&self, request: NetworkRequest) -> Option<Decision> {
         let mut answer = catch_unwind(AssertUnwindSafe(|| (self.callback)(request))).ok()?;
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
@@ -177,7 +179,7 @@ mod tests {
         Destination::parse(text).expect(text)
     }
 
-    /// Someone who always says the same, and how often he was asked.
+    /// A callback that always gives the same answer, and the number of its calls.
     fn always(decision: Decision) -> (Ask, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&asked);

@@ -1,4 +1,4 @@
-//! From a permit to a connection: directly, the fastest address wins (RFC 8305), or through another proxy.
+//! From a permit to a connection: directly to the fastest address (RFC 8305), or through another proxy.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,27 +27,27 @@ use crate::policy::upstream::Upstream;
 use crate::report::failure;
 use crate::sys::dirfd::own_path;
 
-/// From the first attempt to a connection.
+/// The time limit for a connection, all attempts together.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long one address has for itself before the next is tried beside it.
+/// How long one address is tried alone before the next is tried in parallel.
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// What another proxy may say before we know whether it connects.
+/// How many bytes another proxy may send before its answer is complete.
 const LONGEST_ANSWER: usize = 256 << 10;
 
 /// A connection to a destination.
 pub(crate) struct Dialled {
     pub(crate) stream: Stream,
-    /// What came already, behind the answer of another proxy.
+    /// Bytes that followed the answer of another proxy.
     pub(crate) early: Bytes,
     pub(crate) passage: Passage,
 }
 
-/// Asks for a permit, and connects.
+/// Gets a permit and connects.
 ///
 /// # Errors
-/// Why not; it is remembered and in the audit log already.
+/// The refusal. It is already recorded and in the audit log.
 pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Result<Dialled, ProxyRefusal> {
     let permit = permit(proxy, destination).await?;
     let reached = match timeout(PATIENCE, tunnel(proxy, &permit)).await {
@@ -60,7 +60,7 @@ pub(crate) async fn reach(proxy: &Arc<Proxy>, destination: Destination) -> Resul
     reached
 }
 
-/// Leave for one destination.
+/// Permits one destination.
 ///
 /// # Errors
 /// As [`reach`].
@@ -105,7 +105,8 @@ async fn tunnel(proxy: &Arc<Proxy>, permit: &Permit) -> Result<Dialled, ProxyRef
     Ok(Dialled { stream, early, passage: Passage::new(proxy, destination, address, by.word()) })
 }
 
-/// A plain connection for HTTP requests, to the destination or to the proxy before it; the address that answered.
+/// A plain connection for HTTP requests, to the destination or to the upstream proxy. Also returns the address
+/// of the destination, if the connection is direct.
 ///
 /// # Errors
 /// As [`reach`].
@@ -117,7 +118,7 @@ pub(crate) async fn first_hop(
         match &permit.route {
             Route::Direct(addresses) => connect(&proxy.spare, addresses).await,
             Route::Upstream(upstream) => to_upstream(proxy, upstream).await,
-            // Its own port leads there, and not to us.
+            // A bridge serves the port of a foreign proxy, so no request arrives here.
             Route::Foreign(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     };
@@ -135,7 +136,7 @@ pub(crate) async fn first_hop(
     Ok((stream, address))
 }
 
-/// Where the policy's own proxy is, nobody but the policy decides: its address is not judged.
+/// The policy alone names its upstream proxy, so the address of that proxy is not checked.
 async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream> {
     let addresses = match &upstream.at.host {
         Host::Address(address) => vec![*address],
@@ -148,8 +149,8 @@ async fn to_upstream(proxy: &Proxy, upstream: &Upstream) -> io::Result<TcpStream
     connect(&proxy.spare, &at).await.map_err(says)
 }
 
-/// Tries the addresses, IPv6 and IPv4 in turn, each with a head start; the first connection wins.
-/// More than one at a time only where there is room for more descriptors.
+/// Tries the addresses in turn, alternating IPv6 and IPv4, each with a head start. The first connection wins.
+/// It tries addresses in parallel only while spare descriptors are available.
 async fn connect(spare: &Arc<Semaphore>, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut waiting = in_turn(addresses).into_iter();
     let mut attempts = JoinSet::new();
@@ -192,7 +193,7 @@ fn in_turn(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     turns
 }
 
-/// Has another proxy connect by CONNECT; answers the stream and what came behind its answer.
+/// Asks another proxy to connect, by CONNECT. Returns the stream and the bytes that followed the answer.
 async fn ask_for<T>(
     stream: T,
     destination: &Destination,

@@ -1,5 +1,5 @@
-//! Requests in absolute form, passed on to their origin. Each message is taken apart and written anew, so what an origin
-//! reads is what was decided about.
+//! Forwards HTTP requests in absolute form. It parses each message and writes a new one, so the origin reads
+//! exactly the request that was checked.
 
 use std::error::Error as _;
 use std::io;
@@ -25,10 +25,10 @@ use crate::network::stream::{Allowance, Bounded};
 use crate::policy::destination::Destination;
 use crate::report::failure;
 
-/// Headers of one hop, which are not passed on (RFC 9110, 7.6.1), besides those that `Connection` names.
+/// Hop-by-hop headers, which are not forwarded (RFC 9110, 7.6.1), besides those that `Connection` names.
 const OF_ONE_HOP: [HeaderName; 9] = [
     header::CONNECTION,
-    // With it OPTIONS is answered by a proxy on the way, maybe with what only that proxy is told.
+    // A proxy on the way may answer OPTIONS because of it, with information meant only for the proxy.
     header::MAX_FORWARDS,
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
@@ -39,7 +39,7 @@ const OF_ONE_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
-/// The connection to an origin that a client's connection keeps for its next request.
+/// The connection to an origin that a client connection keeps for its next request.
 #[derive(Default)]
 pub(crate) struct KeptConnection {
     origin: Option<Origin>,
@@ -48,16 +48,16 @@ pub(crate) struct KeptConnection {
 struct Origin {
     destination: Destination,
     sender: SendRequest<Incoming>,
-    /// Where it leads to another proxy: the value of its credentials.
+    /// If it leads to another proxy: the credentials for it.
     through: Option<Option<HeaderValue>>,
-    /// What it may say until the head of its answer is there.
+    /// Limits how much the origin may send before the head of its answer is complete.
     allowance: Allowance,
-    /// Ends with this.
+    /// The connection task; it ends with this value.
     _driver: JoinSet<()>,
 }
 
 impl KeptConnection {
-    /// Passes a request on.
+    /// Forwards one request.
     pub(crate) async fn forward(
         &mut self,
         proxy: &Arc<Proxy>,
@@ -67,7 +67,7 @@ impl KeptConnection {
             Ok(destination) => destination,
             Err(refusal) => return Err(noted(proxy, refusal).await),
         };
-        // Decided for each request: a deny that was remembered meanwhile counts.
+        // Each request is decided anew: the embedding program may have denied the destination meanwhile.
         let permit = dial::permit(proxy, destination).await?;
         let destination = &permit.destination;
         let mut is_new = false;
@@ -94,7 +94,7 @@ impl KeptConnection {
                     return Ok(response.map(BodyExt::boxed_unsync));
                 }
                 Err(mut error) => match error.take_message() {
-                    // It was closed just now, and nothing of the request was sent.
+                    // The origin has closed the kept connection, and nothing of the request was sent.
                     Some(unsent) if !is_new => request = unsent,
                     _ => {
                         let error = error.into_error();
@@ -109,7 +109,7 @@ impl KeptConnection {
         }
     }
 
-    /// The connection that is kept, if it leads to the same origin and is still open.
+    /// The kept connection, if it leads to the same origin and is still open.
     async fn reusable(&mut self, destination: &Destination) -> Option<Origin> {
         let mut origin = self.origin.take().filter(|origin| origin.destination == *destination)?;
         origin.sender.ready().await.is_ok().then_some(origin)
@@ -154,7 +154,7 @@ impl Origin {
     }
 }
 
-/// Why there is no answer. However long a body is on its way up, only silence takes too long: `Metered` ends that.
+/// Why there is no answer. `Metered` ends a silent connection; a long upload is no timeout.
 fn unanswered(error: &hyper::Error) -> Reason {
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     match cause.map(io::Error::kind) {
@@ -163,14 +163,14 @@ fn unanswered(error: &hyper::Error) -> Reason {
     }
 }
 
-/// Why an answer is not passed on.
+/// Why an answer must not be forwarded.
 fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Reason> {
     match response.status() {
-        // The other proxy wants to know who we are. A client that is asked would tell us who it is.
+        // The upstream proxy asks for credentials. If the client saw this, it would send its own.
         StatusCode::PROXY_AUTHENTICATION_REQUIRED if through => {
             Some(Reason::Unreachable(format!("the proxy before it answered {}", response.status())))
         }
-        // What asks for it is of one hop, so nobody did.
+        // The request had no `Upgrade` header, because that is hop-by-hop.
         StatusCode::SWITCHING_PROTOCOLS => {
             Some(Reason::Unreachable("it switched protocols unasked".to_owned()))
         }
@@ -178,7 +178,7 @@ fn not_for_the_client(response: &Response<Incoming>, through: bool) -> Option<Re
     }
 }
 
-/// Where a request shall go; the Host header says nothing (RFC 9112, 3.2.2).
+/// The destination of a request. Its Host header is ignored (RFC 9112, 3.2.2).
 fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal> {
     let uri = request.uri();
     let refuse = |reason| Err(ProxyRefusal::request(shown(uri), reason));
@@ -203,8 +203,8 @@ fn destination(request: &Request<Incoming>) -> Result<Destination, ProxyRefusal>
     Destination::parse(&with_port).map_err(|malformed| ProxyRefusal::malformed(shown(uri), &malformed))
 }
 
-/// Whether everybody on the way finds the same end of the body. Of several encodings the outer one was taken off here, and
-/// who looks at another of them would take the rest for a request of its own.
+/// Whether every hop finds the same end of the body. hyper removes only the outer encoding; a server that looks
+/// at another one would read the rest as a second request (request smuggling).
 fn is_framed_plainly(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (encodings.next(), encodings.next()) {
@@ -214,12 +214,12 @@ fn is_framed_plainly(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Whether something follows the host, which may be an address in brackets.
+/// Whether a port follows the host, which may be an IPv6 address in brackets.
 fn has_port(authority: &str) -> bool {
     authority.rsplit_once(']').map_or(authority, |(_, rest)| rest).contains(':')
 }
 
-/// Makes the request the origin's: its own target and host, and nothing that was meant for us.
+/// Rewrites a request for its origin: sets target and Host, and removes headers meant for the proxy.
 fn rewrite(
     request: &mut Request<Incoming>,
     destination: &Destination,
@@ -234,7 +234,7 @@ fn rewrite(
         request.headers_mut().insert(header::HOST, host);
     }
     let mut parts = std::mem::take(request.uri_mut()).into_parts();
-    // Behind a host with a fragment there is one that is empty, and would be written as it is.
+    // If a fragment follows the host directly, the path is empty and would be written as such.
     let path = parts.path_and_query.take().and_then(|path| PathAndQuery::try_from(path.as_str()).ok());
     let path = path.unwrap_or(PathAndQuery::from_static("/"));
     parts.path_and_query = Some(path);
@@ -249,7 +249,7 @@ fn rewrite(
     }
 }
 
-/// Takes away what is of one hop.
+/// Removes hop-by-hop headers.
 fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
@@ -257,7 +257,7 @@ fn strip(headers: &mut HeaderMap) {
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
-        // What frames the message is hyper's affair.
+        // hyper needs these to frame the message.
         .filter(|name| {
             *name != header::CONTENT_LENGTH && *name != header::TRANSFER_ENCODING && *name != header::HOST
         })

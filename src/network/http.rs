@@ -1,5 +1,5 @@
-//! HTTP/1.1 of the proxy's port: CONNECT, and requests in absolute form. Decides nothing; what is refused is answered in
-//! words.
+//! HTTP/1.1 on the proxy port: CONNECT, and requests in absolute form. It answers a refusal with an explanation
+//! in plain text.
 
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
@@ -27,13 +27,13 @@ use crate::network::{dial, relay};
 use crate::policy::destination::Destination;
 use crate::sys::locked;
 
-/// What is answered: a text of ours, or what an origin sends.
+/// The body of an answer: text of the proxy, or bytes of an origin.
 pub(crate) type Body = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// A CONNECT that was answered with yes: what to relay once the answer is out.
+/// An accepted CONNECT: what to relay once the answer has been sent.
 type Tunnel = Mutex<Option<(OnUpgrade, Dialled)>>;
 
-/// Serves one connection to its end.
+/// Serves one HTTP connection to its end.
 pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let limits = &proxy.gate.settings().limits;
     let mut builder = http1::Builder::new();
@@ -51,7 +51,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     let watch = Arc::new(StreamMeter::new());
     let stream = Watched::new(stream, Arc::clone(&watch));
     let over = watch.is_over(stream.as_raw_fd(), limits.idle_time);
-    // On the heap, so that a tunnel does not carry the state of an HTTP connection along.
+    // Boxed, so that a tunnel does not carry the state of an HTTP connection.
     let served = Box::pin(builder.serve_connection(TokioIo::new(stream), service).with_upgrades());
     let served = tokio::select! {
         served = served => served,
@@ -67,7 +67,7 @@ pub(crate) async fn serve(proxy: Arc<Proxy>, stream: TcpStream) {
     }
 }
 
-/// Relays what follows a CONNECT.
+/// Relays the bytes after a CONNECT.
 async fn begin(proxy: &Proxy, upgrade: OnUpgrade, dialled: Dialled) {
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Watched>>() else { return };
@@ -103,7 +103,7 @@ async fn answer(
 async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dialled, ProxyRefusal> {
     let destination = match request.body().is_end_stream() {
         true => destination(request.uri()),
-        // As much of the tunnel would be taken for it (RFC 9110, 9.3.6).
+        // Content would be taken for bytes of the tunnel (RFC 9110, 9.3.6).
         false => Err(malformed(request.uri(), "a CONNECT has no content")),
     };
     match destination {
@@ -112,7 +112,7 @@ async fn connect(proxy: &Arc<Proxy>, request: &Request<Incoming>) -> Result<Dial
     }
 }
 
-/// The target of a CONNECT, which is a host and a port and nothing else (RFC 9112, 3.2.3).
+/// The target of a CONNECT: a host and a port, nothing else (RFC 9112, 3.2.3).
 fn destination(uri: &Uri) -> Result<Destination, ProxyRefusal> {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     if uri.scheme().is_some() || uri.path_and_query().is_some() {
@@ -125,19 +125,19 @@ fn malformed(target: &Uri, what: &'static str) -> ProxyRefusal {
     ProxyRefusal::request(shown(target), Reason::Malformed(what))
 }
 
-/// What may be repeated of a target: whom it names, without credentials, path and query.
+/// The host and port of a target, for messages. Credentials, path and query stay out.
 pub(crate) fn shown(uri: &Uri) -> &str {
     let authority = uri.authority().map_or("", |authority| authority.as_str());
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
-/// A refusal that nobody has noted yet.
+/// Records a refusal and returns it.
 pub(crate) async fn noted(proxy: &Proxy, refusal: ProxyRefusal) -> ProxyRefusal {
     proxy.refused(&refusal).await;
     refusal
 }
 
-/// A refusal as an answer: what was asked, why not, and what would allow it.
+/// An HTTP answer for a refusal: the destination, the reason, and the flag that would allow it.
 pub(crate) fn explain(proxy: &Proxy, refusal: &ProxyRefusal) -> Response<Body> {
     let mut words = format!("kennel: {}: {refusal}\n", refusal.subject);
     if matches!(refusal.reason, Reason::NotAllowed) {

@@ -1,5 +1,5 @@
-//! The loopback addresses that stand for names inside: the DNS stub gives a name one of them, and who connects to it
-//! asks for the name. Pure: answers no query, and knows of no rule; who asks for an address decides for whom.
+//! The loopback addresses that stand for names. The DNS stub gives an address to a name, and a connection to
+//! the address is a connection to the name. This table checks no rules; its callers do.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -11,33 +11,33 @@ use ipnet::Ipv4Net;
 use crate::policy::destination::Name;
 use crate::sys::locked;
 
-/// Where the addresses are from. Not where 127.0.0.1 and 127.0.0.53 are, which mean something to programs.
+/// The range of the addresses. It leaves out 127.0.0.0/16, because programs know 127.0.0.1 and 127.0.0.53.
 pub(crate) const NETWORK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 1, 0, 0), 16);
 
-/// Names with an address, at most. What is inside can ask for any name below `*.example.com`, and we remember it.
+/// Names at most. A command may ask for any number of names below `*.example.com`.
 pub(crate) const MOST: usize = 4096;
 
-/// How long a name keeps its address for sure after it was asked for or connected to: longer than programs remember it.
+/// How long a name keeps its address after its last use: longer than programs cache it.
 const KEPT: Duration = Duration::from_secs(120);
 
-/// Addresses of a /24 that are given out: .0 and .255 look like a network and a broadcast to some programs.
+/// Addresses used of each /24. Some programs take .0 for the network and .255 for broadcast.
 const IN_A_ROW: usize = 254;
 
-/// Names and their addresses. A name that has one keeps it.
+/// Maps names to addresses and back.
 #[derive(Debug, Default)]
 pub(crate) struct LoopbackNames(Mutex<Given>);
 
 #[derive(Debug, Default)]
 struct Given {
-    /// By place, which says the address; and when it was last wanted.
+    /// Indexed by slot, which determines the address; with the time of the last use.
     names: Vec<(Name, Instant)>,
     places: HashMap<Name, usize>,
-    /// Where to look next for a place that nobody wants any more.
+    /// Where to look next for an expired slot.
     hand: usize,
 }
 
 impl LoopbackNames {
-    /// The address of a name, from now on. `None`: too many names have one.
+    /// The address of a name, allocated if needed. `None` if the table is full.
     pub(crate) fn address_of(&self, name: &Name) -> Option<Ipv4Addr> {
         self.address_at(name, Instant::now())
     }
@@ -52,7 +52,7 @@ impl LoopbackNames {
         address_at(place)
     }
 
-    /// The name that got the address.
+    /// The name that an address stands for.
     pub(crate) fn name_of(&self, address: Ipv4Addr) -> Option<Name> {
         let mut given = self.given();
         let (name, wanted) = given.names.get_mut(place_of(address)?)?;
@@ -60,20 +60,20 @@ impl LoopbackNames {
         Some(name.clone())
     }
 
-    /// A panic elsewhere leaves both tables as they were: nothing that panics comes between their changes.
+    /// Locks the table and ignores poisoning: no code between two changes of it can panic.
     fn given(&self) -> MutexGuard<'_, Given> {
         locked(&self.0)
     }
 }
 
 impl Given {
-    /// A place for one more name: a new one, or one whose name nobody has wanted for long.
+    /// A slot for one more name: an unused one, or an expired one.
     fn free(&mut self, now: Instant) -> Option<usize> {
         if self.names.len() < MOST {
             return Some(self.names.len());
         }
         let at = self.hand;
-        // One look for each question, so that a flood of them costs no more than that.
+        // One slot for each query, so that a flood of queries stays cheap.
         self.hand = (at + 1) % MOST;
         let (name, wanted) = self.names.get(at)?;
         if now.saturating_duration_since(*wanted) < KEPT {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(names.address_at(&name("late.example"), now + KEPT / 2), None);
         let later = now + KEPT * 2;
         names.address_at(&name("n1.example"), later).expect("it has one");
-        // That one is passed over.
+        // The clock hand passes over that slot.
         let second = (0..3).find_map(|_| names.address_at(&name("late.example"), later));
         assert_ne!(second, None, "the place of a name that nobody wants");
         assert_eq!(second.and_then(|address| names.name_of(address)), Some(name("late.example")));

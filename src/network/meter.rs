@@ -1,4 +1,4 @@
-//! How much passes: counted for each connection, bounded for the sandbox.
+//! Traffic counters: one for each connection, and one with limits for the sandbox.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -9,20 +9,20 @@ use tokio::time::Instant;
 
 use crate::sys::locked;
 
-/// What all connections of a sandbox may pass together.
+/// What all connections of a sandbox may transfer together.
 pub(crate) struct Meter {
     bytes: Option<u64>,
     passed: AtomicU64,
     rate: Option<Rate>,
 }
 
-/// Bytes per second: when the next byte is due.
+/// A limit in bytes per second, kept as the time at which the next byte is due.
 struct Rate {
     per_second: u64,
     due: Mutex<Instant>,
 }
 
-/// How far ahead of its time a stream may be, so that it need not sleep after each packet.
+/// How far a stream may be ahead of its rate, so that it need not sleep after each packet.
 const SLACK: Duration = Duration::from_millis(50);
 
 impl Meter {
@@ -31,7 +31,7 @@ impl Meter {
         Self { bytes, passed: AtomicU64::new(0), rate }
     }
 
-    /// Counts bytes that pass; answers until when to wait before the next may. `None`: there will be no next.
+    /// Counts bytes. Returns when the next bytes may pass, if that is later. `None` if the limit is exceeded.
     pub(crate) fn count(&self, bytes: usize) -> Option<Option<Instant>> {
         let bytes = bytes as u64;
         let passed = self.passed.fetch_add(bytes, Relaxed) + bytes;
@@ -41,13 +41,13 @@ impl Meter {
         Some(self.rate.as_ref().and_then(|rate| rate.delay(bytes)))
     }
 
-    /// How many bytes may pass yet.
+    /// How many bytes may still pass.
     pub(crate) fn room(&self) -> usize {
         let left = |most: u64| most.saturating_sub(self.passed.load(Relaxed));
         self.bytes.map_or(usize::MAX, |most| usize::try_from(left(most)).unwrap_or(usize::MAX))
     }
 
-    /// Whether anything may pass at all.
+    /// Whether the byte limit is used up.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.bytes.is_some_and(|most| self.passed.load(Relaxed) >= most)
     }
@@ -63,16 +63,16 @@ impl Rate {
     }
 }
 
-/// What one connection passed, and when it did last.
+/// The traffic of one connection, and the time of its last byte.
 pub(crate) struct Tally {
     pub(crate) up: AtomicU64,
     pub(crate) down: AtomicU64,
     begun: Instant,
-    /// Milliseconds from `begun`.
+    /// Milliseconds since `begun`.
     last: AtomicU64,
 }
 
-/// Which way bytes go.
+/// The direction of a transfer, seen from the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Heading {
     Up,
@@ -100,7 +100,7 @@ impl Tally {
         self.begun.elapsed()
     }
 
-    /// Returns once nothing has passed for so long.
+    /// Returns once nothing has passed for `time`.
     pub(crate) async fn idle(&self, time: Duration) {
         loop {
             let last = self.begun + Duration::from_millis(self.last.load(Relaxed));
@@ -112,7 +112,7 @@ impl Tally {
         }
     }
 
-    /// Returns once nothing has passed for so long, where `nothing_will` says that this is for ever.
+    /// Returns once nothing has passed for `time` and `nothing_will` says that nothing will pass again.
     pub(crate) async fn silent(&self, time: Duration, nothing_will: impl Fn() -> bool) {
         loop {
             self.idle(time).await;

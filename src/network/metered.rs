@@ -1,4 +1,4 @@
-//! A connection to an origin whose bytes are counted, bounded and hurried.
+//! Connections to origins and from clients with their traffic counted, limited, and written to the audit log.
 
 use std::io;
 use std::net::IpAddr;
@@ -24,12 +24,12 @@ use crate::network::stream::{Count, Counted};
 use crate::policy::destination::{Destination, Host};
 use crate::sys;
 
-/// A connection, and what it has passed.
+/// A connection to an origin, limited by the meter of the sandbox and by the idle time.
 pub(crate) struct Metered {
     stream: TcpStream,
     proxy: Arc<Proxy>,
     passage: Passage,
-    /// Until when nothing is read, because too much was.
+    /// Waits here while the rate limit is exceeded.
     pause: Option<Pin<Box<Sleep>>>,
     idle: Pin<Box<Sleep>>,
 }
@@ -53,7 +53,7 @@ impl Metered {
         }
     }
 
-    /// Waits while too much has passed.
+    /// Waits until the rate limit allows more bytes.
     fn poll_pause(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.pause {
             Some(pause) => pause.as_mut().poll(context).map(|()| self.pause = None),
@@ -109,16 +109,15 @@ impl AsyncWrite for Metered {
     }
 }
 
-// A client's connection whose traffic is noticed, so that one whose client is gone does not stay for ever: a client that
-// has ended its side and waits for an answer looks the same as one that is dead. Nor does one stay whose client takes
-// nothing of what there is for it.
+// The connection of a client. Two kinds must not stay open for ever: the client has closed its sending side,
+// and may be waiting or dead; or the client does not read what the proxy sends.
 
 pub(crate) type Watched = Counted<TcpStream, Arc<StreamMeter>>;
 
-/// What was noticed.
+/// What the proxy has seen on a client connection.
 pub(crate) struct StreamMeter {
     tally: Tally,
-    /// Whether what there was for the client last found no room.
+    /// Whether the last write to the client found its socket buffer full.
     is_full: AtomicBool,
 }
 
@@ -143,9 +142,9 @@ impl StreamMeter {
         Self { tally: Tally::new(), is_full: AtomicBool::new(false) }
     }
 
-    /// Returns once nothing has passed for too long, and nothing will: the client has ended its side, or takes nothing of
-    /// what there is for it. (Of an answer that is not there yet nobody takes anything.) `socket` is that of a `Watched`,
-    /// which must live as long as this is waited for.
+    /// Returns once nothing has passed for too long and nothing will: the client has closed its side, or does
+    /// not read what the proxy sends. A client that waits for an answer does not count as one that does not
+    /// read. `socket` is the descriptor of a `Watched`, which must stay open during the call.
     pub(crate) async fn is_over(&self, socket: RawFd, idle: Duration) {
         let is_stuck = || self.is_full.load(Relaxed);
         tokio::select! {
@@ -155,7 +154,7 @@ impl StreamMeter {
     }
 }
 
-// What the proxy writes down: a record for each decision.
+// Audit records: one for each decision.
 
 fn host(destination: &Destination) -> String {
     match &destination.host {
@@ -174,7 +173,7 @@ fn egress(host: String, port: Option<u16>, decision: &'static str, reason: &'sta
 }
 
 impl Proxy {
-    /// Writes down what did not pass. It did not, whether that is written or not.
+    /// Records a refusal. A failing log changes nothing: the connection is refused anyway.
     pub(crate) fn record_refusal(&self, refusal: &ProxyRefusal) {
         let _ = self.trail.write(self.trail.only(), || {
             let decision = if refusal.is_denial() { "denied" } else { "failed" };
@@ -189,10 +188,11 @@ impl Proxy {
         });
     }
 
-    /// Writes down what will be dialled, where nothing may be that is not written down: its record comes at its end.
+    /// In strict mode, records a connection before it is made. The record of the finished connection follows at
+    /// its end.
     ///
     /// # Errors
-    /// It cannot be.
+    /// The audit log cannot be written.
     pub(crate) fn record_begin(
         &self,
         destination: &Destination,
@@ -209,7 +209,7 @@ impl Proxy {
     }
 }
 
-/// A connection that passed; its record is written when it ends, however it ends.
+/// An open connection. Dropping it writes its audit record, however the connection ends.
 pub(crate) struct Passage {
     proxy: Arc<Proxy>,
     pub(crate) tally: Arc<Tally>,
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Who is killed leaves unread what nobody has taken yet.
+    /// A killed client may leave unread bytes in the socket.
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_gone_is_noticed_behind_what_it_said() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -1,8 +1,8 @@
-//! The proxy: the only way out of a sandbox whose network mode is `proxy`. It runs outside, on the runtime of whoever
-//! prepared the sandbox; its listeners lie in the sandbox's network namespace and were handed out, so that no byte
-//! passes through the inside.
+//! The proxy: the only way out of a sandbox with the network mode `proxy`.
 //!
-//! Nothing that a client sends is believed, and nothing is dialled that `gate` did not let pass.
+//! It runs in the embedding program, on the runtime of the caller. The sandbox creates the listeners in its own
+//! network namespace and hands their descriptors out, so no process inside relays a byte. The proxy trusts
+//! nothing that a client sends, and connects only to what `gate` allows.
 
 use std::io;
 use std::net::IpAddr;
@@ -27,10 +27,10 @@ use crate::report::error::Error;
 use crate::report::outcome::Denial;
 use crate::sys::locked;
 
-/// How long what was sent last may take to arrive.
+/// How long `drain` waits for bytes that clients have already sent.
 const LAST_MOMENT: Duration = Duration::from_secs(2);
 
-/// How long who is refused too often waits for each answer.
+/// How long the proxy delays an answer at most, for a client that causes too many refusals.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// The proxy of one network namespace.
@@ -40,7 +40,7 @@ pub(crate) struct Proxy {
     denials: Denials,
     pub(crate) meter: Meter,
     pub(crate) slots: Arc<Semaphore>,
-    /// Room for descriptors beside the two of each connection, two a piece: pipes, and more attempts to connect than one.
+    /// Pairs of descriptors beside the two of each connection: for pipes, and for parallel connection attempts.
     pub(crate) spare: Arc<Semaphore>,
     pub(crate) trail: Arc<Trail>,
     closing: watch::Sender<bool>,
@@ -61,19 +61,19 @@ impl Proxy {
         }
     }
 
-    /// Remembers that something was refused, for the commands that run and for the audit log. To be called before the
-    /// client is told, so that no command ends before its denial is known.
+    /// Records a refusal for the running commands and for the audit log. Call it before the client gets its
+    /// answer: then no command ends before its denial is known.
     ///
-    /// Who is refused too often waits for the answer: nobody shall fill a disk with what he may not do.
+    /// It delays a client that causes too many refusals, so that a command cannot fill the disk with them.
     pub(crate) async fn refused(&self, refusal: &ProxyRefusal) {
         self.record_refusal(refusal);
         if let Some(until) = self.denials.add(refusal) {
-            // Not for long: whoever waits takes the room of a connection.
+            // Only a short delay: the waiting client occupies a connection slot.
             tokio::time::sleep_until(until.min(Instant::now() + LONGEST_WAIT)).await;
         }
     }
 
-    /// As `refused`, for an answer that need not be given. Whether it may be.
+    /// Like `refused`, for an answer that may be left out. Returns whether the proxy may answer.
     pub(crate) fn refuses(&self, refusal: &ProxyRefusal) -> bool {
         if self.denials.is_too_much() {
             return false;
@@ -83,7 +83,7 @@ impl Proxy {
         true
     }
 
-    /// The destination by its name, where a program asks for an address that its name was answered with.
+    /// Replaces a loopback address that the DNS stub gave out by the name it stands for.
     pub(crate) fn named(&self, destination: Destination) -> Destination {
         match destination.host {
             Host::Address(IpAddr::V4(ip)) => match self.names.name_of(ip) {
@@ -94,47 +94,47 @@ impl Proxy {
         }
     }
 
-    /// Returns once the command that the sandbox was for has ended.
+    /// Returns once the command of the sandbox has ended.
     pub(crate) async fn closing(&self) {
-        // The sender lives as long as this value.
+        // The sender lives as long as `self`.
         let _ = self.closing.subscribe().wait_for(|closing| *closing).await;
     }
 }
 
-/// The way to a proxy that is not Kennel's own: it takes the listening socket of the proxy's port and serves it.
+/// A bridge to another proxy. It takes the listening socket of the proxy port and serves it.
 pub(crate) trait ProxyBridge: Send + Sync {
-    /// Serves whoever connects to `listener`; returns once that has begun. To be called once.
+    /// Serves connections to `listener`. Returns once the bridge accepts them. Call it once.
     fn serve(&self, listener: OwnedFd) -> BoxFuture<'_, Result<(), Error>>;
 
-    /// Waits until it is gone; answers why.
+    /// Waits until the bridge has ended, and returns the reason.
     fn ended(&self) -> BoxFuture<'_, Error>;
 
-    /// Passes on what clients have sent, and ends. To be called when no client lives.
+    /// Passes on what clients have sent, and ends. Call it when no client is left.
     fn finish(&self);
 
-    /// Whether it was told to finish.
+    /// Whether `finish` was called.
     fn is_finishing(&self) -> bool;
 
-    /// Kills it and waits until it is gone.
+    /// Kills the bridge and waits until it has ended.
     fn gone(&self) -> BoxFuture<'_, ()>;
 }
 
-/// A future on the heap, for a trait that is used as an object.
+/// A boxed future, for a trait that is used as an object.
 pub(crate) type BoxFuture<'f, T> = Pin<Box<dyn Future<Output = T> + Send + 'f>>;
 
-/// A proxy that serves; it ends with this value, and every connection through it.
+/// A running proxy. Dropping it ends the proxy and all of its connections.
 pub(crate) struct Serving {
     proxy: Arc<Proxy>,
     served: Mutex<Vec<Served>>,
-    /// What the proxy's own port leads to, where the proxy is not ours.
+    /// Serves the proxy port instead of Kennel's own proxy.
     bridge: Option<Arc<dyn ProxyBridge>>,
-    /// When who has something to send at the end has had time enough.
+    /// When `drain` stops waiting.
     last: Option<Instant>,
 }
 
-/// A socket of the sandbox's, and the task that serves it.
+/// A socket in the sandbox, and the task that serves it.
 struct Served {
-    /// Kept, so that nothing inside can ever take its place; none where the bridge has it.
+    /// Kept open, so that no process inside can bind the same port. `None` if the bridge has it.
     socket: Option<ListeningSocket>,
     task: JoinHandle<()>,
 }
@@ -150,10 +150,10 @@ impl Serving {
         Self { proxy: Arc::new(Proxy::new(gate, trail)), served: Mutex::default(), bridge, last: None }
     }
 
-    /// Serves a socket that came out of the sandbox.
+    /// Serves a socket that the sandbox handed out.
     ///
     /// # Errors
-    /// Those of putting it under the runtime's watch, and of the bridge.
+    /// The runtime or the bridge does not accept the socket.
     pub(crate) async fn take(&self, listening: ListeningSocket) -> Result<(), Error> {
         let served = match &self.bridge {
             Some(bridge) if (listening.kind, listening.port) == (libc::SOCK_STREAM, PORT) => {
@@ -177,7 +177,7 @@ impl Serving {
         }
     }
 
-    /// Serves again what a runtime that has ended served, on the one that this is called in.
+    /// Serves sockets again on the current runtime, if the runtime that served them has ended.
     pub(crate) fn renew(&self) {
         for served in self.lock().iter_mut().filter(|served| served.task.is_finished()) {
             let Some(socket) = &served.socket else { continue };
@@ -188,20 +188,21 @@ impl Serving {
         }
     }
 
-    /// Follows what is refused while a command runs.
+    /// Starts to collect what the proxy refuses while a command runs.
     pub(crate) fn witness(&self) -> Witness {
         Witness { since: self.proxy.denials.now(), proxy: Arc::clone(&self.proxy) }
     }
 
-    /// Waits until the bridge, if there is one, is gone.
+    /// Waits until the bridge, if there is one, has ended.
     pub(crate) async fn gone(&self) {
         if let Some(bridge) = &self.bridge {
             bridge.gone().await;
         }
     }
 
-    /// Takes no more connections, and waits, for a moment at most, until what was sent through them has arrived: as it
-    /// would have without a proxy, although whoever sent it is gone. Whoever gives up waiting can come back.
+    /// Accepts no more connections, and waits up to two seconds until bytes already sent have arrived. Without
+    /// a proxy the kernel would deliver them too, although their sender has exited. A caller that is cancelled
+    /// may call it again.
     pub(crate) async fn drain(&mut self) {
         self.proxy.closing.send_replace(true);
         if let Some(bridge) = &self.bridge {
@@ -220,7 +221,7 @@ impl Serving {
         }
     }
 
-    /// Ends every connection, and takes no more.
+    /// Ends every connection and accepts no more.
     pub(crate) fn end(&self) {
         self.lock().iter().for_each(|served| served.task.abort());
     }
@@ -236,7 +237,7 @@ impl Drop for Serving {
     }
 }
 
-/// Has a bridge serve a listener; the task says so if it ends before its time.
+/// Starts a bridge on a listener. The task logs an error if the bridge ends too early.
 async fn lead(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHandle<()>, Error> {
     bridge.serve(listener).await?;
     Ok(tokio::spawn(async move {
@@ -250,8 +251,8 @@ async fn lead(bridge: Arc<dyn ProxyBridge>, listener: OwnedFd) -> Result<JoinHan
     }))
 }
 
-/// What is known of the network of one command. Commands of a session that run side by side share a network, so each
-/// sees what is refused to the others.
+/// What the proxy refuses during one command. Concurrent commands of a session share a network, so each also
+/// sees the refusals of the others.
 pub(crate) struct Witness {
     proxy: Arc<Proxy>,
     since: u64,
@@ -264,16 +265,16 @@ impl std::fmt::Debug for Witness {
 }
 
 impl Witness {
-    /// What was refused since the command was handed over.
+    /// Everything refused since the command started.
     pub(crate) fn denials(&self) -> Vec<Denial> {
         self.proxy.denials.since(self.since)
     }
 }
 
-/// A socket in the network namespace of a sandbox.
+/// A listening socket in the network namespace of a sandbox.
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
-    /// As socket(2) has it.
+    /// The type, as in socket(2).
     pub(crate) kind: i32,
     pub(crate) port: u16,
     pub(crate) socket: OwnedFd,

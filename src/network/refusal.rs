@@ -1,4 +1,4 @@
-//! Why something did not pass, in words that a person or a model can act on. Pure.
+//! Refusals: why the proxy does not connect, in words that a person or a model can act on.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,32 +15,32 @@ use crate::report::failure::Class;
 use crate::report::outcome::{Basis, Denial};
 use crate::sys::locked;
 
-/// Why.
+/// Why a connection is refused or has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// The list does not have it.
+    /// The allow list does not have it.
     NotAllowed,
-    /// A name that was looked up is allowed, but only at ports where programs that know no proxy are not served.
+    /// The DNS stub does not answer: the name is allowed, but only at ports without a transparent listener.
     NotServed,
-    /// The deny list has it: that rule.
+    /// This rule of the deny list has it.
     Denied(String),
-    /// It leads only to addresses that are not of the public internet: one of them, and the name of its range.
+    /// All of its addresses are outside the public internet: one of them, and the name of its range.
     AddressBlocked(IpAddr, &'static str),
-    /// It is no destination, or no request.
+    /// The destination or the request is malformed.
     Malformed(&'static str),
-    /// It is not served.
+    /// The proxy does not support the method.
     Method(&'static str),
-    /// The bytes of the sandbox are used up.
+    /// The byte limit of the sandbox is used up.
     Limit,
-    /// It cannot be written down, and must be.
+    /// The policy requires an audit record, and the log cannot be written.
     Unrecorded,
-    /// It could not be reached.
+    /// The destination cannot be reached.
     Unreachable(String),
-    /// It took too long.
+    /// The destination took too long.
     Timeout(&'static str),
 }
 
-/// Something that did not pass.
+/// A connection, query or request that the proxy does not serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProxyRefusal {
     pub(crate) subject: String,
@@ -57,7 +57,7 @@ impl ProxyRefusal {
         Self::request(subject, Reason::Malformed(malformed.0))
     }
 
-    /// What has no destination.
+    /// For a request without a valid destination.
     pub(crate) fn request(subject: &str, reason: Reason) -> Self {
         let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
         let subject: String = subject.chars().map(plain).take(300).collect();
@@ -65,7 +65,7 @@ impl ProxyRefusal {
         Self { subject, destination: None, reason }
     }
 
-    /// One word for programs: the value of `x-kennel-deny`, `reason` in the audit log.
+    /// The word for programs: the value of `x-kennel-deny`, and `reason` in the audit log.
     pub(crate) fn word(&self) -> &'static str {
         match self.reason {
             Reason::NotAllowed => "not-allowed",
@@ -81,7 +81,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// The status of HTTP for it.
+    /// The HTTP status code.
     pub(crate) fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Malformed(_) => StatusCode::BAD_REQUEST,
@@ -96,7 +96,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// What it is for machines.
+    /// The failure class in reports.
     pub(crate) fn class(&self) -> Class {
         match self.reason {
             Reason::NotAllowed
@@ -112,12 +112,12 @@ impl ProxyRefusal {
         }
     }
 
-    /// Whether the policy refused it, and not the network.
+    /// Whether the policy refused it. `false` for errors of the network.
     pub(crate) fn is_denial(&self) -> bool {
         !matches!(self.reason, Reason::Unreachable(_) | Reason::Timeout(_))
     }
 
-    /// The flag that would let it pass, where one would.
+    /// The flag that would allow it, if one would.
     pub(crate) fn flag(&self) -> Option<String> {
         match (&self.reason, &self.destination) {
             (Reason::NotAllowed, Some(_)) => Some(format!("--allow {}", self.subject)),
@@ -130,7 +130,7 @@ impl ProxyRefusal {
         }
     }
 
-    /// Why, and what would let it pass: for a denial, beside its subject.
+    /// The reason and the remedy, for a [`Denial`].
     pub(crate) fn advice(&self) -> String {
         match (&self.reason, self.flag()) {
             (Reason::Denied(rule), _) => format!("{self}; remove --deny {rule} to allow it"),
@@ -162,16 +162,17 @@ impl fmt::Display for ProxyRefusal {
     }
 }
 
-// What was refused lately, for the outcomes of commands. Bounded: whoever asks for a million names learns of the last.
+// Recent denials for the outcomes of commands. Their number is bounded: a command that causes a million sees
+// only the last ones.
 
-/// How many different ones are remembered.
+/// How many different denials are kept.
 const MOST: usize = 100;
 
-/// How much time each takes, and how many may come at once.
+/// The rate limit of refusals: one each 20 ms on average, and 250 at once.
 const EACH: Duration = Duration::from_millis(20);
 const AT_ONCE: u32 = 250;
 
-/// How far the last of them may be due ahead.
+/// How long a flood of refusals has an effect.
 const LONGEST: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -181,11 +182,11 @@ pub(crate) struct Denials {
 
 #[derive(Default)]
 struct Log {
-    /// How many there were.
+    /// The number of all denials so far.
     count: u64,
-    /// Different ones, with the number of the last of its kind.
+    /// Different denials, each with the number of its last occurrence.
     recent: VecDeque<(u64, Denial)>,
-    /// When the next is due.
+    /// When the next refusal is due.
     due: Option<Instant>,
 }
 
@@ -193,15 +194,15 @@ impl Log {
     fn wait(&mut self) -> Option<Instant> {
         let now = Instant::now();
         let due = self.due.unwrap_or(now).max(now) + EACH;
-        // Who floods it is not to be waited for longer than that.
+        // The effect of a flood is bounded.
         self.due = Some(due.min(now + LONGEST));
-        // Many at once are let pass, such as a build that asks a dozen mirrors.
+        // A burst passes without delay: a build may ask a dozen mirrors.
         (due > now + EACH * AT_ONCE).then(|| due - EACH * AT_ONCE)
     }
 }
 
 impl Denials {
-    /// Remembers one; answers until when to wait with the answer.
+    /// Keeps a denial. Returns when the client may get its answer, if that is later.
     pub(crate) fn add(&self, refusal: &ProxyRefusal) -> Option<Instant> {
         if !refusal.is_denial() {
             return self.lock().wait();
@@ -226,18 +227,18 @@ impl Denials {
         log.wait()
     }
 
-    /// Whether the next would have to wait.
+    /// Whether the next refusal would be delayed.
     pub(crate) fn is_too_much(&self) -> bool {
         let now = Instant::now();
         self.lock().due.is_some_and(|due| due + EACH > now + EACH * AT_ONCE)
     }
 
-    /// A point in time.
+    /// The current position, for `since`.
     pub(crate) fn now(&self) -> u64 {
         self.lock().count
     }
 
-    /// What was refused after that point.
+    /// The denials after that position.
     pub(crate) fn since(&self, point: u64) -> Vec<Denial> {
         let log = self.lock();
         log.recent.iter().filter(|(count, _)| *count > point).map(|(_, denial)| denial.clone()).collect()

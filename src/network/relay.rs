@@ -1,8 +1,8 @@
-//! Bytes in both directions, until both have ended or nothing passes any more. A direction that ends is told to the other
-//! side, and the other direction goes on.
+//! Relays bytes in both directions until both have ended or the connection is idle. When one direction ends,
+//! the other side sees the end, and the other direction continues.
 //!
-//! An idle connection has no buffer: each thread has one, used between two waits. A stream of much is moved by
-//! splice(2), which passes pages on instead of copying them.
+//! An idle connection owns no buffer: each thread has one, used between two waits. splice(2) moves bulk data,
+//! without copying its pages.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,32 +22,33 @@ use crate::network::proxy::Proxy;
 use crate::network::stream::Stream;
 use crate::sys;
 
-/// How long a connection may be silent whose client has ended its side: a command that is gone looks so too, and must not
-/// keep others from theirs.
+/// How long a connection may be silent after the client has closed its sending side. A killed command looks the
+/// same, and must not occupy a connection slot.
 pub(crate) const HALF_OPEN: Duration = Duration::from_secs(60);
 
-/// What is copied at once.
+/// Bytes that are copied at once.
 const CHUNK: usize = 64 << 10;
 
-/// What is moved at once.
+/// Bytes that are spliced at once.
 const SPLICED: usize = 1 << 20;
 
-/// So many small moves in a row, and the pipe goes.
+/// After this many small transfers in a row, the pipe is closed.
 const PATIENCE: u32 = 16;
 
-/// How long a pipe is kept that nothing comes through.
+/// How long an unused pipe stays open.
 const PAUSE: Duration = Duration::from_secs(1);
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; CHUNK]);
 }
 
-/// Relays between a client and what was dialled for it; `early` is what the client sent already.
+/// Relays between a client and its dialled connection. `early` are bytes that the client has already sent.
 pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: Dialled) {
     let Dialled { stream: server, early: answer, passage } = dialled;
     let tally = &passage.tally;
     let idle = proxy.gate.settings().limits.idle_time;
-    // Whatever ends this, also the end of the whole process: what broke off must not look complete.
+    // Set before anything else, for every end of the relay, even a crash of the process: an incomplete stream
+    // must end with a reset.
     client.resets(true);
     server.resets(true);
     let sent = watch::Sender::new(false);
@@ -59,9 +60,10 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
             sent.send_replace(true);
             Ok(())
         };
-        // It has said all that it had to say, or it is gone: nobody can tell. What it said may not all have been taken.
+        // The client waits for an answer, or it is dead; the socket does not tell. Bytes that it sent may still
+        // be unread.
         let half_open = tally.silent(HALF_OPEN.min(idle), || sys::has_hung_up(client.as_fd().as_raw_fd()));
-        // Nobody is left to receive anything then.
+        // When the command has ended, nobody receives anything more.
         let closed = async {
             proxy.closing().await;
             let _ = sent.subscribe().wait_for(|is_sent| *is_sent).await;
@@ -82,7 +84,7 @@ pub(crate) async fn relay(proxy: &Proxy, client: Stream, early: Bytes, dialled: 
     }
 }
 
-/// One way.
+/// One direction of a relay.
 struct Direction<'r> {
     proxy: &'r Proxy,
     tally: &'r Tally,
@@ -91,34 +93,34 @@ struct Direction<'r> {
     to: &'r Stream,
 }
 
-/// What was moved at once.
+/// The result of one copy.
 struct Chunk {
-    /// How much was read; nothing at the end.
+    /// The number of bytes read; 0 at the end of the stream.
     count: usize,
-    /// What of it could not be written at once.
+    /// The bytes that could not be written at once.
     rest: Vec<u8>,
-    /// Until when to wait before there is more.
+    /// When to continue, under a rate limit.
     until: Option<Instant>,
 }
 
-/// Whether a direction has come to its end.
+/// Why one way of moving bytes stopped.
 #[derive(PartialEq, Eq)]
 enum Flow {
     Ended,
-    /// There is so much that it pays to move it without copying.
+    /// Enough data for splice(2).
     Bulk,
-    /// There is so little that a pipe is not worth its descriptors.
+    /// Too little data for a pipe.
     Little,
 }
 
 impl Direction<'_> {
-    /// Passes everything, `early` first, to the end.
+    /// Moves all bytes, `early` first, until the end of the stream.
     async fn pass(&self, early: Bytes) -> io::Result<()> {
         let until = self.count(early.len())?;
         self.write(&early).await?;
         self.wait(until).await;
         while self.copy().await? != Flow::Ended {
-            // Who has no room for a pipe goes on copying.
+            // Without a spare pipe it continues to copy.
             if let Ok(_room) = self.proxy.spare.try_acquire()
                 && let Ok(pipe) = pipe()
                 && self.splice(pipe).await? == Flow::Ended
@@ -130,7 +132,7 @@ impl Direction<'_> {
         Ok(())
     }
 
-    /// Copies, until the end or until there is a lot.
+    /// Copies until the end of the stream, or until a read fills the buffer.
     async fn copy(&self) -> io::Result<Flow> {
         loop {
             self.from.readable().await?;
@@ -146,7 +148,7 @@ impl Direction<'_> {
         }
     }
 
-    /// Moves what there is to move.
+    /// Copies once, without waiting. `None` if nothing is readable.
     fn chunk(&self) -> io::Result<Option<Chunk>> {
         BUFFER.with_borrow_mut(|buffer| {
             let room = self.room().min(buffer.len());
@@ -163,7 +165,8 @@ impl Direction<'_> {
         })
     }
 
-    /// How much may be read: no more than may pass, and one byte where nothing may, which tells whether there is any.
+    /// How much to read: at most what the byte limit allows, but one byte at least, to see whether more
+    /// arrives.
     fn room(&self) -> usize {
         self.proxy.meter.room().max(1)
     }
@@ -179,15 +182,15 @@ impl Direction<'_> {
         Ok(())
     }
 
-    /// Moves pages through a pipe, until the end or until there is little.
+    /// Moves pages through a pipe, until the end of the stream or until there is little data.
     async fn splice(&self, (out, into): (OwnedFd, OwnedFd)) -> io::Result<Flow> {
         let mut little = 0;
         while little < PATIENCE {
-            // Others may want the room for a pipe.
+            // Other connections may need the pipe.
             let Ok(is_readable) = timeout(PAUSE, self.from.readable()).await else { break };
             is_readable?;
             let most = self.room().min(SPLICED);
-            // The pipe is empty here, so it is the stream that is not ready.
+            // The pipe is empty here, so `EAGAIN` is about the stream.
             let taken = self.from.try_io(Interest::READABLE, || moved(self.from, &into, most));
             let Some(count) = ready(taken)? else { continue };
             if count == 0 {
@@ -207,7 +210,7 @@ impl Direction<'_> {
         Ok(Flow::Little)
     }
 
-    /// What was counted when it was read is on its way still.
+    /// Bytes are counted when they are read. While they are being written, the connection is not idle.
     fn goes_on(&self) {
         self.tally.add(self.heading, 0);
     }
@@ -219,32 +222,32 @@ impl Direction<'_> {
         }
     }
 
-    /// Counts what is about to pass; answers until when to wait then.
+    /// Counts bytes that are about to pass. Returns when to continue, under a rate limit.
     ///
     /// # Errors
-    /// So much may not pass.
+    /// `QuotaExceeded`: the byte limit is used up.
     fn count(&self, bytes: usize) -> io::Result<Option<Instant>> {
         self.tally.add(self.heading, bytes);
         self.proxy.meter.count(bytes).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
     }
 }
 
-/// A pipe with as much room as it may have.
+/// A pipe with a large buffer, if possible.
 fn pipe() -> nix::Result<(OwnedFd, OwnedFd)> {
     let (out, into) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
     let size = i32::try_from(SPLICED).unwrap_or(i32::MAX);
-    // A user has only so much room in all pipes together: then it has the usual size.
+    // The kernel limits the pipe buffers of one user (pipe(7)); beyond that the pipe keeps the usual size.
     let _ = fcntl(&into, FcntlArg::F_SETPIPE_SZ(size));
     Ok((out, into))
 }
 
-/// splice(2): at most `count` bytes, without waiting.
+/// splice(2) of at most `count` bytes, without waiting.
 fn moved(from: impl AsFd, to: impl AsFd, count: usize) -> io::Result<usize> {
     let flags = SpliceFFlags::SPLICE_F_MOVE | SpliceFFlags::SPLICE_F_NONBLOCK;
     Ok(splice(from, None, to, None, count, flags)?)
 }
 
-/// What is not ready is no error.
+/// `EAGAIN` as `None`.
 fn ready(answer: io::Result<usize>) -> io::Result<Option<usize>> {
     match answer {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),

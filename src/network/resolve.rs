@@ -1,4 +1,5 @@
-//! Names to addresses: the hosts file, then the system's name servers, or those that the policy names. Judges nothing.
+//! Resolves names by the hosts file and by the name servers of the system or the policy. Knows the addresses of
+//! this host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::Path;
@@ -21,17 +22,17 @@ use crate::report::failure;
 use crate::report::shortage::is_shortage;
 use crate::sys::locked;
 
-/// All questions about one name together.
+/// The time limit for one name.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Names that are looked up at the same time; more wait.
+/// Concurrent lookups; more have to wait.
 const AT_ONCE: usize = 64;
 
-/// resolv.conf(5): where none is named, the name server is that of the machine itself. It need not have one; the hosts file
-/// is read all the same.
+/// The name server on this host, the default of resolv.conf(5). Even if none runs there, the hosts file is
+/// read.
 const OWN_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
 
-/// Looks names up. It reads the system's configuration with the first name.
+/// Resolves names. It reads the configuration of the system at the first lookup.
 pub(crate) struct Resolver {
     name_servers: Vec<SocketAddr>,
     resolver: OnceCell<TokioResolver>,
@@ -52,7 +53,7 @@ impl Resolver {
     /// Every address of a name.
     ///
     /// # Errors
-    /// `TimedOut`, or why there is none.
+    /// `TimedOut`, or the reason why there is no address.
     pub(crate) async fn resolve(&self, name: &Name) -> io::Result<Vec<IpAddr>> {
         let look_up = async {
             let _slot = self.slots.acquire().await;
@@ -80,16 +81,16 @@ impl Resolver {
     }
 }
 
-/// A name as the library has it, label by label: out of a text it takes none with an underscore or a hyphen at its begin.
+/// Converts a name label by label. The text parser of the library rejects underscores and leading hyphens.
 fn asked(name: &Name) -> Result<Asked, ProtoError> {
     let text = name.as_str();
     let mut asked = Asked::from_labels(text.split('.').map(str::as_bytes))?;
-    // To a name of several labels no search domain is appended.
+    // A fully qualified name gets no search domain.
     asked.set_fqdn(text.contains('.'));
     Ok(asked)
 }
 
-/// Whether a file as resolv.conf(5) names no server, or is not there.
+/// Whether a resolv.conf(5) file names no server or does not exist.
 fn names_no_server(path: &Path) -> bool {
     match fs::read(path) {
         Ok(text) => {
@@ -115,16 +116,18 @@ fn explained(error: &NetError) -> io::Error {
     io::Error::other(format!("looking its name up: {}", failure::words(error)))
 }
 
-// The addresses of this host: what listens there trusts who comes from here.
+// The addresses of this host. Its services may trust local connections, so the proxy must not connect to them
+// unasked.
 
-/// How long they are taken for what they were.
+/// How long the list of addresses stays valid.
 const FRESH: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces(Mutex<Option<(Instant, Vec<IpAddr>)>>);
 
 impl Interfaces {
-    /// Whether the address is this host's: an interface has it, or a route keeps it here. Where nobody can tell, it is.
+    /// Whether an address belongs to this host: an interface has it, or a local route leads to it. `true` if
+    /// the kernel does not say.
     pub(crate) fn have(&self, address: IpAddr) -> bool {
         self.list(address) || stays_here(address)
     }
@@ -145,8 +148,8 @@ impl Interfaces {
     }
 }
 
-/// Whether who sends to that address sends from it, or from loopback: routes of the type `local` keep more here than interfaces
-/// list. Nothing is sent.
+/// Whether the kernel would send from that address itself, or from loopback. Routes of the type `local` cover
+/// more addresses than the interfaces have. It sends no packet.
 fn stays_here(address: IpAddr) -> bool {
     let any = match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -158,7 +161,8 @@ fn stays_here(address: IpAddr) -> bool {
     });
     match sent_from {
         Ok(from) => from.ip() == address || from.ip().is_loopback(),
-        // Nor can a connection be made, but where there may be room again in a moment.
+        // Without a route there is no connection either. A shortage may be over by then, so the address counts
+        // as local.
         Err(error) => error.raw_os_error().is_some_and(is_shortage),
     }
 }

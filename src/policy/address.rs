@@ -1,12 +1,12 @@
-//! Which addresses are not the public internet, whatever name leads to them. Pure: a table and how it is read; whether
-//! such an address may be reached all the same is for the rules.
+//! Which addresses do not belong to the public internet, and how networks are written. The rules decide whether the proxy
+//! may connect to such an address.
 //!
-//! From IANA's registries of special-purpose addresses (RFC 6890 and what updates it), as of 2025:
+//! The tables follow IANA's registries of special-purpose addresses (RFC 6890 and its updates), as of 2025:
 //! <https://www.iana.org/assignments/iana-ipv4-special-registry>,
 //! <https://www.iana.org/assignments/iana-ipv6-special-registry>, and the two registries of address space for
-//! multicast, reserved and deprecated blocks. Blocks that they call globally reachable are left out (AS112, AMT), but
-//! not what is within a block of protocol assignments, and not what carries another address inside it: a translator on
-//! the way takes it out again. Translators with a prefix of their operator's (RFC 6052) cannot be known here.
+//! multicast, reserved and deprecated blocks. The tables leave out blocks that IANA calls globally reachable (AS112, AMT),
+//! with two exceptions: blocks within protocol assignments, and blocks that embed another address, because a translator on
+//! the way extracts it. Nothing here can know translators with an operator's own prefix (RFC 6052).
 
 #[cfg(test)]
 mod tests;
@@ -16,9 +16,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
-/// The first range that has the address names it.
+/// Special ranges of IPv4. The first range that contains an address gives the word for it.
 const SPECIAL_V4: &[(Ipv4Net, &str)] = &[
-    // What clouds tell a machine about itself, credentials included. Azure's second one is a public address by number.
+    // Metadata services of clouds: they hand out credentials. Azure's 168.63.129.16 is outside every special range.
     (v4([169, 254, 169, 254], 32), "cloud metadata"),
     (v4([169, 254, 170, 2], 32), "cloud metadata"), // AWS, containers
     (v4([100, 100, 100, 200], 32), "cloud metadata"), // Alibaba
@@ -43,6 +43,7 @@ const SPECIAL_V4: &[(Ipv4Net, &str)] = &[
     (v4([240, 0, 0, 0], 4), "reserved"),
 ];
 
+/// Special ranges of IPv6, in the same form.
 const SPECIAL_V6: &[(Ipv6Net, &str)] = &[
     (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), "cloud metadata"), // AWS
     (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128), "cloud metadata"),  // Google
@@ -67,11 +68,11 @@ const SPECIAL_V6: &[(Ipv6Net, &str)] = &[
     (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), "multicast"),
 ];
 
-/// `::a.b.c.d`, of no use to anybody since RFC 4291, but some stacks still take the IPv4 address out of it.
-const COMPATIBLE: Ipv6Net = v6([0, 0, 0, 0, 0, 0, 0, 0], 96);
+/// `::a.b.c.d`: deprecated by RFC 4291, but some network stacks still extract the IPv4 address.
+const IPV4_COMPATIBLE: Ipv6Net = v6([0, 0, 0, 0, 0, 0, 0, 0], 96);
 
-/// All that IANA gives out as public addresses; the rest is reserved, named above or not.
-const GLOBAL: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
+/// The block that IANA allocates public addresses from. Everything else is reserved, even if no table names it.
+const GLOBAL_UNICAST: Ipv6Net = v6([0x2000, 0, 0, 0, 0, 0, 0, 0], 3);
 
 const fn v4(address: [u8; 4], prefix: u8) -> Ipv4Net {
     let [a, b, c, d] = address;
@@ -83,7 +84,7 @@ const fn v6(address: [u16; 8], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, g, h), prefix)
 }
 
-/// The words for the special range that the address is in. `None`: a public address.
+/// The name of the special range that contains the address. `None`: a public address.
 pub(crate) fn special(address: IpAddr) -> Option<&'static str> {
     match address.to_canonical() {
         IpAddr::V4(address) => special_v4(address),
@@ -100,36 +101,39 @@ fn special_v6(address: Ipv6Addr) -> Option<&'static str> {
         return Some(words);
     }
     let [.., e, f, g, h] = address.segments();
-    if COMPATIBLE.contains(&address) {
+    if IPV4_COMPATIBLE.contains(&address) {
         let [a, b] = g.to_be_bytes();
         let [c, d] = h.to_be_bytes();
         return special_v4(Ipv4Addr::new(a, b, c, d)).or(Some("IPv4-compatible"));
     }
-    // The interface identifier says that an IPv4 address follows (RFC 5214, 6.1); two of its bits vary.
+    // An ISATAP interface identifier contains an IPv4 address (RFC 5214, section 6.1); two bits of its prefix vary.
     if e & 0xfcff == 0 && f == 0x5efe {
         return Some("ISATAP");
     }
-    if GLOBAL.contains(&address) { None } else { Some("reserved") }
+    if GLOBAL_UNICAST.contains(&address) { None } else { Some("reserved") }
 }
 
-/// Why a text is no network.
+/// Why a text is not a network.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NetworkError {
     #[error("neither an address nor a network, such as 10.0.0.0/8 or fd00::/8")]
     Address,
-    #[error("the prefix of a network is a number, 32 at most for IPv4 and 128 for IPv6")]
+    #[error("the prefix of a network is a number, at most 32 for IPv4 and at most 128 for IPv6")]
     Prefix,
     #[error("the address has bits beyond the prefix; the network is {0}")]
     Beyond(IpNet),
 }
 
-/// The networks of a list, or which of its texts is none and why.
+/// Parses a list of networks.
+///
+/// # Errors
+/// The index of the first text that is not a network, and the reason.
 pub(crate) fn networks<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Vec<IpNet>, (usize, String)> {
     let numbered = texts.into_iter().enumerate();
-    numbered.map(|(at, text)| network(text).map_err(|error| (at, error.to_string()))).collect()
+    numbered.map(|(index, text)| network(text).map_err(|error| (index, error.to_string()))).collect()
 }
 
-/// A network, or an address as the network of its own. IPv6 without brackets.
+/// Parses a network, or an address as a network of one. IPv6 has no brackets here.
 pub(crate) fn network(text: &str) -> Result<IpNet, NetworkError> {
     let (address, prefix) = match text.split_once('/') {
         Some((address, prefix)) => (address, Some(prefix)),
@@ -137,18 +141,18 @@ pub(crate) fn network(text: &str) -> Result<IpNet, NetworkError> {
     };
     let address: IpAddr = address.parse().map_err(|_| NetworkError::Address)?;
     let Some(prefix) = prefix else { return Ok(address.to_canonical().into()) };
-    // The parser of std takes `+8`.
+    // `str::parse` also accepts `+8`.
     let digits = prefix.bytes().all(|byte| byte.is_ascii_digit());
     let prefix = prefix.parse().ok().filter(|_| digits).ok_or(NetworkError::Prefix)?;
     let network = IpNet::new(address, prefix).map_err(|_| NetworkError::Prefix)?;
     if network.addr() != network.network() {
-        return Err(NetworkError::Beyond(unmapped(network.trunc())));
+        return Err(NetworkError::Beyond(canonical(network.trunc())));
     }
-    Ok(unmapped(network))
+    Ok(canonical(network))
 }
 
-/// What is IPv4 in the dress of IPv6 becomes IPv4, as the addresses do that are compared with it.
-fn unmapped(network: IpNet) -> IpNet {
+/// Turns a network of IPv4-mapped IPv6 addresses into an IPv4 network, as `IpAddr::to_canonical` does with addresses.
+fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(address) = network.addr().to_canonical() else { return network };
     let prefix = network.prefix_len().saturating_sub(network.max_prefix_len() - 32);
     Ipv4Net::new(address, prefix).map_or(network, IpNet::V4)

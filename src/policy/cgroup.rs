@@ -1,5 +1,5 @@
-//! Where cgroups of commands may be made, and what they hold of input and output. Plain data; whether the host has it is
-//! said by the enforcement.
+//! Where Kennel may create cgroups for commands, and limits of input and output. Plain data; the enforcement report says
+//! what the host supports.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -12,8 +12,8 @@ use crate::policy::limits::check_size;
 use crate::policy::units::Size;
 use crate::report::policy_error::PolicyError;
 
-/// Which cgroup (v2) the groups of commands are made in. A group holds a command to its limits together with all that it
-/// starts; without one, limits are of each process.
+/// The cgroup (v2) in which Kennel creates a group for each command. A group applies limits to a command together with
+/// everything it starts; without one, limits apply to each process separately.
 ///
 /// Written `auto`, `off`, or an absolute path.
 ///
@@ -28,13 +28,14 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Cgroup {
-    /// One that is delegated to the caller, if a limit asks for it. If this program is the only one in it, it is moved with
-    /// all its threads to a group below, `kennel-host`: a cgroup that holds processes cannot limit groups below it.
+    /// A cgroup that is delegated to the caller, if a limit needs one. A cgroup that contains processes cannot limit groups
+    /// below it. So if this program is alone in that cgroup, Kennel moves it with all its threads into a group below,
+    /// `kennel-host`.
     #[default]
     Auto,
-    /// None.
+    /// No cgroup.
     Off,
-    /// This directory of the cgroup v2 file system, even if no limit asks for it: usage is counted then too.
+    /// This directory of the cgroup v2 file system, even if no limit needs it: Kennel then also reports usage.
     At(PathBuf),
 }
 
@@ -84,10 +85,11 @@ impl Cgroup {
     }
 }
 
-/// How fast commands may read from and write to the block device that the workspace lies on, and that of the directory of an
-/// overlay ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)), for each of the two. Only a cgroup can limit this.
+/// How fast commands may read and write the block device of the workspace, and that of the directory of an overlay
+/// ([`Overlay::upper`](crate::policy::overlay::Overlay::upper)). The limits apply to each of the two devices. They need a
+/// cgroup.
 ///
-/// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`, each of them optional.
+/// As a flag: `read=10M,write=5M,read_ops=100,write_ops=50`; each part is optional.
 ///
 /// ```
 /// use kennel::{IoLimits, Size};
@@ -101,13 +103,13 @@ impl Cgroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IoLimits {
-    /// Bytes read, a second.
+    /// Bytes read per second.
     pub read: Option<Size>,
-    /// Bytes written, a second.
+    /// Bytes written per second.
     pub write: Option<Size>,
-    /// Reads, a second.
+    /// Read operations per second.
     pub read_ops: Option<u64>,
-    /// Writes, a second.
+    /// Write operations per second.
     pub write_ops: Option<u64>,
 }
 
@@ -128,28 +130,26 @@ impl FromStr for IoLimits {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = |reason: &str| {
-            PolicyError::value("io", text, format!("{reason}: read=10M,write=5M,read_ops=100,write_ops=50"))
+        let error = |expected: &str| {
+            let reason = format!("expected {expected} read=10M,write=5M,read_ops=100,write_ops=50");
+            PolicyError::value("io", text, reason)
         };
-        let count = |value: &str| value.parse::<u64>().ok().filter(|count| *count > 0);
+        let count = |value: &str| {
+            let count = value.parse::<u64>().ok().filter(|count| *count > 0);
+            count.ok_or_else(|| error("a number above 0, as in"))
+        };
         let mut io = Self::default();
         for part in text.split(',') {
-            let (name, value) = part.split_once('=').ok_or_else(|| wrong("expected parts of"))?;
-            let twice = match name {
+            let (name, value) = part.split_once('=').ok_or_else(|| error("parts of"))?;
+            let is_duplicate = match name {
                 "read" => io.read.replace(value.parse()?).is_some(),
                 "write" => io.write.replace(value.parse()?).is_some(),
-                "read_ops" => io
-                    .read_ops
-                    .replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?)
-                    .is_some(),
-                "write_ops" => io
-                    .write_ops
-                    .replace(count(value).ok_or_else(|| wrong("a number above 0, as in"))?)
-                    .is_some(),
-                _ => return Err(wrong("expected parts of")),
+                "read_ops" => io.read_ops.replace(count(value)?).is_some(),
+                "write_ops" => io.write_ops.replace(count(value)?).is_some(),
+                _ => return Err(error("parts of")),
             };
-            if twice {
-                return Err(wrong("each part once, as in"));
+            if is_duplicate {
+                return Err(error("each part once, as in"));
             }
         }
         Ok(io)
@@ -168,7 +168,7 @@ impl fmt::Display for IoLimits {
     }
 }
 
-/// A list of processors such as `0-3,6`, as cpuset(7) has them.
+/// Parses a list of processors such as `0-3,6`, in the list format of cpuset(7).
 pub(crate) fn processors(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
     let number =
         |text: &str| text.parse::<u16>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -180,10 +180,10 @@ pub(crate) fn processors(list: &str) -> Option<Vec<RangeInclusive<u16>>> {
     list.split(',').map(range).collect()
 }
 
-/// Whether a list of processors is one.
+/// Checks the form of a list of processors.
 pub(crate) fn check_cpuset(list: &str) -> Result<(), PolicyError> {
     let error =
-        || PolicyError::value("limits.cpuset", list, "expected numbers of processors, such as `0-3,6`");
+        || PolicyError::value("limits.cpuset", list, "expected a list of processor numbers, such as `0-3,6`");
     processors(list).map(drop).ok_or_else(error)
 }
 
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_made_where_a_word_or_an_absolute_path_says() {
+    fn a_cgroup_is_a_word_or_an_absolute_path() {
         for text in ["auto", "off", "/sys/fs/cgroup", "/a b"] {
             let cgroup: Cgroup = text.parse().expect(text);
             assert_eq!(cgroup.to_string(), text);
@@ -203,11 +203,11 @@ mod tests {
             let error = text.parse::<Cgroup>().expect_err(text).to_string();
             assert!(error.ends_with("expected `auto`, `off` or an absolute path"), "{error}");
         }
-        Cgroup::At("x".into()).check().expect_err("made in code, and relative");
+        Cgroup::At("x".into()).check().expect_err("a relative path from code");
     }
 
     #[test]
-    fn input_and_output_are_said_part_by_part() {
+    fn invalid_io_limits_are_refused() {
         for text in
             ["", "read", "read=", "read=0", "read_ops=0", "read_ops=-1", "read=1,read=2", "x=1", "read=1,"]
         {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_numbers_and_ranges() {
+    fn a_cpuset_is_numbers_and_ranges() {
         for list in ["0", "0-1", "0-1,3", "7,5"] {
             check_cpuset(list).expect(list);
         }
@@ -231,13 +231,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_the_same(read in 1u64.., ops in proptest::option::of(1u64..)) {
+        fn io_limits_round_trip(read in 1u64.., ops in proptest::option::of(1u64..)) {
             let io = IoLimits { read: Some(Size::from_bytes(read)), write_ops: ops, ..IoLimits::default() };
             prop_assert_eq!(io.to_string().parse::<IoLimits>().expect("reads"), io);
         }
 
         #[test]
-        fn no_text_makes_reading_panic(text in ".{0,40}") {
+        fn any_text_is_parsed_or_refused(text in ".{0,40}") {
             let _ = (text.parse::<IoLimits>(), text.parse::<Cgroup>(), check_cpuset(&text));
         }
     }

@@ -1,5 +1,5 @@
-//! What a client of the proxy asks for, in one form however it was spelt. Pure: resolves nothing, and decides nothing;
-//! what may be reached is for `rule` and `address`.
+//! Destinations that a client of the proxy asks for, in one canonical form for every spelling. Nothing here resolves a name;
+//! `rule` and `address` decide what the proxy may reach.
 
 #[cfg(test)]
 mod tests;
@@ -11,27 +11,28 @@ use std::sync::Arc;
 use idna::AsciiDenyList;
 use thiserror::Error;
 
-/// All of ASCII that is in no name, so letters, digits, dots, hyphens and underscores are left. Underscores are in
-/// names that people reach, such as those of storage buckets, though STD 3 has none.
-const IN_NO_NAME: AsciiDenyList = AsciiDenyList::new(true, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}~");
+/// ASCII characters that no name may contain. Letters, digits, dots, hyphens and underscores remain. STD 3 forbids
+/// underscores, but names in use contain them, such as those of storage buckets.
+const DENIED_IN_NAMES: AsciiDenyList = AsciiDenyList::new(true, "!\"#$%&'()*+,/:;<=>?@[\\]^`{|}~");
 
-/// A name is 253 bytes at most. Before IDNA it may be longer, but not without end: IDNA takes time for each byte.
-const LONGEST: usize = 1024;
+/// The longest text that is accepted as a name, in bytes. A name has at most 253 bytes, but its form before IDNA may be
+/// longer. The bound limits the time that IDNA takes.
+const NAME_INPUT_MAX: usize = 1024;
 
-/// Why a text is no destination.
+/// Why a text is not a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
-/// A DNS name: lower case, ASCII, without the dot at its end. Never an address, in no spelling of it.
+/// A DNS name in lower-case ASCII, without a dot at the end. Never an IP address in any spelling.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Name(Arc<str>);
 
-/// Whom a client asks for.
+/// The host that a client asks for.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Host {
     Name(Name),
-    /// Never an IPv4 address in the dress of IPv6; made by [`Host::of`].
+    /// Never an IPv4-mapped IPv6 address; create it with [`Host::of`].
     Address(IpAddr),
 }
 
@@ -44,15 +45,15 @@ pub(crate) struct Destination {
 
 impl Name {
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
-        presentable(text)?;
-        if text.len() > LONGEST {
-            return Err(Malformed("a name has 253 characters at most"));
+        check_characters(text)?;
+        if text.len() > NAME_INPUT_MAX {
+            return Err(Malformed("a name has at most 253 characters"));
         }
-        // After it there is nothing but ASCII, dots are the ASCII dot, and letters are small.
-        let ascii = idna::domain_to_ascii_cow(text.as_bytes(), IN_NO_NAME)
+        // The result is lower-case ASCII, and every kind of dot has become the ASCII dot.
+        let ascii = idna::domain_to_ascii_cow(text.as_bytes(), DENIED_IN_NAMES)
             .map_err(|_| Malformed("a name is letters, digits, hyphens and dots, and valid IDNA"))?;
         let name = ascii.strip_suffix('.').unwrap_or(&ascii);
-        well_formed(name)?;
+        check_ascii_name(name)?;
         Ok(Self(name.into()))
     }
 
@@ -60,22 +61,22 @@ impl Name {
         &self.0
     }
 
-    /// Whether this name has labels before those of `parent`. No name is below itself.
+    /// Whether this name is a subdomain of `parent`. No name is below itself.
     pub(crate) fn is_below(&self, parent: &Self) -> bool {
         self.0.strip_suffix(&*parent.0).is_some_and(|labels| labels.ends_with('.'))
     }
 }
 
-fn well_formed(name: &str) -> Result<(), Malformed> {
+fn check_ascii_name(name: &str) -> Result<(), Malformed> {
     if name.len() > 253 {
-        return Err(Malformed("a name has 253 characters at most"));
+        return Err(Malformed("a name has at most 253 characters"));
     }
     if name.split('.').any(|label| label.is_empty() || label.len() > 63) {
         return Err(Malformed("a label of a name has 1 to 63 characters"));
     }
-    // What the list above lets pass, said once more: everything after this relies on it.
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
-    if !name.bytes().all(plain) {
+    // IDNA has already checked this. The rest of the proxy relies on it, so it is checked again.
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_.".contains(&byte);
+    if !name.bytes().all(is_allowed) {
         return Err(Malformed("a name is letters, digits, hyphens and dots, and valid IDNA"));
     }
     if ends_in_number(name) {
@@ -86,8 +87,8 @@ fn well_formed(name: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether a resolver of the C library or a browser may take the name for an IPv4 address: 127.1, 0x7f000001.
-/// As in <https://url.spec.whatwg.org/#ends-in-a-number-checker>, where 0x alone is a number as well.
+/// Whether the resolver of the C library or a browser may read the name as an IPv4 address: 127.1, 0x7f000001.
+/// The same check as <https://url.spec.whatwg.org/#ends-in-a-number-checker>, where `0x` alone is also a number.
 fn ends_in_number(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     let hex =
@@ -97,16 +98,16 @@ fn ends_in_number(name: &str) -> bool {
 
 impl Host {
     pub(crate) fn parse(text: &str) -> Result<Self, Malformed> {
-        presentable(text)?;
+        check_characters(text)?;
         if let Some(rest) = text.strip_prefix('[') {
             let inner =
                 rest.strip_suffix(']').ok_or(Malformed("a bracket is not closed, or not at the end"))?;
             let address: Ipv6Addr =
-                inner.parse().map_err(|_| Malformed("there is no IPv6 address in the brackets"))?;
+                inner.parse().map_err(|_| Malformed("the brackets contain no IPv6 address"))?;
             return Ok(Self::of(address.into()));
         }
         if text.contains(':') {
-            return Err(Malformed("an IPv6 address stands in brackets, and no other host has a colon"));
+            return Err(Malformed("an IPv6 address needs brackets, and no other host contains a colon"));
         }
         match text.parse::<Ipv4Addr>() {
             Ok(address) => Ok(Self::of(address.into())),
@@ -121,27 +122,29 @@ impl Host {
 
 impl Destination {
     pub(crate) fn parse(authority: &str) -> Result<Self, Malformed> {
-        presentable(authority)?;
-        let (host, port) = split(authority).ok_or(Malformed("a port is missing, as in example.com:443"))?;
+        check_characters(authority)?;
+        let (host, port) =
+            split_port(authority).ok_or(Malformed("the port is missing; expected host:port"))?;
         let host = Host::parse(host)?;
-        let port = port_of(port).ok_or(Malformed("a port is a number from 1 to 65535"))?;
+        let port = parse_port(port).ok_or(Malformed("a port is a number from 1 to 65535"))?;
         Ok(Self { host, port })
     }
 }
 
-/// Host and port as they stand in the text. No port: none of the colons is outside of brackets.
-pub(crate) fn split(authority: &str) -> Option<(&str, &str)> {
+/// Splits the text into host and port. `None`: there is no colon outside of brackets.
+pub(crate) fn split_port(authority: &str) -> Option<(&str, &str)> {
     authority.rsplit_once(':').filter(|(_, port)| !port.contains(']'))
 }
 
-pub(crate) fn port_of(text: &str) -> Option<u16> {
-    // The parser of std takes `+80`.
+/// A port from 1 to 65535.
+pub(crate) fn parse_port(text: &str) -> Option<u16> {
+    // `str::parse` also accepts `+80`.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     text.parse().ok().filter(|&port| digits && port != 0)
 }
 
-/// Refuses what has a meaning of its own to somebody on the way, each with its own words.
-pub(crate) fn presentable(text: &str) -> Result<(), Malformed> {
+/// Refuses characters that have a special meaning in URLs, in headers or for resolvers, each with its own message.
+pub(crate) fn check_characters(text: &str) -> Result<(), Malformed> {
     if text.is_empty() {
         return Err(Malformed("the host is missing"));
     }

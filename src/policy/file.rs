@@ -1,7 +1,7 @@
-//! Policies as text: TOML and JSON, read strictly. An unknown key, a key said twice, or a value of the wrong
-//! kind is an error with its place, because a misspelled restriction must not read as no restriction.
+//! Policy files: TOML and JSON, parsed strictly. An unknown key, a duplicate key or a value of the wrong type is an error
+//! with line and column, so that a misspelled restriction never counts as no restriction.
 //!
-//! [`Policy::load`] is the only function of the policy that touches the host.
+//! [`Policy::load`] is the only function of this folder that reads from the host.
 
 use std::path::{Path, PathBuf};
 
@@ -10,18 +10,16 @@ use crate::policy::{Policy, text};
 use crate::report::policy_error::PolicyError;
 use crate::sys::packet::inherited_descriptor;
 
-/// What is said of an empty file.
+/// The message for an empty file.
 const EMPTY: &str = "the policy is empty; say at least which profile";
 
 const NO_HOME: &str = "HOME is not an absolute path; write the path in full";
-const NOT_IN_A_FILE: &str = "only in files is `~/` the home directory; write the path in full";
+const TILDE_OUTSIDE_FILE: &str = "`~/` is the home directory only in policy files; write the path in full";
 
 impl Policy {
-    /// Reads a policy from TOML. Every key may be left out; the workspace is then `.`. Paths stay as written.
+    /// Parses a policy from TOML. Every key is optional; the default workspace is `.`. Paths stay as written.
     ///
-    /// Where a writable grant shows the file, it is protected as [`protect`](Self::protect) would.
-    ///
-    /// Only the text is judged here; [`Policy::validate`] judges what it says.
+    /// This checks only the form of the text; [`Policy::validate`] checks the values.
     ///
     /// # Errors
     /// [`PolicyError::Syntax`] with line and column.
@@ -40,7 +38,7 @@ impl Policy {
         parse_toml("policy", text)
     }
 
-    /// Reads a policy from JSON; the same keys as in TOML.
+    /// Parses a policy from JSON, with the same keys as in TOML.
     ///
     /// # Errors
     /// [`PolicyError::Syntax`] with line and column.
@@ -57,22 +55,23 @@ impl Policy {
         parse_json("policy", text)
     }
 
-    /// Reads a policy file, `.toml` or `.json` by its name, of at most 1 MiB. What a [descriptor](crate::sys::packet::inherited_descriptor)
-    /// has is JSON if it begins with `{`, else TOML.
+    /// Reads a policy file of at most 1 MiB. Its name ends in `.toml` or `.json`. An inherited
+    /// [descriptor](crate::sys::packet::inherited_descriptor) needs no such name: its text is JSON if it begins with `{`,
+    /// otherwise TOML.
     ///
-    /// Relative paths in it are joined to the directory of the file: workspace, working directory, sources of
-    /// mounts and masks; a missing workspace is that directory. With a descriptor it is the current directory. `~/` at the start of any path is the home
-    /// directory that `HOME` names. Targets are left as they are: they must be absolute.
+    /// Relative paths start at the directory of the file: workspace, working directory, sources of mounts, and masks. A
+    /// missing workspace is that directory. For a descriptor, the current directory takes its place. `~/` at the start of
+    /// any path is the home directory that `HOME` names. Targets stay as written; they must be absolute.
     ///
-    /// The file is protected like a path under [`Policy::protect`], in every writable grant: a command of this policy that
-    /// could write to it would decide about the next one. Nothing is known of a file that comes by a descriptor.
+    /// The file stays read-only in every writable grant, like a path under [`Policy::protect`]: a command that could write to
+    /// it would decide about the next sandbox. Kennel cannot protect a file that comes through a descriptor.
     ///
-    /// Only the text is judged here; [`Policy::validate`] judges what it says.
+    /// This checks only the form of the text; [`Policy::validate`] checks the values.
     ///
     /// # Errors
-    /// [`PolicyError::Read`] when it cannot be read, [`PolicyError::Syntax`] with line and column when it is
-    /// no policy, [`PolicyError::Value`] when it is not a regular file, too large, named otherwise, or says
-    /// `~/` while `HOME` is not an absolute path.
+    /// [`PolicyError::Read`] if the file cannot be read. [`PolicyError::Syntax`] with line and column if it is not a policy.
+    /// [`PolicyError::Value`] if it is not a regular file, is too large or has another ending, or if it uses `~/` while
+    /// `HOME` is not an absolute path.
     ///
     /// ```no_run
     /// let policy = kennel::Policy::load("ci/kennel.toml".as_ref())?;
@@ -88,7 +87,7 @@ impl Policy {
             _ => return Err(PolicyError::path("policy file", path, "the name must end in .toml or .json")),
         };
         let text = text::read("policy file", path)?;
-        // No text of TOML begins so.
+        // TOML never begins with `{`.
         let by_text = || if text.trim_start().starts_with('{') { parse_json } else { parse_toml };
         let parse = parse.unwrap_or_else(by_text);
         let mut policy = parse(&path.display().to_string(), &text)?;
@@ -100,15 +99,15 @@ impl Policy {
             home: home.as_deref().ok_or(NO_HOME),
         };
         base.apply(&mut policy)?;
-        // By a descriptor nobody says where it lies, and the next caller has to open it himself.
+        // The path of a descriptor is unknown, and the next caller has to open it again anyway.
         policy.files.extend((!is_descriptor).then_some(absolute));
         Ok(policy)
     }
 
-    /// The same policy for use in another directory: its relative paths start at `directory`, which is absolute.
+    /// The same policy with its relative paths joined to `directory`, which must be absolute.
     ///
     /// # Errors
-    /// [`PolicyError::Value`] if a path begins with `~/`, which only policy files know.
+    /// [`PolicyError::Value`] if a path begins with `~/`, which has a meaning only in policy files.
     ///
     /// ```
     /// let policy = kennel::Policy::profile(kennel::Profile::RepoWrite, "repo");
@@ -116,7 +115,7 @@ impl Policy {
     /// # Ok::<(), kennel::PolicyError>(())
     /// ```
     pub fn based_in(mut self, directory: &Path) -> Result<Policy, PolicyError> {
-        Base { directory, home: Err(NOT_IN_A_FILE) }.apply(&mut self)?;
+        Base { directory, home: Err(TILDE_OUTSIDE_FILE) }.apply(&mut self)?;
         Ok(self)
     }
 }
@@ -129,10 +128,10 @@ fn parse_json(file: &str, text: &str) -> Result<Policy, PolicyError> {
     text::parse_json(file, text, EMPTY)
 }
 
-/// What paths in a file are relative to.
+/// Where relative paths start.
 struct Base<'a> {
     directory: &'a Path,
-    /// Or why it is not known.
+    /// The directory for `~/`, or why there is none.
     home: Result<&'a Path, &'static str>,
 }
 
@@ -176,7 +175,7 @@ impl Base<'_> {
         }
     }
 
-    /// Makes a path of the host absolute. An empty one stays, for [`Policy::validate`] to refuse.
+    /// Makes a path of the host absolute. An empty path stays empty, so that [`Policy::validate`] refuses it.
     fn join(&self, key: &str, path: &mut PathBuf) -> Result<(), PolicyError> {
         self.expand(key, path)?;
         if path.is_relative() && !path.as_os_str().is_empty() {
@@ -186,6 +185,7 @@ impl Base<'_> {
         Ok(())
     }
 
+    /// Replaces `~` at the start of a path.
     fn expand(&self, key: &str, path: &mut PathBuf) -> Result<(), PolicyError> {
         let Ok(rest) = path.strip_prefix("~") else { return Ok(()) };
         let home = self.home.map_err(|reason| PolicyError::path(key, path, reason))?;
@@ -303,7 +303,7 @@ landlock = "if_available"
     }
 
     #[test]
-    fn keys_said_twice_are_refused() {
+    fn duplicate_keys_are_refused() {
         assert!(toml_error("hostname = 'a'\nhostname = 'b'").starts_with("policy:2:1: duplicate key"));
         for text in [
             r#"{"hostname": "a", "hostname": "b"}"#,
@@ -357,7 +357,7 @@ landlock = "if_available"
     }
 
     #[test]
-    fn relative_paths_are_those_of_the_file() {
+    fn relative_paths_start_at_the_directory_of_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let dir = directory.path();
         let text = "workspace = '.'\ncwd = 'sub'\nprotect = ['.env']\n\
@@ -382,7 +382,7 @@ landlock = "if_available"
     }
 
     #[test]
-    fn text_says_nothing_of_the_files_it_comes_from() {
+    fn the_text_of_a_policy_does_not_name_its_files() {
         let directory = tempfile::tempdir().expect("a directory");
         let policy = load(directory.path(), "p.toml", b"profile = 'repo-write'").expect("loads");
         let text = serde_json::to_string(&policy).expect("serialises");
@@ -406,7 +406,7 @@ landlock = "if_available"
     }
 
     #[test]
-    fn files_that_are_none_are_refused_by_name() {
+    fn invalid_files_are_refused_by_name() {
         let directory = tempfile::tempdir().expect("a directory");
         let dir = directory.path();
         let large = vec![b'#'; (1 << 20) + 1];
@@ -445,7 +445,7 @@ landlock = "if_available"
         }
 
         #[test]
-        fn any_policy_can_be_judged(policy in policies()) {
+        fn validation_never_panics(policy in policies()) {
             let _ = policy.validate();
         }
 

@@ -1,7 +1,7 @@
-//! The policy: what a sandbox may see, use and reach. Nouns only: plain data that says what is allowed.
+//! The policy: plain data that says what a sandbox may see, use and reach.
 //!
-//! Nothing here asks the host anything, except [`Policy::load`], which reads the file it is given. How a
-//! policy becomes namespaces and mounts is the business of `compile`.
+//! Nothing here asks the host, except [`Policy::load`], which reads a policy file. The folder `plan` turns a policy into
+//! namespaces and mounts.
 
 pub(crate) mod address;
 #[cfg(test)]
@@ -38,14 +38,14 @@ use crate::policy::overlay::Overlay;
 use crate::policy::profile::{OnUnavailable, Profile, TmpLife, Toolchains};
 use crate::policy::require::Requirements;
 
-/// What one sandbox is allowed, complete: the only input of the sandbox besides the command itself.
+/// Everything that one sandbox is allowed: the only input of a sandbox besides the command.
 ///
-/// Built in code by [`Policy::profile`] and the methods below, or read from a file by [`Policy::load`].
-/// Relative paths built in code are taken from the working directory of the process that prepares the
-/// sandbox; those in a file from the directory of the file.
+/// Build it in code with [`Policy::profile`] and the methods below, or read it from a file with [`Policy::load`].
+/// In code, relative paths start at the working directory of the process that prepares the sandbox. In a file, they start
+/// at the directory of the file.
 ///
-/// The fields are public and any value can be written into them; [`Policy::validate`] says whether they make
-/// sense together, and is asked again before anything is started.
+/// The fields are public and accept any value. [`Policy::validate`] checks whether they make sense together. Kennel calls
+/// it again before it starts anything.
 ///
 /// ```
 /// use kennel::{Policy, Profile};
@@ -65,10 +65,10 @@ pub struct Policy {
     pub profile: Profile,
     /// The directory the commands work on, visible at its own path. Default: `.`.
     pub workspace: PathBuf,
-    /// What is visible beyond the profile. The order does not matter.
+    /// Files and directories that are visible, or hidden, in addition to the profile. The order does not matter.
     #[serde(deserialize_with = "mount_text::numbered")]
     pub mounts: Vec<Mount>,
-    /// What can be reached.
+    /// What the commands can reach over the network.
     pub network: Network,
     /// Which environment variables the commands get.
     pub env: Env,
@@ -78,8 +78,8 @@ pub struct Policy {
     pub toolchains: Toolchains,
     /// Whether the commands of a session share private places such as `/tmp`.
     pub tmp: TmpLife,
-    /// Paths inside the workspace that stay read-only, in addition to what git obeys (`.git/hooks`, `.git/config` and the like).
-    /// Relative to the workspace, or absolute and below it.
+    /// Paths inside the workspace that stay read-only, in addition to the files that git obeys (`.git/hooks`,
+    /// `.git/config` and the like). Relative to the workspace, or absolute and below it.
     pub protect: Vec<PathBuf>,
     /// Which protections may be missing.
     pub require: Requirements,
@@ -87,25 +87,25 @@ pub struct Policy {
     pub on_unavailable: OnUnavailable,
     /// The host name that commands see. Default: `kennel`.
     pub hostname: String,
-    /// Where commands start; must be visible inside. `None`: in the workspace.
+    /// The working directory of commands; it must be visible in the sandbox. `None`: the workspace.
     pub cwd: Option<PathBuf>,
-    /// Whether changes to the workspace are collected until they are committed. `None`: they are written directly.
+    /// Collects changes to the workspace until they are committed. `None`: commands write to the workspace directly.
     pub overlay: Option<Overlay>,
     /// The audit log. `None`: no log.
     pub audit: Option<Audit>,
-    /// Whether outcomes say which protection blocked what, as far as that is known: [`Outcome::denials`]. Default: false.
+    /// Whether outcomes say which protection blocked what, as far as Kennel knows: [`Outcome::denials`]. Default: false.
     ///
-    /// Refused system calls then wait for a thread of the embedding program, which gives the same answer as the filter
-    /// would. The stderr of a command that failed is searched if Kennel reads it: with [`Command::output`], and in
+    /// With it, a refused system call waits for a thread of the embedding program. That thread gives the same answer as the
+    /// filter would. Kennel also searches the stderr of a failed command where it reads it: in [`Command::output`], and in
     /// [`Outcome::count`] for a pipe.
     ///
     /// [`Outcome::denials`]: crate::report::outcome::Outcome::denials
     /// [`Outcome::count`]: crate::report::outcome::Outcome::count
     /// [`Command::output`]: crate::command::Command::output
     pub explain: bool,
-    /// The files that it was read from: [`Policy::load`] enters its own, and whoever has another way of reading policies may enter
-    /// his. Commands that could write to them would decide about the next sandbox, so they stay read-only wherever a writable
-    /// grant shows them. Absolute; links are followed. No part of a policy's text.
+    /// The files that this policy was read from. [`Policy::load`] adds its file; a program that reads policies in another way
+    /// may add its own. A command that could write to them would decide about the next sandbox, so they stay read-only in every
+    /// writable grant that shows them. Absolute; Kennel follows links. Not part of the text of a policy.
     #[serde(skip)]
     pub files: Vec<PathBuf>,
 }
@@ -117,7 +117,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The plain profile over a workspace, nothing added.
+    /// A policy with this profile and workspace, and the default for everything else.
     pub fn profile(profile: Profile, workspace: impl Into<PathBuf>) -> Policy {
         Policy {
             profile,

@@ -1,4 +1,4 @@
-//! What is visible in the sandbox beyond its profile. Names paths, opens none.
+//! Mounts: what is visible, or hidden, in a sandbox in addition to its profile. Plain data; nothing here opens a path.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -25,64 +25,64 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", try_from = "MountKeys")]
 pub enum Mount {
-    /// A file or directory of the host, with everything below, read-only.
+    /// A file or directory of the host, with everything below it, read-only.
     #[serde(rename = "ro")]
     ReadOnly {
-        /// What to show.
+        /// The path on the host.
         source: PathBuf,
-        /// Where; `None`: at the same path.
+        /// The path in the sandbox; `None`: the same path.
         target: Option<PathBuf>,
     },
-    /// A file or directory of the host, with everything below, writable.
+    /// A file or directory of the host, with everything below it, writable.
     #[serde(rename = "rw")]
     ReadWrite {
-        /// What to show.
+        /// The path on the host.
         source: PathBuf,
-        /// Where; `None`: at the same path.
+        /// The path in the sandbox; `None`: the same path.
         target: Option<PathBuf>,
     },
     /// An empty, writable directory in memory.
     #[serde(rename = "tmpfs")]
     Tmpfs {
-        /// Where.
+        /// The path in the sandbox.
         target: PathBuf,
-        /// How much it holds; `None`: as [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
+        /// How many bytes it holds; `None`: as [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
         size: Option<Size>,
     },
     /// Hides what would be visible at a path: a directory becomes empty, a file unreadable.
     #[serde(rename = "mask")]
     Mask {
-        /// What to hide.
+        /// The path to hide.
         path: PathBuf,
     },
     /// A read-only file with the given contents.
     #[serde(rename = "file")]
     File {
-        /// Where.
+        /// The path in the sandbox.
         target: PathBuf,
         /// At most 16 MiB.
         contents: String,
-        /// Whether it can be executed.
+        /// Whether the file is executable.
         executable: bool,
     },
     /// A symbolic link.
     #[serde(rename = "symlink")]
     Symlink {
-        /// Where the link lies.
+        /// The path of the link in the sandbox.
         target: PathBuf,
-        /// What it says; need not exist.
+        /// The contents of the link; the path need not exist.
         points_to: PathBuf,
     },
-    /// A device node of the host's `/dev`, at its own path.
+    /// A device node of the host's `/dev`, at the same path.
     #[serde(rename = "device")]
     Device {
-        /// Below `/dev`.
+        /// A path below `/dev`.
         path: PathBuf,
     },
-    /// A further fresh procfs, besides the one at `/proc`.
+    /// Another new procfs, besides the one at `/proc`.
     #[serde(rename = "proc")]
     Proc {
-        /// Where.
+        /// The path in the sandbox.
         target: PathBuf,
     },
 }
@@ -91,7 +91,7 @@ pub enum Mount {
 const FILE_MAX: usize = 16 << 20;
 
 impl Mount {
-    /// Where it lies in the sandbox: the target, or the source when that is shown at its own path.
+    /// The path in the sandbox: the target, or the source of a mount without a target.
     pub fn target(&self) -> &Path {
         match self {
             Mount::ReadOnly { source, target } | Mount::ReadWrite { source, target } => {
@@ -103,7 +103,7 @@ impl Mount {
         }
     }
 
-    /// All mounts of a policy: each alone, then whether two want different things at one path.
+    /// Checks each mount of a policy, and whether two mounts conflict at one path.
     pub(crate) fn check_all(mounts: &[Mount]) -> Result<(), PolicyError> {
         let mut seen = BTreeMap::new();
         for (index, mount) in mounts.iter().enumerate() {
@@ -149,7 +149,7 @@ impl Mount {
         }
     }
 
-    /// Whether two mounts of one target are the same, however the target is spelled.
+    /// Whether two mounts with the same target do the same. A missing target equals the source written twice.
     fn is_same(&self, other: &Mount) -> bool {
         match (self, other) {
             (Mount::ReadOnly { source, .. }, Mount::ReadOnly { source: other, .. })
@@ -158,7 +158,7 @@ impl Mount {
         }
     }
 
-    /// The kind, with what tells two of a kind apart.
+    /// The kind of the mount with its source or size, for messages about conflicts.
     fn describe(&self) -> String {
         match self {
             Mount::ReadOnly { source, .. } => format!("ro {}", shown(source)),
@@ -185,7 +185,7 @@ fn check_contents(key: &str, contents: &str) -> Result<(), PolicyError> {
         return Err(PolicyError::value(
             key,
             contents,
-            "at most 16 MiB; put it in a file and mount that as ro",
+            "must be at most 16 MiB; put it in a file and mount that as ro",
         ));
     }
     Ok(())
@@ -194,7 +194,11 @@ fn check_contents(key: &str, contents: &str) -> Result<(), PolicyError> {
 fn check_device(key: &str, path: &Path) -> Result<(), PolicyError> {
     check_target(key, path)?;
     if path == Path::new("/dev") || !path.starts_with("/dev") {
-        return Err(PolicyError::path(key, path, "a device lies below /dev; mount other files as ro or rw"));
+        return Err(PolicyError::path(
+            key,
+            path,
+            "a device must be below /dev; mount other files as ro or rw",
+        ));
     }
     Ok(())
 }
@@ -263,8 +267,8 @@ mod tests {
         for (source, words) in [
             ("", "missing"),
             ("/a\0b", "NUL"),
-            ("/", "/proc along"),
-            ("/usr/..", "/proc along"),
+            ("/", "the host's /proc"),
+            ("/usr/..", "the host's /proc"),
             ("/proc", "the sandbox has its own /proc"),
             ("/proc/self/root", "the sandbox has its own /proc"),
             ("/usr/../proc/1", "the sandbox has its own /proc"),

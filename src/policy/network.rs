@@ -1,4 +1,4 @@
-//! What the commands can reach. Opens no socket; what an allowed name resolves to is the proxy's business.
+//! What the commands of a sandbox can reach over the network. Plain data: the proxy resolves names and opens sockets.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -30,33 +30,33 @@ use crate::report::words::words;
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Network {
-    /// `None`: as the profile says; see [`Policy::effective_network`](crate::policy::Policy::effective_network).
+    /// `None`: the mode of the profile; see [`Policy::effective_network`](crate::policy::Policy::effective_network).
     pub mode: Option<NetworkMode>,
     /// What the proxy allows: `host:port`, `*.host:port` (everything below `host`), `host:*`, `*:port`. A host is a
     /// name, an address (`192.0.2.1:80`, `[2001:db8::1]:80`) or a network (`192.0.2.0/24:80`). Empty: nothing.
     ///
-    /// With mode `host`, `*:port` only: TCP connections to other ports are refused by Landlock.
+    /// In mode `host`, only `*:port` is possible: Landlock refuses TCP connections to other ports.
     pub allow: Vec<String>,
-    /// What the proxy refuses even if `allow` has it, in the same forms.
+    /// What the proxy refuses even if `allow` matches it, in the same forms.
     pub deny: Vec<String>,
-    /// Address ranges that names may resolve to although they are not public, such as `10.0.0.0/8`. Otherwise loopback,
-    /// private, link-local and other special addresses are reached only if `allow` names them.
+    /// Ranges of non-public addresses that names may resolve to, such as `10.0.0.0/8`. Without it, the proxy connects to
+    /// loopback, private, link-local and other special addresses only if `allow` names them.
     pub allow_addresses: Vec<String>,
     /// Another proxy instead of Kennel's own.
     pub proxy: Option<ForeignProxy>,
-    /// The HTTP proxy that Kennel's own goes through: `http://host:port`, or `environment` for what `https_proxy` and
-    /// `no_proxy` of the caller say. It resolves names itself, so Kennel checks no addresses. `None`: no such proxy.
+    /// The HTTP proxy that Kennel's own proxy connects through: `http://host:port`, or `environment` for `https_proxy` and
+    /// `no_proxy` of the caller. It resolves names itself, so Kennel checks no addresses. `None`: no such proxy.
     pub upstream: Option<String>,
-    /// Name servers that the proxy asks instead of the system's: `address` or `address:port`.
+    /// Name servers that the proxy asks instead of those of the system: `address` or `address:port`.
     pub name_servers: Vec<String>,
-    /// Whether programs without proxy support are served too: by a name server inside that resolves allowed names, and
-    /// by listeners on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
+    /// Whether Kennel also serves programs without proxy support. A name server in the sandbox resolves allowed names, and
+    /// listeners take connections on ports 80, 443 and every other port below 1024 that `allow` names. Default: true.
     pub transparent: Option<bool>,
     /// How much of the proxy the commands of a sandbox may use.
     pub limits: NetworkLimits,
 }
 
-/// Without the credentials of an upstream proxy.
+/// Leaves out the credentials of an upstream proxy.
 impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Network")
@@ -73,7 +73,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// A URL as it may be shown.
+/// A URL with its credentials replaced.
 fn without_credentials(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{LEFT_OUT}@{host}"),
@@ -82,62 +82,62 @@ fn without_credentials(url: &str) -> String {
     }
 }
 
-/// A proxy that is not Kennel's and alone decides what passes: Kennel only leads to it.
+/// A proxy outside Kennel that alone decides what passes: Kennel only forwards connections to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForeignProxy {
-    /// The Unix socket of the host's on which it takes HTTP proxy connections.
+    /// The Unix socket on the host where it accepts HTTP proxy connections.
     pub unix: PathBuf,
 }
 
-/// Upper bounds of what the commands of one sandbox may use of the proxy. `None`: the default.
+/// How much of the proxy the commands of one sandbox may use. `None`: the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkLimits {
-    /// Connections at the same time; more wait. Default: 4096, and no more than a quarter of the descriptors that the
-    /// embedding program may have open.
+    /// Connections at the same time; further ones wait. Default: 4096, but at most a quarter of the descriptors that the
+    /// embedding program may open.
     pub connections: Option<u32>,
-    /// Size of the head of a request, 8 KiB or more. Default: 64 KiB.
+    /// Size of a request line with its headers, from 8 KiB to 1 MiB. Default: 64 KiB.
     pub header_size: Option<Size>,
-    /// How long the head of a request may take. Default: 10 seconds.
+    /// How long a client may take to send a request line with its headers. Default: 10 seconds.
     pub header_time: Option<Span>,
-    /// How long a connection may be silent. Default: 15 minutes.
+    /// How long a connection may carry no data. Default: 15 minutes.
     pub idle_time: Option<Span>,
-    /// Bytes that pass in both directions together, over the life of the sandbox. Default: no bound.
+    /// Bytes in both directions together, over the life of the sandbox. Default: no limit.
     pub bytes: Option<Size>,
-    /// Bytes that pass in both directions together, per second. Default: no bound.
+    /// Bytes in both directions together, per second. Default: no limit.
     pub rate: Option<Size>,
 }
 
 words! {
     /// How much of the network a sandbox has.
     pub enum NetworkMode as "network.mode" {
-        /// A loopback interface of its own, and nothing else.
+        /// Only a private loopback interface.
         None = "none",
-        /// As `None`, with a proxy that reaches what is allowed.
+        /// A private loopback interface with a proxy that lets allowed connections through.
         Proxy = "proxy",
-        /// The network of the host; only TCP ports can be restricted.
+        /// The network of the host; a policy can restrict only TCP ports.
         Host = "host",
     }
 }
 
 impl Network {
-    /// The same with the credentials of an upstream proxy left out: to be shown, and refused where it is used.
+    /// The same network without the credentials of an upstream proxy, for display. A policy with it is not valid.
     #[must_use]
     pub fn shown(&self) -> Self {
         Self { upstream: self.upstream.as_deref().map(without_credentials), ..self.clone() }
     }
 
     pub(crate) fn effective(&self, profile: Profile) -> NetworkMode {
-        let leads_somewhere = !self.allow.is_empty() || self.proxy.is_some();
+        let allows_something = !self.allow.is_empty() || self.proxy.is_some();
         self.mode.unwrap_or(match profile.meaning().reach {
-            Reach::Allowed if leads_somewhere => NetworkMode::Proxy,
+            Reach::Allowed if allows_something => NetworkMode::Proxy,
             Reach::Allowed | Reach::Nowhere => NetworkMode::None,
             Reach::Everywhere => NetworkMode::Host,
         })
     }
 
-    /// Whether programs without proxy support are served too.
+    /// Whether Kennel also serves programs without proxy support.
     pub(crate) fn is_transparent(&self) -> bool {
         self.transparent.unwrap_or(true)
     }
@@ -147,27 +147,27 @@ impl Network {
         self.check_mode(profile)?;
         if profile.meaning().reach == Reach::Nowhere {
             let reason = format!("profile {profile} has no network; remove it or choose profile repo-write");
-            return self.refuse_all(true, &reason);
+            return self.refuse_proxy_keys(true, &reason);
         }
         match self.effective(profile) {
-            NetworkMode::Proxy => self.check_foreign(),
-            // A list that nobody enforces would be worse than none.
+            NetworkMode::Proxy => self.check_foreign_proxy(),
+            // Nothing would enforce the list.
             NetworkMode::None => {
-                self.refuse_all(true, "network.mode is none; remove it or choose mode proxy")
+                self.refuse_proxy_keys(true, "network.mode is none; remove it or choose mode proxy")
             }
             NetworkMode::Host => {
                 const BY_PORT: &str = "the host's network is filtered by port only, as in `*:443`; remove it or choose mode proxy";
                 const NO_PROXY: &str = "with the host's network nothing passes through Kennel's proxy; remove it or \
                                         choose mode proxy";
                 if rules("network.allow", &self.allow)?.ports_of_any_host().is_none() {
-                    self.refuse_all(true, BY_PORT)?;
+                    self.refuse_proxy_keys(true, BY_PORT)?;
                 }
-                self.refuse_all(false, NO_PROXY)
+                self.refuse_proxy_keys(false, NO_PROXY)
             }
         }
     }
 
-    /// What each value must be, whatever the mode.
+    /// Checks each value for itself, in every mode.
     fn check_values(&self) -> Result<(), PolicyError> {
         rules("network.allow", &self.allow)?;
         rules("network.deny", &self.deny)?;
@@ -179,7 +179,7 @@ impl Network {
             return Err(PolicyError::value("network.name_servers", text, reason));
         }
         if let Some(upstream) = &self.upstream {
-            // It may hold a password: it is not repeated.
+            // The value may contain a password, so the message does not repeat it.
             Upstream::check(upstream)
                 .map_err(|reason| PolicyError::value("network.upstream", "…", reason))?;
         }
@@ -189,8 +189,8 @@ impl Network {
         self.limits.check()
     }
 
-    /// Refuses the first key that only a proxy of ours could obey.
-    fn refuse_all(&self, with_allow: bool, reason: &str) -> Result<(), PolicyError> {
+    /// Refuses the first given key that only Kennel's own proxy could obey.
+    fn refuse_proxy_keys(&self, with_allow: bool, reason: &str) -> Result<(), PolicyError> {
         let allow = if with_allow { self.allow.first() } else { None };
         let unix = self.proxy.as_ref().map(|proxy| proxy.unix.display().to_string());
         let limits = (self.limits != NetworkLimits::default()).then(|| "…".to_owned());
@@ -210,13 +210,13 @@ impl Network {
         }
     }
 
-    /// Who leads to another's proxy leaves the decisions to it.
-    fn check_foreign(&self) -> Result<(), PolicyError> {
+    /// With a foreign proxy, no key may ask Kennel's proxy for decisions.
+    fn check_foreign_proxy(&self) -> Result<(), PolicyError> {
         if self.proxy.is_none() {
             return Ok(());
         }
         let alone = Self { proxy: None, transparent: None, ..self.clone() };
-        alone.refuse_all(true, "network.proxy alone decides what passes; remove one of them")
+        alone.refuse_proxy_keys(true, "network.proxy alone decides what passes; remove one of them")
     }
 
     fn check_mode(&self, profile: Profile) -> Result<(), PolicyError> {
@@ -238,17 +238,17 @@ fn rules(key: &str, texts: &[String]) -> Result<Rules, PolicyError> {
         .map_err(|(index, error)| PolicyError::value(key, &texts[index], error.to_string()))
 }
 
-/// A request line, a host and some cookies must have room; below that the HTTP library refuses to work.
-const HEADER_LEAST: u64 = 8 << 10;
-const HEADER_MOST: u64 = 1 << 20;
+/// Room for a request line, a host and some cookies, in bytes. The HTTP library does not accept less.
+const HEADER_MIN: u64 = 8 << 10;
+/// The largest request line with headers, in bytes.
+const HEADER_MAX: u64 = 1 << 20;
 
 impl NetworkLimits {
     fn check(&self) -> Result<(), PolicyError> {
         if self.connections == Some(0) {
             return Err(PolicyError::value("network.limits.connections", 0, "must be at least 1"));
         }
-        if let Some(size) =
-            self.header_size.filter(|size| !(HEADER_LEAST..=HEADER_MOST).contains(&size.bytes()))
+        if let Some(size) = self.header_size.filter(|size| !(HEADER_MIN..=HEADER_MAX).contains(&size.bytes()))
         {
             return Err(PolicyError::value("network.limits.header_size", size, "must be from 8K to 1M"));
         }
@@ -259,13 +259,13 @@ impl NetworkLimits {
     }
 }
 
-/// A name server as `address` or `address:port`.
+/// Parses a name server: `address` or `address:port`.
 pub(crate) fn name_server(text: &str) -> Option<SocketAddr> {
     let plain = || text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, NAME_SERVER));
     text.parse().or_else(|_| plain()).ok()
 }
 
-/// Where the name server inside listens, on 127.0.0.1.
+/// The port of DNS. The name server in the sandbox listens on it, at 127.0.0.1.
 pub(crate) const NAME_SERVER: u16 = 53;
 
 #[cfg(test)]
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_is_judged() {
+    fn each_value_is_checked() {
         let check = |change: fn(&mut Network)| {
             let mut network = network(None, &["crates.io:443"]);
             change(&mut network);
@@ -389,13 +389,13 @@ mod tests {
             for mode in [NetworkMode::None, NetworkMode::Host] {
                 let mut network = network(Some(mode), &[]);
                 change(&mut network);
-                network.check(Profile::RepoWrite).expect_err("nobody would obey it");
+                network.check(Profile::RepoWrite).expect_err("no proxy would obey it");
             }
         }
     }
 
     #[test]
-    fn the_host_is_narrowed_by_port() {
+    fn the_host_network_is_restricted_by_port() {
         network(Some(NetworkMode::Host), &["*:443", "*:80"]).check(Profile::RepoWrite).expect("ports");
         network(None, &["*:443"]).check(Profile::FullDev).expect("ports");
         for rule in ["*:*", "a.example:443", "192.0.2.1:443"] {
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn another_proxy_is_a_way_out() {
+    fn a_foreign_proxy_selects_mode_proxy() {
         let network =
             Network { proxy: Some(ForeignProxy { unix: "/run/p.sock".into() }), ..Network::default() };
         network.check(Profile::RepoWrite).expect("foreign");

@@ -1,4 +1,4 @@
-//! A workspace whose changes are kept apart from it.
+//! The overlay: Kennel keeps changes apart from the workspace until they are committed.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::policy::units::Size;
 use crate::policy::validate::check_text;
 use crate::report::policy_error::PolicyError;
 
-/// Lets commands write to the workspace, while their changes are kept elsewhere until they are committed:
+/// Lets commands write to the workspace, and keeps their changes elsewhere until they are committed: see
 /// [`Session::changes`], [`Session::commit`], [`Session::discard`].
 ///
 /// In a policy file: `overlay = {}` or `[overlay]` with `size` or `upper`.
@@ -29,13 +29,13 @@ use crate::report::policy_error::PolicyError;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overlay {
-    /// An empty directory of the host that changes are kept in meanwhile. `None`: in memory, which needs Linux 6.6.
+    /// An empty directory of the host that holds the changes. `None`: changes stay in memory, which needs Linux 6.6.
     ///
-    /// It must be the caller's own, on a file system with user extended attributes such as ext4, XFS or btrfs, and
-    /// outside of all that commands can write. It is empty again after the session, unless you
-    /// keep them ([`Session::leave_changes`](crate::session::Session::leave_changes)).
+    /// The caller must own it. Its file system must support user extended attributes, as ext4, XFS and btrfs do. No command
+    /// may be able to write to it. It is empty again after the session, unless you keep the changes with
+    /// [`Session::leave_changes`](crate::session::Session::leave_changes).
     pub upper: Option<PathBuf>,
-    /// How much changes may take in memory, in bytes. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
+    /// How many bytes of memory the changes may take. Default: [`Limits::tmp_size`](crate::policy::limits::Limits::tmp_size).
     pub size: Option<Size>,
 }
 
@@ -45,12 +45,12 @@ impl Overlay {
         if let Some(upper) = &self.upper {
             check_text("overlay.upper", upper)?;
             if let Some(size) = self.size {
-                let reason = "is about memory: what a directory holds is bounded by its file system; leave one of both out";
+                let reason = "limits memory only; the file system limits the directory overlay.upper; remove one of the two";
                 return Err(PolicyError::value("overlay.size", size, reason));
             }
         }
         if !profile.meaning().writes {
-            let reason = "profile read-only changes nothing that could be kept apart; choose another profile";
+            let reason = "profile read-only has no changes to keep apart; choose another profile";
             return Err(PolicyError::value("overlay", profile, reason));
         }
         Ok(())
@@ -63,7 +63,7 @@ mod tests {
     use crate::policy::Policy;
 
     #[test]
-    fn a_file_says_where_and_how_much() {
+    fn the_keys_are_read_from_a_policy_file() {
         let parse = |text: &str| Policy::from_toml(text).expect(text).overlay;
         assert_eq!(parse("overlay = {}"), Some(Overlay::default()));
         assert_eq!(
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn contradictions_are_refused() {
         let refused = |policy: Policy, words: &str| {
             let error = policy.validate().expect_err(words).to_string();
             assert!(error.contains(words), "{error}");
@@ -84,7 +84,7 @@ mod tests {
         let policy = |profile| Policy::profile(profile, "/w");
         refused(policy(Profile::ReadOnly).overlay(Overlay::default()), "read-only");
         let both = Overlay { upper: Some("/u".into()), size: Some(Size::from_bytes(1)) };
-        refused(policy(Profile::RepoWrite).overlay(both), "one of both");
+        refused(policy(Profile::RepoWrite).overlay(both), "one of the two");
         let empty = Overlay { upper: Some("".into()), size: None };
         refused(policy(Profile::RepoWrite).overlay(empty), "missing");
     }

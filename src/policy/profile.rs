@@ -1,10 +1,10 @@
-//! The named choices of a policy: profile, toolchains, and what to do when the host falls short.
+//! The named choices of a policy: the profile and what it grants, toolchains, private files, missing protections.
 
 use crate::report::words::words;
 
 words! {
-    /// A named set of grants to start from. Secrets of the home directory are invisible in all but
-    /// [`FullDev`](Profile::FullDev), and masked there unless granted.
+    /// A named set of grants to start from. Secrets of the home directory are invisible. [`FullDev`](Profile::FullDev)
+    /// shows the home directory and masks the secrets that the policy does not grant.
     ///
     /// ```
     /// use kennel::Profile;
@@ -17,38 +17,37 @@ words! {
     pub enum Profile as "profile" {
         /// Workspace and system read-only, private `/tmp`, no network.
         ReadOnly = "read-only",
-        /// Workspace writable, system read-only, private `/tmp`, network through the proxy to what is
-        /// allowed.
+        /// Workspace writable, system read-only, private `/tmp`; the proxy lets allowed connections through.
         #[default]
         RepoWrite = "repo-write",
-        /// As `RepoWrite`, and no network at all; an allow-list with it is an error.
+        /// As `RepoWrite`, but without any network; an allow-list is then an error.
         NoNetwork = "no-network",
-        /// Workspace writable, the host's tree read-only, the host's network.
+        /// Workspace writable, the whole file tree of the host read-only, the network of the host.
         FullDev = "full-dev",
-        /// As `RepoWrite`, with nothing of the host's home directories, a fixed clean environment, and a
-        /// refusal to run unless everything is enforced.
+        /// As `RepoWrite`, with no home directories of the host and a fixed clean environment. Nothing runs unless every
+        /// protection is enforced.
         CiOnly = "ci-only",
     }
 }
 
 words! {
-    /// Whether toolchains kept outside the system directories (rustup, nvm, pyenv and the like) are visible.
+    /// Whether toolchains outside the system directories (rustup, nvm, pyenv and the like) are visible.
     #[derive(Default)]
     pub enum Toolchains as "toolchains" {
-        /// Those that are found are visible read-only, never their credential files.
+        /// The toolchains that Kennel finds are visible read-only, without their credential files.
         #[default]
         Auto = "auto",
-        /// None are visible.
+        /// No such toolchain is visible.
         None = "none",
     }
 }
 
 words! {
-    /// How long files in private places last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
-    /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is always new for each command.
+    /// How long files in private directories last: `/tmp`, `/var/tmp`, `HOME` if it is not granted, and what
+    /// [`Policy::tmpfs`](crate::policy::Policy::tmpfs) adds. `/dev/shm` is new for each command in both cases.
     #[derive(Default)]
     pub enum TmpLife as "tmp" {
-        /// Each command of a session finds them empty.
+        /// Each command of a session starts with empty ones.
         #[default]
         Exec = "exec",
         /// The commands of a session share them.
@@ -63,35 +62,33 @@ words! {
         /// Fail before anything runs.
         #[default]
         Refuse = "refuse",
-        /// Run with what there is, and say what is missing in the enforcement report.
+        /// Run with the protections that the host has; the enforcement report says which are missing.
         Degrade = "degrade",
     }
 }
 
-// What each profile means: a row each. Data only; a policy is checked against it, and compiled by it.
-
-/// What a policy begins with.
+/// What a profile grants. Validation and the plan both read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meaning {
     /// Whether the workspace is writable.
     pub(crate) writes: bool,
-    /// Whether everything of the host is shown, read-only.
+    /// Whether the whole file tree of the host is visible, read-only.
     pub(crate) shows_host: bool,
-    /// Whether the command has something of the caller's: home and name, environment, toolchains, certificates.
+    /// Whether the command gets the caller's home, user name, environment, toolchains and certificates.
     pub(crate) knows_caller: bool,
-    /// Whether nothing runs unless everything is enforced in full.
+    /// Whether nothing runs unless every protection is enforced in full.
     pub(crate) is_strict: bool,
-    /// Where the network leads, if the policy names no mode.
+    /// What the network reaches if the policy names no mode.
     pub(crate) reach: Reach,
 }
 
-/// Where the network leads.
+/// What the network of a profile reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     Nowhere,
-    /// To what is allowed, through the proxy.
+    /// What the policy allows, through the proxy.
     Allowed,
-    /// Wherever the host's does.
+    /// Everything that the host reaches.
     Everywhere,
 }
 

@@ -1,10 +1,10 @@
-//! What may be reached: rules such as `crates.io:443`, and lists of them. Pure: a rule says whether it matches; whether
-//! that allows or denies is for who holds the list.
+//! Rules such as `crates.io:443`, and lists of them. A rule only matches or not; the owner of a list uses it to allow or to
+//! deny.
 //!
 //! ```text
-//! host:port  *.host:port  host:*  *:port  *:*        any depth below host, but not host itself
+//! host:port  *.host:port  host:*  *:port  *:*        *.host is any depth below host, but not host itself
 //! 192.0.2.1:443  10.0.0.0/8:5432                     addresses, networks
-//! [2001:db8::1]:443  [fd00::/8]:443                  IPv6: brackets around the prefix as well
+//! [2001:db8::1]:443  [fd00::/8]:443                  IPv6: the brackets include the prefix
 //! ```
 
 #[cfg(test)]
@@ -22,18 +22,18 @@ use crate::policy::address::NetworkError;
 use crate::policy::destination::{Destination, Host, Malformed, Name};
 use crate::policy::{address, destination};
 
-/// Why a text is no rule. Where there is a text that is one, and that may have been meant, it is shown.
+/// Why a text is not a rule. Some variants hold a valid rule that the caller may have meant.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum RuleError {
     #[error("the port is missing; write `{0}`")]
     NoPort(String),
     #[error("port `{0}` is neither * nor a number from 1 to 65535")]
     Port(String),
-    #[error("brackets go around an IPv6 address, its prefix included; write `{0}`")]
+    #[error("an IPv6 address needs brackets, which include its prefix; write `{0}`")]
     Brackets(String),
     #[error("a rule is a host and a port, not a URL; write `{0}`")]
     Url(String),
-    #[error("* is a whole host, a whole port, or stands with a dot before a name, as in *.example.com:443")]
+    #[error("* is a whole host or a whole port, or comes with a dot before a name, as in *.example.com:443")]
     Wildcard,
     #[error(transparent)]
     Host(#[from] Malformed),
@@ -41,11 +41,11 @@ pub(crate) enum RuleError {
     Network(#[from] NetworkError),
 }
 
-/// One line of a list.
+/// One rule: a host pattern and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rule {
     host: Pattern,
-    /// `None`: any.
+    /// `None`: any port.
     port: Option<u16>,
 }
 
@@ -54,50 +54,52 @@ enum Pattern {
     Any,
     Name(Name),
     Below(Name),
-    /// An address is a network of one.
+    /// A single address is a network with one address.
     Network(IpNet),
 }
 
-/// A list, in the order in which it was written.
+/// A list of rules, in the order of the policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rules(Vec<Rule>);
 
 impl Rule {
     pub(crate) fn matches(&self, destination: &Destination) -> bool {
-        self.is_at(destination.port) && self.host.covers(&destination.host)
+        self.matches_port(destination.port) && self.host.matches(&destination.host)
     }
 
-    /// Whether it says `localhost` and means this address. RFC 6761, 6.3: a name of loopback wherever it is asked for.
-    fn is_for_localhost(&self, ip: IpAddr, port: u16) -> bool {
+    /// Whether the rule names `localhost` and the address is a loopback address: RFC 6761, section 6.3, resolves
+    /// `localhost` to loopback addresses only.
+    fn matches_as_localhost(&self, ip: IpAddr, port: u16) -> bool {
         let is_localhost = matches!(&self.host, Pattern::Name(name) if name.as_str() == "localhost");
-        is_localhost && ip.to_canonical().is_loopback() && self.is_at(port)
+        is_localhost && ip.to_canonical().is_loopback() && self.matches_port(port)
     }
 
-    fn is_at(&self, port: u16) -> bool {
+    fn matches_port(&self, port: u16) -> bool {
         self.port.is_none_or(|own| own == port)
     }
 }
 
 impl Pattern {
-    fn covers(&self, host: &Host) -> bool {
+    fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Self::Any, _) => true,
             (Self::Name(name), Host::Name(asked)) => name == asked,
             (Self::Below(parent), Host::Name(asked)) => asked.is_below(parent),
             (Self::Network(network), Host::Address(address)) => network.contains(&address.to_canonical()),
-            // What a name resolves to is judged when it has been resolved, and never by its spelling.
+            // The proxy checks the addresses of a name after it has resolved the name.
             (Self::Network(_), Host::Name(_)) | (Self::Name(_) | Self::Below(_), Host::Address(_)) => false,
         }
     }
 }
 
 impl Rules {
-    /// # Errors
+    /// Parses a list.
     ///
-    /// Which of the texts is no rule, and why.
+    /// # Errors
+    /// The index of the first text that is not a rule, and the reason.
     pub(crate) fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, (usize, RuleError)> {
         let numbered = texts.into_iter().enumerate();
-        let rules = numbered.map(|(at, text)| text.parse().map_err(|error| (at, error)));
+        let rules = numbered.map(|(index, text)| text.parse().map_err(|error| (index, error)));
         rules.collect::<Result<_, _>>().map(Self)
     }
 
@@ -106,38 +108,38 @@ impl Rules {
         self.0.iter().find(|rule| rule.matches(destination))
     }
 
-    /// The first rule that matches an address, as that or, where it is one of loopback, as `localhost`.
+    /// The first rule that matches an address. `localhost` matches every loopback address.
     pub(crate) fn find_address(&self, ip: IpAddr, port: u16) -> Option<&Rule> {
         let destination = Destination { host: Host::of(ip), port };
-        self.0.iter().find(|rule| rule.matches(&destination) || rule.is_for_localhost(ip, port))
+        self.0.iter().find(|rule| rule.matches(&destination) || rule.matches_as_localhost(ip, port))
     }
 
-    /// Whether there is a port at which a rule matches the host.
+    /// Whether a rule matches the host at some port.
     pub(crate) fn may_match(&self, host: &Host) -> bool {
-        self.0.iter().any(|rule| rule.host.covers(host))
+        self.0.iter().any(|rule| rule.host.matches(host))
     }
 
-    /// Whether there is one of these ports at which a rule matches the host.
+    /// Whether a rule matches the host at one of these ports.
     pub(crate) fn may_match_at(&self, host: &Host, ports: &[u16]) -> bool {
-        let at = |rule: &Rule| rule.port.is_none_or(|port| ports.contains(&port));
-        self.0.iter().any(|rule| rule.host.covers(host) && at(rule))
+        let has_port = |rule: &Rule| rule.port.is_none_or(|port| ports.contains(&port));
+        self.0.iter().any(|rule| rule.host.matches(host) && has_port(rule))
     }
 
-    /// Whether somebody wrote the address down, by itself, within a network, or as `localhost`. `*` is not that: who writes
-    /// it means the internet, not his own network.
+    /// Whether a rule names the address: by itself, within a network, or as `localhost`. `*` names no address, because it
+    /// means the internet and not the caller's own network.
     pub(crate) fn lists(&self, ip: IpAddr, port: u16) -> bool {
         let destination = Destination { host: Host::of(ip), port };
         let names = |rule: &Rule| matches!(rule.host, Pattern::Network(_)) && rule.matches(&destination);
-        self.0.iter().any(|rule| names(rule) || rule.is_for_localhost(ip, port))
+        self.0.iter().any(|rule| names(rule) || rule.matches_as_localhost(ip, port))
     }
 
-    /// Whether somebody wrote down a host, at whatever port. `*` is not that.
+    /// Whether a rule other than `*` names the host, at any port.
     pub(crate) fn name(&self, host: &str) -> bool {
-        let is_meant = |rule: &Rule, host: &Host| rule.host != Pattern::Any && rule.host.covers(host);
-        Host::parse(host).is_ok_and(|host| self.0.iter().any(|rule| is_meant(rule, &host)))
+        let names = |rule: &Rule, host: &Host| rule.host != Pattern::Any && rule.host.matches(host);
+        Host::parse(host).is_ok_and(|host| self.0.iter().any(|rule| names(rule, &host)))
     }
 
-    /// The ports of rules that only a privileged process can listen at, each once.
+    /// The ports below 1024 that rules name, each once. Only a privileged process can listen on them.
     pub(crate) fn low_ports(&self) -> impl Iterator<Item = u16> + use<> {
         let ports: BTreeSet<u16> = self.0.iter().filter_map(|rule| rule.port).collect();
         ports.into_iter().take_while(|&port| port < 1024)
@@ -147,7 +149,7 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// The ports, where every rule is about one port of any host: what Landlock can tell apart.
+    /// The ports, if every rule is `*:port`: Landlock can restrict only by port.
     pub(crate) fn ports_of_any_host(&self) -> Option<Vec<u16>> {
         let port = |rule: &Rule| rule.port.filter(|_| rule.host == Pattern::Any);
         self.0.iter().map(port).collect()
@@ -159,16 +161,17 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
         if let Some((scheme, rest)) = text.split_once("://") {
-            return Err(not_a_url(scheme, rest));
+            return Err(url_error(scheme, rest));
         }
-        if let Some(meant) = bracketed(text) {
-            return Err(RuleError::Brackets(meant));
+        if let Some(suggestion) = with_brackets(text) {
+            return Err(RuleError::Brackets(suggestion));
         }
-        let Some((host, port)) = destination::split(text) else { return Err(portless(text)) };
+        let Some((host, port)) = destination::split_port(text) else { return Err(missing_port(text)) };
         let port = match port {
             "*" => None,
             _ => Some(
-                destination::port_of(port).ok_or_else(|| RuleError::Port(port.escape_debug().to_string()))?,
+                destination::parse_port(port)
+                    .ok_or_else(|| RuleError::Port(port.escape_debug().to_string()))?,
             ),
         };
         Ok(Self { host: host.parse()?, port })
@@ -199,20 +202,20 @@ impl FromStr for Pattern {
     }
 }
 
-/// A network as a rule has it: in brackets if, and only if, it is written as IPv6.
+/// Parses the network of a rule: IPv6 needs brackets, IPv4 must not have them.
 fn network(text: &str) -> Result<IpNet, RuleError> {
     let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let network = address::network(inner.unwrap_or(text))?;
     if inner.is_some() == text.contains(':') { Ok(network) } else { Err(NetworkError::Address.into()) }
 }
 
-/// The rule that was meant by an IPv6 address with no brackets, or with its prefix after them.
-fn bracketed(text: &str) -> Option<String> {
+/// The rule that is probably meant by an IPv6 address without brackets, or with its prefix behind the brackets.
+fn with_brackets(text: &str) -> Option<String> {
     let guess = if let Some((address, rest)) = text.strip_prefix('[').and_then(|rest| rest.split_once("]/")) {
         let (prefix, port) = rest.split_once(':').unwrap_or((rest, "443"));
         rule(&format!("[{address}/{prefix}]:{port}"))
     } else if !text.starts_with('[') && text.matches(':').count() > 1 {
-        // The end of `fd00::1:443` is a port, or part of an address with no port.
+        // The end of `fd00::1:443` is a port, or a part of an address without a port.
         let with_port = text.rsplit_once(':').and_then(|(host, port)| rule(&format!("[{host}]:{port}")));
         with_port.or_else(|| rule(&format!("[{text}]:443")))
     } else {
@@ -221,15 +224,17 @@ fn bracketed(text: &str) -> Option<String> {
     guess.map(|rule| rule.to_string())
 }
 
-fn portless(text: &str) -> RuleError {
+/// The error for a rule without a port.
+fn missing_port(text: &str) -> RuleError {
     match format!("{text}:443").parse::<Rule>() {
         Ok(rule) => RuleError::NoPort(rule.to_string()),
-        // It lacks more than a port.
+        // More than the port is wrong.
         Err(error) => error,
     }
 }
 
-fn not_a_url(scheme: &str, rest: &str) -> RuleError {
+/// The error for a URL, with the rule for its host and port.
+fn url_error(scheme: &str, rest: &str) -> RuleError {
     let authority = rest.split(['/', '\\', '?', '#']).next().unwrap_or(rest);
     let host = authority.rsplit('@').next().unwrap_or(authority);
     let port = match scheme {
@@ -238,8 +243,8 @@ fn not_a_url(scheme: &str, rest: &str) -> RuleError {
         "git" => 9418,
         _ => 443,
     };
-    let meant = rule(host).or_else(|| rule(&format!("{host}:{port}")));
-    RuleError::Url(meant.map_or_else(|| "example.com:443".to_owned(), |rule| rule.to_string()))
+    let suggestion = rule(host).or_else(|| rule(&format!("{host}:{port}")));
+    RuleError::Url(suggestion.map_or_else(|| "example.com:443".to_owned(), |rule| rule.to_string()))
 }
 
 fn rule(text: &str) -> Option<Rule> {
@@ -267,8 +272,8 @@ impl fmt::Display for Rule {
 
 impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, rule) in self.0.iter().enumerate() {
-            write!(f, "{}{rule}", if at == 0 { "" } else { ", " })?;
+        for (index, rule) in self.0.iter().enumerate() {
+            write!(f, "{}{rule}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
     }

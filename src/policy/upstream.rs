@@ -1,4 +1,4 @@
-//! The proxy that ours goes through: its address, its credentials, and what passes it by. Pure.
+//! The upstream proxy that Kennel's proxy connects through: its address, its credentials, and the hosts that bypass it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -11,31 +11,34 @@ use ipnet::IpNet;
 
 use crate::policy::destination::{Destination, Host};
 
-/// The word for what the caller's environment says.
+/// The value of `network.upstream` that means the caller's environment.
 const ENVIRONMENT: &str = "environment";
 
-/// What stands for credentials where a policy is shown.
+/// Replaces credentials when Kennel shows a policy.
 pub(crate) const LEFT_OUT: &str = "…";
 
-/// An HTTP proxy.
+/// An upstream HTTP proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Upstream {
     pub(crate) at: Destination,
     /// The value of `Proxy-Authorization`.
     pub(crate) authorization: Option<String>,
-    by: Vec<By>,
+    bypasses: Vec<Bypass>,
 }
 
-/// Without the credentials.
+/// Leaves out the credentials.
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream").field("at", &self.at).field("by", &self.by).finish_non_exhaustive()
+        f.debug_struct("Upstream")
+            .field("at", &self.at)
+            .field("bypasses", &self.bypasses)
+            .finish_non_exhaustive()
     }
 }
 
-/// What is reached without it, in the forms of `no_proxy`.
+/// Hosts that Kennel's proxy reaches without the upstream proxy: one entry of `no_proxy`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum By {
+enum Bypass {
     Everything,
     /// A name and everything below it.
     Name(String),
@@ -43,33 +46,34 @@ enum By {
 }
 
 impl Upstream {
-    /// Whether a value of `network.upstream` has a meaning.
+    /// Checks a value of `network.upstream`.
     ///
     /// # Errors
-    /// Why it has none. The value is not repeated: it may hold a password.
+    /// Why it is not valid. The message does not repeat the value, because it may contain a password.
     pub(crate) fn check(text: &str) -> Result<(), String> {
         if text == ENVIRONMENT { Ok(()) } else { Self::parse(text, "").map(drop) }
     }
 
-    /// What a value of `network.upstream` means, with the caller's environment. `None`: nothing there.
+    /// The upstream proxy for a value of `network.upstream`. `None`: the value is `environment`, and the caller's
+    /// environment names no proxy.
     ///
     /// # Errors
-    /// As [`check`](Self::check), for what the environment says.
+    /// As [`check`](Self::check), also for the values of the environment.
     pub(crate) fn of(text: &str, environment: &BTreeMap<OsString, OsString>) -> Result<Option<Self>, String> {
         let variable = |names: [&str; 2]| {
             let value = names.iter().find_map(|name| environment.get(std::ffi::OsStr::new(name)));
             value.map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
         };
-        let by = variable(["no_proxy", "NO_PROXY"]).unwrap_or_default();
+        let no_proxy = variable(["no_proxy", "NO_PROXY"]).unwrap_or_default();
         if text != ENVIRONMENT {
             return Self::parse(text, "").map(Some);
         }
         variable(["https_proxy", "HTTPS_PROXY"])
-            .map(|url| Self::parse(&url, &by).map_err(|reason| format!("https_proxy: {reason}")))
+            .map(|url| Self::parse(&url, &no_proxy).map_err(|reason| format!("https_proxy: {reason}")))
             .transpose()
     }
 
-    fn parse(url: &str, by: &str) -> Result<Self, String> {
+    fn parse(url: &str, no_proxy: &str) -> Result<Self, String> {
         let form = "expected http://host:port or `environment`";
         let rest = url.strip_prefix("http://").ok_or(form)?;
         let rest = rest.strip_suffix('/').unwrap_or(rest);
@@ -78,30 +82,30 @@ impl Upstream {
             None => (None, rest),
         };
         if user == Some(LEFT_OUT) {
-            let reason = "its credentials were left out when the policy was shown; write http://user:password@host:port, \
-                          or `environment` for what https_proxy says";
+            let reason = "its credentials were left out when Kennel showed the policy; write \
+                          http://user:password@host:port, or `environment` to use https_proxy";
             return Err(reason.to_owned());
         }
         let at = Destination::parse(authority).map_err(|reason| format!("{form}: {reason}"))?;
-        let authorization = user.map(|user| format!("Basic {}", STANDARD.encode(decoded(user))));
-        Ok(Self { at, authorization, by: by.split(',').filter_map(By::parse).collect() })
+        let authorization = user.map(|user| format!("Basic {}", STANDARD.encode(percent_decode(user))));
+        Ok(Self { at, authorization, bypasses: no_proxy.split(',').filter_map(Bypass::parse).collect() })
     }
 
-    /// Whether this host is reached without it.
+    /// Whether `no_proxy` names this host, so that Kennel's proxy connects to it directly.
     pub(crate) fn passes_by(&self, host: &Host) -> bool {
-        self.by.iter().any(|by| match (by, host) {
-            (By::Everything, _) => true,
-            (By::Name(name), Host::Name(host)) => {
+        self.bypasses.iter().any(|bypass| match (bypass, host) {
+            (Bypass::Everything, _) => true,
+            (Bypass::Name(name), Host::Name(host)) => {
                 let rest = host.as_str().strip_suffix(name.as_str());
                 rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            (By::Network(network), Host::Address(address)) => network.contains(address),
+            (Bypass::Network(network), Host::Address(address)) => network.contains(address),
             _ => false,
         })
     }
 }
 
-impl By {
+impl Bypass {
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         if text == "*" {
@@ -110,7 +114,7 @@ impl By {
         if let Ok(network) = text.parse::<IpNet>() {
             return Some(Self::Network(network));
         }
-        // Without the brackets that IPv6 has in a host, as others take it.
+        // Other programs accept IPv6 addresses without brackets here.
         if let Ok(address) = text.parse::<IpAddr>() {
             return Some(Self::Network(address.to_canonical().into()));
         }
@@ -121,8 +125,8 @@ impl By {
     }
 }
 
-/// Undoes %XX of a URL's userinfo.
-fn decoded(text: &str) -> Vec<u8> {
+/// Decodes `%XX` in the userinfo of a URL.
+fn percent_decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, tail)) = rest.split_first() {
@@ -143,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_names_the_proxy_and_what_passes_it_by() {
+    fn the_environment_names_the_proxy_and_its_bypasses() {
         let variables = environment(&[
             ("https_proxy", "http://user:p%40ss@proxy.example:3128/"),
             ("NO_PROXY", "localhost, .corp.example,10.0.0.0/8,192.0.2.1,::1,[2001:db8::1]"),
@@ -151,7 +155,7 @@ mod tests {
         let upstream = Upstream::of("environment", &variables).expect("valid").expect("there");
         assert_eq!(upstream.at.to_string(), "proxy.example:3128");
         assert_eq!(upstream.authorization.as_deref(), Some("Basic dXNlcjpwQHNz"));
-        for (host, by) in [
+        for (host, bypassed) in [
             ("a.corp.example", true),
             ("corp.example", true),
             ("notcorp.example", false),
@@ -163,21 +167,21 @@ mod tests {
             ("[2001:db8::2]", false),
             ("localhost", true),
         ] {
-            assert_eq!(upstream.passes_by(&Host::parse(host).expect(host)), by, "{host}");
+            assert_eq!(upstream.passes_by(&Host::parse(host).expect(host)), bypassed, "{host}");
         }
         assert!(!format!("{upstream:?}").contains("dXNl"), "credentials are not printed");
         assert_eq!(Upstream::of("environment", &environment(&[])), Ok(None));
     }
 
     #[test]
-    fn other_urls_are_refused_and_not_repeated() {
+    fn invalid_urls_are_refused_and_not_repeated() {
         for text in ["", "proxy:3128", "https://secret:3128", "http://proxy", "socks5://x:1", "http://a b:1"]
         {
             let reason = Upstream::check(text).expect_err(text);
             assert!(!reason.contains("secret"), "{reason}");
         }
         Upstream::check("http://proxy:3128").expect("plain");
-        let reason = Upstream::check("http://…@proxy:3128").expect_err("nobody's credentials");
+        let reason = Upstream::check("http://…@proxy:3128").expect_err("credentials are missing");
         assert!(reason.contains("were left out") && reason.contains("user:password@"), "{reason}");
     }
 }

@@ -1,9 +1,8 @@
-//! File systems on which a mount does not hold for every spelling of its name. One that takes `CONFIG` for `config` may have an
-//! entry of its own in the kernel's cache for each. A mount lies on one of them, and the others lead past it. Looks; changes
-//! nothing.
+//! Finds file systems on which a mount does not hold for every spelling of its name.
 //!
-//! The kind of file system decides, and of a kind that may have such entries (FUSE, virtiofs, 9P, SMB: shares of macOS and
-//! Windows hosts) one name in the directory.
+//! If a file system takes `CONFIG` for `config`, the kernel may cache an entry for each spelling. A mount is on one entry only,
+//! and the other spellings bypass it. The kind of file system decides. FUSE, virtiofs, 9P and SMB (shares of macOS and Windows
+//! hosts) may have such entries: there, one name in the directory shows whether case counts. This only reads.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -27,8 +26,8 @@ use crate::view::{Access, MountOnHost, Node, Origin, View, ViewEntry};
 
 const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 
-/// File systems of which the kernel has one entry for all spellings of a name, also where they fold case, so that a mount holds
-/// for all. FS_CASEFOLD_FL of a directory of theirs changes nothing about that.
+/// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for all. That is so
+/// even in directories that fold case (FS_CASEFOLD_FL).
 const HOLDING: [FsType; 7] = [
     BTRFS_SUPER_MAGIC,
     EXFAT_SUPER_MAGIC,
@@ -39,17 +38,18 @@ const HOLDING: [FsType; 7] = [
     XFS_SUPER_MAGIC,
 ];
 
-/// Followed by what is bypassed.
+/// Messages end it with what may be bypassed.
 const REASON: &str =
     "lies on a file system that ignores the case of names, or may: other spellings of its name may bypass";
 
 /// Names that are tried in one directory.
 const MOST_NAMES: usize = 1000;
 
-/// Says which protections do not hold for other spellings, once for each.
+/// Reports each protection that other spellings may bypass as degraded.
 ///
 /// # Errors
-/// A mask of a file: it would be believed to hide something. With profile `ci-only` every mount. A shortage.
+/// A mask of a file may be bypassed: the user would believe that it hides something. With profile `ci-only`, any mount may
+/// be bypassed. A shortage of descriptors or memory.
 pub(crate) fn report(
     inputs: &Inputs<'_>,
     view: &View,
@@ -59,7 +59,7 @@ pub(crate) fn report(
     report_where(&leads_past, inputs, view, mounts, enforcement)
 }
 
-/// The same, with what says whether other spellings lead past a mount in a directory.
+/// [`report`] with a function that says whether other spellings bypass a mount in a directory.
 fn report_where(
     leads_past: &dyn Fn(&Path) -> io::Result<bool>,
     inputs: &Inputs<'_>,
@@ -75,9 +75,9 @@ fn report_where(
             Some(leads) => *leads,
             None => match leads_past(directory) {
                 Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
-                    return Err(Error::io("look how a file system takes names")(error));
+                    return Err(Error::io("find out whether a file system ignores case")(error));
                 }
-                // What cannot be told is not kept.
+                // If it cannot be found out, the protection is not promised.
                 leads => *known.entry(directory).or_insert(leads.unwrap_or(true)),
             },
         };
@@ -89,13 +89,11 @@ fn report_where(
                 what: "mask",
                 path: target.clone(),
                 reason: format!("it {REASON} it"),
-                remedy: Some(
-                    "mask the directory that it lies in, or keep it outside of what is granted".to_owned(),
-                ),
+                remedy: Some("mask its directory, or keep it outside of all grants".to_owned()),
             });
         }
         let reason = format!("{} {REASON} the mount ({})", shown(path), place.what);
-        let remedy = "keep it on a file system that tells the case of names apart";
+        let remedy = "keep it on a file system that distinguishes upper and lower case";
         if inputs.policy.profile.meaning().is_strict {
             return Err(Error::Unavailable {
                 protection: place.protection,
@@ -108,22 +106,22 @@ fn report_where(
     Ok(())
 }
 
-/// Whether what lies under it would allow more than it does. A writable grant takes nothing away; a pin does.
+/// Whether the mount allows less than what is under it. A writable grant does not. A pin does.
 fn takes_away(place: &ViewEntry) -> bool {
     place.origin == Origin::Wall || !matches!(place.node, Node::Bind { access: Access::Write, .. })
 }
 
-/// Whether names in a directory are taken for others in another case.
+/// Whether the file system ignores the case of names in a directory.
 ///
 /// # Errors
-/// Where it cannot be listed.
+/// The directory cannot be listed.
 pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
     let told = is_told_apart(directory)?.or_else(|| is_told_apart_by(directory));
     Ok(told == Some(false))
 }
 
-/// Whether another spelling of a name in a directory may lead past a mount: the kernel has entries of their own for spellings,
-/// and no name shows that case tells them apart.
+/// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several entries, and no name
+/// shows that case counts.
 fn leads_past(directory: &Path) -> io::Result<bool> {
     Ok(!HOLDING.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
 }
@@ -132,7 +130,7 @@ fn may_ignore_case(directory: &Path) -> io::Result<bool> {
     Ok(is_told_apart(directory)? != Some(true))
 }
 
-/// Whether case tells names in a directory apart, by the first thing in it that shows it.
+/// Whether case counts in a directory: the first name that shows it decides. `None` if no name does.
 fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
     for entry in fs::read_dir(directory)?.take(MOST_NAMES) {
         let told = is_told_apart_by(&entry?.path());
@@ -143,8 +141,8 @@ fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
     Ok(None)
 }
 
-/// `None` where `path` does not tell: it has no letters, has other names, or something else has its other spelling. Some file
-/// systems number what lies at a name by that name, so there it may be the same.
+/// Whether case counts, as far as one name shows. `None` if it shows nothing: the name has no letters, or the other spelling
+/// exists and may be another file. Some file systems compute inode numbers from names, so equal files can look different.
 fn is_told_apart_by(path: &Path) -> Option<bool> {
     let other = path.with_file_name(in_other_case(path.file_name()?)?);
     let there = fs::symlink_metadata(other);
@@ -159,14 +157,12 @@ fn is_told_apart_by(path: &Path) -> Option<bool> {
     }
 }
 
-/// Whether nothing has a name, be it that none can have it: the other case of a letter may take more bytes, and a file
-/// system may know no such letter.
+/// Whether a name does not exist, or cannot: the other case of a letter may be longer, or unknown to the file system.
 fn is_no_name(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
 }
 
-/// The name with its letters in the other case, if it has any. Those of ASCII alone: every file system that ignores case knows
-/// these.
+/// The name with ASCII letters in the other case; `None` if it has none. Every file system that ignores case does so for ASCII.
 fn in_other_case(name: &OsStr) -> Option<OsString> {
     let flip = |&byte: &u8| if byte.is_ascii_alphabetic() { byte ^ 0x20 } else { byte };
     let flipped: Vec<u8> = name.as_bytes().iter().map(flip).collect();
@@ -195,7 +191,7 @@ mod tests {
         let other =
             |name: &str| in_other_case(OsStr::new(name)).map(|name| name.into_string().expect("text"));
         assert_eq!(other("config.Worktree"), Some("CONFIG.wORKTREE".into()));
-        assert_eq!(other("größe"), Some("GRößE".into()), "those that every file system knows");
+        assert_eq!(other("größe"), Some("GRößE".into()), "only ASCII letters change");
         assert_eq!((other("123.4"), other("ключ")), (None, None));
         assert_eq!(in_other_case(OsStr::from_bytes(b"a\xff")), Some(OsString::from_vec(b"A\xff".to_vec())));
     }
@@ -211,7 +207,7 @@ mod tests {
         assert!(!ignores_case(dir.path()).expect("with a directory"));
     }
 
-    /// A command may have laid what is there.
+    /// A command may have made these names.
     #[test]
     fn only_a_name_without_another_spelling_shows_that_case_counts() {
         for (there, may) in [
@@ -235,11 +231,11 @@ mod tests {
         assert_eq!(leads_past(dir.path()).expect("listed"), !HOLDING.contains(&kind), "{kind:?}");
         assert!(
             leads_past(Path::new("/proc/self/task")).expect("listed"),
-            "procfs is none, and numbers tell nothing"
+            "procfs is not in the list, and numbers show nothing"
         );
     }
 
-    /// What is reported where `leads` is the answer for every directory, with these things on mounts in a grant.
+    /// The report if `leads` is the answer for every directory, with these mounts in a grant.
     fn reported(
         profile: Profile,
         leads: io::Result<bool>,
@@ -304,12 +300,12 @@ mod tests {
         assert_eq!(states(&found), [State::Enforced, State::Degraded]);
         let detail = &found.get(Protection::ProtectedPaths).expect("set").detail;
         assert!(detail.contains("config lies on a file system that ignores the case"), "{detail}");
-        assert!(detail.contains("keep it on a file system that tells"), "{detail}");
+        assert!(detail.contains("keep it on a file system that distinguishes"), "{detail}");
         let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to tell");
         assert_eq!(states(&found), [State::Enforced; 2]);
         let unknown = || Err(io::Error::from_raw_os_error(libc::EACCES));
         let found = reported(Profile::RepoWrite, unknown(), &two).expect("told");
-        assert_eq!(states(&found), [State::Enforced, State::Degraded], "what cannot be told is not kept");
+        assert_eq!(states(&found), [State::Enforced, State::Degraded], "what is unknown is not promised");
         let short = Err(io::Error::from_raw_os_error(libc::EMFILE));
         assert!(matches!(reported(Profile::RepoWrite, short, &two), Err(Error::Io { .. })));
         let strict = reported(Profile::CiOnly, Ok(true), &two);
@@ -322,9 +318,9 @@ mod tests {
             reported(Profile::RepoWrite, Ok(true), &[("key", Node::CoverFile)]).expect_err("refused");
         let Error::View { what: "mask", reason, remedy, .. } = refused else { panic!("{refused:?}") };
         assert!(reason.contains("ignores the case of names"), "{reason}");
-        assert!(remedy.is_some_and(|remedy| remedy.contains("mask the directory")));
+        assert!(remedy.is_some_and(|remedy| remedy.contains("mask its directory")));
         reported(Profile::RepoWrite, Ok(false), &[("key", Node::CoverFile)]).expect("it holds");
-        // A directory has one entry, whatever it is called.
+        // A directory has one entry, whatever its spelling.
         let told = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("told");
         assert_eq!(states(&told)[0], State::Degraded);
     }

@@ -1,35 +1,35 @@
-//! What is never committed, however a command came to change it: protected paths and covers. Pure.
+//! Changes of an overlay that are never committed: those to protected paths and covers. Pure.
 
 use std::path::{Path, PathBuf};
 
-/// A path below the workspace that stays as it is.
+/// A path below the workspace that must not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NeverCommitted {
     path: PathBuf,
     unless: Unless,
 }
 
-/// What may be at the path all the same.
+/// The exception: what may be at the path nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unless {
     Nothing,
-    /// What a repository around it has that was not there: a configuration and samples of hooks.
+    /// What `git init` makes, if the repository is new: a configuration and samples of hooks.
     New,
-    /// A directory, and what is in it.
+    /// A directory with any entries.
     Directory,
-    /// A directory with nothing in it.
+    /// An empty directory.
     Empty,
-    /// What is no symbolic link, and in it none.
+    /// Anything but symbolic links, at the path and below it.
     NoLink,
 }
 
-/// What shall be at a path.
+/// What a change makes of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewKind {
     Directory,
     File,
     Link,
-    /// Nothing any more.
+    /// The path is removed.
     Nothing,
 }
 
@@ -54,7 +54,7 @@ impl NeverCommitted {
         Self { path: path.to_owned(), unless: Unless::NoLink }
     }
 
-    /// Whether `path` must not become that. `is_new` says whether the repository is.
+    /// Whether `path` must not become `becomes`. `is_new` says whether the repository is new.
     pub(crate) fn forbids(&self, path: &Path, becomes: NewKind, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
             let is_itself = below.as_os_str().is_empty();
@@ -69,11 +69,11 @@ impl NeverCommitted {
         if self.unless == Unless::NoLink {
             return false;
         }
-        // What is no directory would lead the way to the path elsewhere.
+        // On the way to the path, anything but a directory would lead elsewhere.
         self.path.starts_with(path) && becomes != NewKind::Directory
     }
 
-    /// Whether `path` came with a new repository and is obeyed all the same.
+    /// Whether `path` is the configuration of a new repository: it may be committed, but git obeys it.
     pub(crate) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
         self.unless == Unless::New && is_new && path == self.path && self.is_configuration()
     }
@@ -82,7 +82,7 @@ impl NeverCommitted {
         self.path.ends_with("config") || self.path.ends_with("config.worktree")
     }
 
-    /// Whether it is what `git init` makes.
+    /// Whether `git init` makes this.
     fn is_harmless(&self, below: &Path, becomes: NewKind) -> bool {
         let is_itself = below.as_os_str().is_empty();
         if self.is_configuration() {

@@ -1,7 +1,7 @@
-//! Paths inside a writable grant that stay read-only: what programs outside the sandbox trust and execute.
+//! Protected paths: what programs outside trust or execute stays read-only inside a writable grant.
 //!
-//! A path that is there is bound read-only over itself, and every directory on the way to it is bound over itself
-//! so that it cannot be renamed away. A path that is not there cannot be bound: `watch` looks after it.
+//! An existing path is bound read-only over itself. Every directory on the way to it is bound over itself too, so that commands
+//! cannot rename it. A missing path or a link cannot be bound: `recheck` looks at it after the command.
 
 #[cfg(test)]
 mod tests;
@@ -24,24 +24,24 @@ use crate::view::path_walk::{PathWalk, UnresolvedPath, WalkAim, WalkStep};
 use crate::view::source::BindSource;
 use crate::view::{Access, Node, Origin, View, ViewEntry, pin};
 
-/// What came of protecting.
+/// The result of [`protect`].
 #[derive(Debug, Default)]
 pub(crate) struct Protected {
-    /// To be looked at after the command, because it cannot be bound.
+    /// Paths that cannot be bound, to look at after the command.
     pub(crate) watches: Vec<Watch>,
-    /// Directories of the host, there or not: what is put into them is to be protected too.
+    /// Directories of the host, existing or not. What git adds to them must be protected too.
     pub(crate) listed: Vec<PathBuf>,
-    /// What is not protected in full.
+    /// What is not fully protected.
     gaps: Vec<Gap>,
-    /// What may be looked at yet.
+    /// How much may still be looked at.
     left: Left,
 }
 
 impl Protected {
-    /// Says what protects the paths, or that not all of them are protected in full.
+    /// Enters into the report how the paths are protected, or what is not fully protected.
     ///
     /// # Errors
-    /// With profile `ci-only`, where they are not.
+    /// With profile `ci-only`, if something is not fully protected.
     pub(crate) fn report(&self, inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
         if let Some(Gap { path, why }) = self.gaps.first() {
             let reason = format!("{} {}", failure::shown(path), why.reason());
@@ -66,11 +66,11 @@ impl Protected {
     }
 }
 
-/// Protects the policy's paths in the workspace, the files that it was read from, what git obeys in every writable grant, and
-/// the links that lead programs to `secrets`: what they lead to is known by them.
+/// Protects paths in all writable grants: the policy's paths in the workspace, the policy's own files, what git obeys, and the
+/// links to `secrets`, because Kennel finds these secrets through the links.
 ///
 /// # Errors
-/// Where a path is being exchanged meanwhile, or where it is not allowed to look.
+/// Another process replaces parts of a path, or the caller may not look at one.
 pub(crate) fn protect(
     view: &mut View,
     inputs: &Inputs<'_>,
@@ -98,7 +98,7 @@ pub(crate) fn protect(
     for way in secrets {
         protect_way(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
-    // What is found in repositories may be a command's, and take all that is left.
+    // Last, because commands may have made what is in repositories, and it may use up what is left.
     let ways = of_policy.chain(git::of_user(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
@@ -108,14 +108,14 @@ pub(crate) fn protect(
     Ok(protected)
 }
 
-/// Protects what each walk leads to, and then what the links in it lead to, and so on.
+/// Protects the end of each walk, then the targets of links in it, and so on.
 fn protect_all<'g>(
     view: &mut View,
     grants: &'g WritableGrants,
     mut walks: VecDeque<PathWalk<'g>>,
     protected: &mut Protected,
 ) -> Result<(), Error> {
-    // Links may lead in circles. Who comes back to a directory goes on only if he has more links left than before.
+    // Links may form circles. A directory is looked at again only if fewer links led to it than before.
     let mut fewest: HashMap<PathBuf, u32> = HashMap::new();
     while let Some(mut walk) = walks.pop_front() {
         if walk.links() > 0 && protected.left.is_over() {
@@ -140,7 +140,7 @@ fn protect_all<'g>(
     Ok(())
 }
 
-/// The walks along the links in what is protected.
+/// Walks along the links in a protected directory.
 fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protected) -> Vec<PathWalk<'g>> {
     let gap = |why| Gap { path: thing.to_owned(), why };
     let mut walks = links_in(walk, thing, &mut protected.left).unwrap_or_else(|error| {
@@ -156,7 +156,7 @@ fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protecte
     walks
 }
 
-/// Walks to the end, so that the way leads nowhere else after the command than before. Says what is there.
+/// Walks to the end, and makes sure that the path leads to the same place after the command. Returns what is there.
 fn protect_way(
     view: &mut View,
     grants: &WritableGrants,
@@ -182,7 +182,7 @@ fn protect_way(
                 return Ok(None);
             }
             WalkStep::Thing { at, metadata } => return Ok(Some((at, metadata))),
-            // All that is in it is kept as it is. Where the way leads to is not known.
+            // The directory where the walk stops becomes read-only. What the rest leads to is unknown.
             WalkStep::Far { at, is_told } => {
                 let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_told);
                 protected.gaps.push(Gap { path: at.clone(), why: Why::Far });
@@ -193,7 +193,7 @@ fn protect_way(
     Ok(None)
 }
 
-/// The whole path is what must not appear, not only its first missing part.
+/// The whole path must not appear, not only its first missing part.
 fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathWalk<'_>) -> Option<Watch> {
     let (base, first) = grants.split(first)?;
     let path = lexical::below(path, base)?;
@@ -207,11 +207,11 @@ fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathW
     Some(watch.led_by(walk.link()))
 }
 
-/// Links that lie directly in a protected directory, such as hooks kept elsewhere: what they lead to is obeyed too. At
-/// most one more than are followed.
+/// Walks along links directly in a protected directory, such as hooks kept elsewhere, because their targets are obeyed too.
+/// Returns at most one more than [`MOST_FOLLOWED`].
 ///
 /// # Errors
-/// It cannot be looked at, or there is too much.
+/// The directory cannot be read, or it has too many entries.
 fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<PathWalk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
@@ -228,12 +228,12 @@ fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Resul
     Ok(walks)
 }
 
-/// Pins the way to the host's `path` in every place where it is seen.
+/// Pins the way to the host's `path` in every place where the sandbox shows it.
 fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
     grants.seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
 }
 
-/// Binds the host's `path` over itself, read-only, in every place where it is seen.
+/// Binds the host's `path` read-only over itself in every place where the sandbox shows it.
 fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
     let source = pin::exact(path)?;
     for place in grants.seen_at(view, path) {
@@ -244,7 +244,7 @@ fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Res
     Ok(())
 }
 
-/// A pin that was there before the directory around it became read-only would be a writable place in it.
+/// Makes pins read-only if they are inside a directory that became read-only later. Else they would stay writable.
 fn close_pins(view: &mut View) {
     let pin = |(at, place): (&Path, &ViewEntry)| match &place.node {
         Node::Bind { source, access: Access::Write } if place.origin == Origin::Wall => {
@@ -252,7 +252,7 @@ fn close_pins(view: &mut View) {
         }
         _ => None,
     };
-    // Parents come first: a pin that is closed closes those in it.
+    // Parents come first, so a pin that becomes read-only does the same for pins inside it.
     let pins: Vec<(PathBuf, BindSource)> = view.iter().filter_map(pin).collect();
     for (at, source) in pins {
         let around = view.mount_above(&at).map(|(_, place)| &place.node);
@@ -263,8 +263,8 @@ fn close_pins(view: &mut View) {
     }
 }
 
-/// The file, or one directly in the directory, that has another name, by which it can be written; or that there are too many
-/// to find out.
+/// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory.
+/// Or that the directory has too many entries to find out.
 fn other_names(path: &Path, metadata: &fs::Metadata, left: &mut Left) -> Option<(PathBuf, Why)> {
     if !metadata.is_dir() {
         return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), Why::Linked));
@@ -281,26 +281,26 @@ fn other_names(path: &Path, metadata: &fs::Metadata, left: &mut Left) -> Option<
     None
 }
 
-/// Whether making `path` is legitimate because all of its repository is yet to be made (`git init`).
+/// Whether creating `path` is legitimate, because its whole repository does not exist yet (`git init`).
 fn is_new_repository(path: &Path, missing: &Path) -> bool {
     missing == Path::new(".git") && path != missing
 }
 
-// What is not protected in full, and why.
+// Limits, and what is not fully protected.
 
-/// Links that are followed of those that lie in one directory: each is a mount of every command.
+/// Links that are followed in one directory. Each needs a mount for every command.
 pub(crate) const MOST_FOLLOWED: usize = 256;
 
-/// Of those that lie in all protected directories.
+/// Links that are followed in all protected directories together.
 pub(crate) const MOST_FOLLOWED_IN_ALL: usize = 2048;
 
 /// Entries of protected directories that are looked at.
 const MOST_ENTRIES: u32 = 50_000;
 
-/// Steps behind links, in all.
+/// Steps of all walks after their first link.
 const MOST_STEPS: u32 = 1 << 14;
 
-/// How much of what links lead to may be looked at yet: commands lay as many as they like, and each start has to look.
+/// What may still be looked at behind links. Commands can make any number of links, and every later start looks at them.
 #[derive(Debug)]
 pub(crate) struct Left {
     pub(crate) links: usize,
@@ -315,7 +315,7 @@ impl Default for Left {
 }
 
 impl Left {
-    /// Counts one of the entries.
+    /// Counts one entry.
     ///
     /// # Errors
     /// There were too many.
@@ -324,7 +324,7 @@ impl Left {
         Ok(())
     }
 
-    /// [`PathWalk::go_on`], counted. What there is no link on the way to is always gone to.
+    /// [`PathWalk::go_on`], counted. Steps before the first link do not count.
     pub(crate) fn go_on(
         &mut self,
         walk: &mut PathWalk<'_>,
@@ -344,7 +344,7 @@ impl Left {
     }
 }
 
-/// Something that commands can write all the same, or that leads to it.
+/// Something that commands can still write, or a link to it.
 #[derive(Debug)]
 pub(crate) struct Gap {
     pub(crate) path: PathBuf,
@@ -353,15 +353,15 @@ pub(crate) struct Gap {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// A file has other names, by which it can be written.
+    /// A file has other hard links, by which commands can write it.
     Linked,
-    /// There are more links in a directory than are followed.
+    /// There are more links than Kennel follows.
     TooMany,
-    /// Not all that is in a protected directory was looked at: what it was that was in the way.
+    /// A protected directory could not be read completely, with the cause.
     Unseen(String),
-    /// A repository has more submodules and linked worktrees than are looked at.
+    /// A repository has more submodules and linked worktrees than Kennel looks at.
     Beyond,
-    /// A way that leads on from there is too long.
+    /// A path that goes on from here is too long.
     Far,
 }
 
@@ -370,14 +370,14 @@ impl Why {
         match self {
             Self::Linked => "has other hard links, by which it can be written".to_owned(),
             Self::TooMany => format!(
-                "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all, or they lead \
-                 over too many others: what the rest leads to is not protected"
+                "has more than {MOST_FOLLOWED} symbolic links in it, or there are more than {MOST_FOLLOWED_IN_ALL} in all, or their \
+                 targets lead over too many others: what the rest leads to is not protected"
             ),
             Self::Unseen(cause) => format!(
                 "is read-only, but could not be read completely ({cause}): targets of links in it are not protected"
             ),
             Self::Beyond => format!(
-                "has more submodules and linked worktrees than are looked at ({} in {} entries of all repositories, {} directories \
+                "has more submodules and linked worktrees than Kennel looks at ({} in {} entries of all repositories, {} directories \
                  or {} bytes deep): its modules and worktrees are read-only as a whole, and targets of links in them are not protected",
                 modules::MOST,
                 modules::MOST_ENTRIES,
@@ -385,7 +385,7 @@ impl Why {
                 modules::LONGEST
             ),
             Self::Far => {
-                "is where a way gets too long to be followed: what it leads to is not protected".to_owned()
+                "is where a path gets too long to follow: what it leads to is not protected".to_owned()
             }
         }
     }
@@ -393,13 +393,13 @@ impl Why {
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
             Self::Linked => "remove the other links",
-            Self::TooMany => "have fewer links there, and protect what they lead to by its name",
+            Self::TooMany => "have fewer links there, and protect their targets by name",
             Self::Beyond => {
                 "remove submodules and worktrees that are not needed (`git worktree prune`), or grant fewer repositories"
             }
-            Self::Far => "remove the links, or the directories, that make the way so long",
+            Self::Far => "remove the links, or the directories, that make the path so long",
             Self::Unseen(_) => {
-                "give yourself access to all that is in it, and remove what does not belong to git"
+                "give yourself access to all entries in it, and remove what does not belong to git"
             }
         }
     }

@@ -1,9 +1,8 @@
-//! Protected paths that could not be bound read-only because they were not there, or are links: what is in their place
-//! after a command is moved aside, whoever made it, and told. What holds no data is removed.
+//! The look at protected paths after a command, for paths that could not be bound because they are missing or links.
 //!
-//! Others may be writing to the same directories meanwhile. So nothing here is ever looked up twice by path: every
-//! step starts from a descriptor, follows no link, and what is checked is what is changed. What is changed is changed
-//! with the rights of a command.
+//! What appeared there is moved aside and reported, whoever made it. What holds no data is removed. Other processes may write
+//! to the same directories meanwhile. So nothing is looked up twice by path: every step starts from a descriptor, follows no
+//! link, and changes exactly what it checked. Changes are made with the rights of a command.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -26,51 +25,51 @@ use crate::sys::inode::{FileKind, kind};
 pub(crate) struct Watch {
     pub(crate) base: PathBuf,
     pub(crate) path: PathBuf,
-    /// The first part of the path that was not there, or the path itself.
+    /// The first part of the path that is missing, or the path itself.
     pub(crate) first: PathBuf,
     pub(crate) expected: Expected,
-    /// Whether it is git that obeys it.
+    /// Whether git obeys it.
     of_git: bool,
     /// The link that leads there, if one does.
     link: Option<PathBuf>,
-    /// What looking begins at.
+    /// The directory where looking starts.
     pub(crate) held: Option<Held>,
 }
 
-/// What was there when the sandbox was prepared.
+/// What was at the path when the sandbox was prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Expected {
     /// Nothing.
     Absent,
-    /// Nothing, and no repository that it would lie in: one may be made.
+    /// Nothing, and its repository is missing too: one may be created.
     NoRepository,
-    /// Nothing; a directory may appear.
+    /// Nothing. A directory may appear.
     NoFile,
-    /// Nothing; an empty directory may appear.
+    /// Nothing. An empty directory may appear.
     NoEntry,
-    /// A symbolic link, leading there.
+    /// A symbolic link with this text.
     Link(PathBuf),
 }
 
 impl Watch {
-    /// `path` below the host's directory `base`, of which `first` is the part that is missing from now on. To be held,
-    /// see [`hold`](crate::protect::place::hold).
+    /// A watch for `path` below the host's directory `base`; `first` is its first missing part. Pass it to
+    /// [`hold`](crate::protect::place::hold) before the command starts.
     pub(crate) fn new(base: &Path, path: &Path, first: &Path, expected: Expected) -> Self {
         let (path, first) = (path.to_owned(), first.to_owned());
         Self { base: base.to_owned(), path, first, expected, of_git: false, link: None, held: None }
     }
 
-    /// Says whether it is git that obeys it.
+    /// Sets whether git obeys it.
     pub(crate) fn of_git(self, of_git: bool) -> Self {
         Self { of_git, ..self }
     }
 
-    /// Says which link leads there.
+    /// Sets the link that leads there.
     pub(crate) fn led_by(self, link: Option<&Path>) -> Self {
         Self { link: link.map(Path::to_owned), ..self }
     }
 
-    /// Leaves one of those that are about the same: several ways may lead over one link.
+    /// Removes duplicates: several paths may lead over one link.
     pub(crate) fn once(watches: &mut Vec<Self>) {
         let mut seen = HashSet::new();
         watches.retain(|watch| {
@@ -79,7 +78,7 @@ impl Watch {
         });
     }
 
-    /// The path on the host whose state it is about: the link, or the first part that is missing.
+    /// The host path whose state the watch depends on: the link, or the first missing part.
     pub(crate) fn stands_on(&self) -> PathBuf {
         match self.expected {
             Expected::Link(_) => self.on_host(),
@@ -87,12 +86,12 @@ impl Watch {
         }
     }
 
-    /// Whether it looks in the host's directory `base`, and not in one that lies there.
+    /// Whether its grant is exactly `base`.
     pub(crate) fn is_in(&self, base: &Path) -> bool {
         self.base == base
     }
 
-    /// What it says of the paths below `base`, if it is about those.
+    /// The rule for commits of an overlay over `base`, if the watch is there.
     pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
         self.is_in(base).then(|| match self.expected {
             Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
@@ -106,7 +105,7 @@ impl Watch {
         self.base.join(&self.path)
     }
 
-    /// Tells what became of `path`, by the name that it had when the command began.
+    /// The denial for `path`, by the name that it had when the command started.
     fn denial(&self, path: &Path, done: &Done) -> Denial {
         let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
         let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
@@ -119,7 +118,7 @@ impl Watch {
     }
 }
 
-/// Two are equal that are about the same; what they hold says nothing of that.
+/// Equal if they watch the same, whatever they hold open.
 #[cfg(test)]
 impl PartialEq for Watch {
     fn eq(&self, other: &Self) -> bool {
@@ -128,7 +127,7 @@ impl PartialEq for Watch {
     }
 }
 
-/// What came of undoing.
+/// The result of [`undo`].
 #[derive(Debug, Default)]
 pub(crate) struct Undone {
     pub(crate) denials: Vec<Denial>,
@@ -137,7 +136,7 @@ pub(crate) struct Undone {
 }
 
 impl Undone {
-    /// Enters that something may still be done to watched paths, by what was killed and is not gone.
+    /// Adds that a killed process, which is not gone yet, may still change watched paths.
     pub(crate) fn may_be_more(&mut self, watches: &[Watch]) {
         let mut bases: Vec<&Path> = watches.iter().map(|watch| &*watch.base).collect();
         bases.sort_unstable();
@@ -150,7 +149,7 @@ impl Undone {
     }
 }
 
-/// Looks at every watched path, takes away what appeared there, and says so.
+/// Looks at every watched path, takes away what appeared there, and reports it.
 pub(crate) fn undo(watches: &[Watch]) -> Undone {
     let mut all = Undone::default();
     for watch in watches {
@@ -167,24 +166,24 @@ pub(crate) fn undo(watches: &[Watch]) -> Undone {
     all
 }
 
-/// Removes `name` in a directory, whatever it is and whatever modes its owner gave to what is in it.
+/// Removes `name` in a directory, whatever it is, and whatever access rights its entries have.
 pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     remove::tree(parent, name, &|_, _, _| Ok(()))
 }
 
-/// Removes all that is in a directory, each entry after a `check`.
+/// Removes everything in a directory, each entry after a `check`.
 pub(crate) fn empty(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> {
     remove::contents(directory, check)
 }
 
-/// Tells of denials where there is no outcome to carry them.
+/// Logs denials where no outcome can carry them.
 pub(crate) fn log(undone: &Undone) {
     for denial in &undone.denials {
         tracing::warn!(path = denial.subject, reason = denial.reason, "denied");
     }
 }
 
-/// What was found and done, if anything, and the path below the grant.
+/// Takes away what is at one watched path. Returns its path below the grant and what was done.
 fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
@@ -195,7 +194,7 @@ fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
         let what = dirfd::of_a_command(|| place.clear_of(to))?;
         return Ok(Some((watch.path.clone(), Done::Told(what))));
     }
-    // A new part of the way that is no directory is a pointer to something that somebody prepared.
+    // Something new on the way that is no directory could lead to files that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
         let Some(place) = ProtectedPlace::of(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
@@ -211,19 +210,19 @@ fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     Ok(None)
 }
 
-/// The ways to `path` from `first` on, shortest first, `path` included.
+/// The prefixes of `path` from `first` on, shortest first, `path` included.
 pub(crate) fn parts_from<'p>(first: &Path, path: &'p Path) -> Vec<&'p Path> {
     let mut parts: Vec<&Path> = path.ancestors().take_while(|part| part.starts_with(first)).collect();
     parts.reverse();
     parts
 }
 
-/// What became of a change.
+/// What was done about a change.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// As the end of a sentence says: it was undone, or could not be.
+    /// It was undone, or could not be. The text ends a sentence.
     Told(String),
-    /// The configuration of a new repository.
+    /// The configuration of a new repository was kept.
     Kept,
 }
 
@@ -245,7 +244,7 @@ impl Done {
 
 const CHANGED: &str = "a protected path was changed";
 
-/// Tells what became of a protected path.
+/// The denial for a change of a protected path.
 pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
     told(path, format!("{CHANGED}; {}", done.words()), done.basis())
 }

@@ -309,6 +309,7 @@ impl WorkerSource for Live {
     fn worker<'s>(
         &'s self,
         _: &'s Prepared,
+        _: &'s Arc<Trail>,
         own_steps: Option<&'s Section>,
         fail_fast: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {

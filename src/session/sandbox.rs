@@ -243,10 +243,11 @@ impl WorkerSource for OneShots {
     fn worker<'s>(
         &'s self,
         prepared: &'s Prepared,
+        trail: &'s Arc<Trail>,
         own_steps: Option<&'s Section>,
         _: bool,
     ) -> BoxFuture<'s, Result<ReadyWorker, Error>> {
-        Box::pin(start_worker(prepared, own_steps.cloned()))
+        Box::pin(start_worker(prepared, trail, own_steps.cloned()))
     }
 
     fn has_others(&self) -> Result<bool, Error> {
@@ -259,11 +260,15 @@ impl WorkerSource for OneShots {
 }
 
 /// Starts a sandbox for one command. Its PID 1 is the worker.
-async fn start_worker(prepared: &Prepared, own_steps: Option<Section>) -> Result<ReadyWorker, Error> {
+async fn start_worker(
+    prepared: &Prepared,
+    trail: &Arc<Trail>,
+    own_steps: Option<Section>,
+) -> Result<ReadyWorker, Error> {
     let own = own_steps.map(OwnSteps::of).transpose();
     let own = own.map_err(Error::io("write the steps of the command to a memfd"))?.map(Arc::new);
     let inside = start::start_one_shot(prepared, own.as_ref().map(|own| &own.bytes))?;
     let mut reports = Vec::new();
-    let proxy = Serving::open(prepared, &inside, &prepared.trail(), &mut reports).await?;
+    let proxy = Serving::open(prepared, &inside, trail, &mut reports).await?;
     Ok(ReadyWorker { inside, reports, proxy, seccomp_listener: None, own })
 }

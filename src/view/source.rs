@@ -1,4 +1,4 @@
-//! Looking at what a grant names on the host: canonical path, kind and identity. Reads, never writes.
+//! The source of a bind: canonical path, kind and identity of a file of the host. It only reads.
 
 use std::ffi::OsStr;
 use std::fs::Metadata;
@@ -12,29 +12,29 @@ use crate::sys::dirfd::open_without_links;
 use crate::sys::inode::Identity;
 use crate::sys::lexical::clean;
 
-/// A thing on the host that can be bound.
+/// A file, directory or device of the host that can be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BindSource {
-    /// Absolute and clean; canonical where [`resolve`](Self::resolve) or [`exact`](Self::exact) made it, else as named.
+    /// Absolute and clean. Canonical if it comes from [`resolve`](Self::resolve) or [`exact`](Self::exact), else as given.
     pub(crate) path: PathBuf,
     pub(crate) identity: Identity,
     pub(crate) kind: SourceKind,
 }
 
-/// What kind of thing it is.
+/// The kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     Directory,
-    /// A file, socket or fifo: anything that is bound onto a file.
+    /// A file, socket or FIFO: anything that is bound onto a file.
     File,
     Device,
 }
 
 impl BindSource {
-    /// Resolves `path`, which is absolute, to its canonical form.
+    /// Resolves the absolute `path` to its canonical form.
     ///
     /// # Errors
-    /// Those of realpath(3); `ESTALE` where parts of the path were exchanged meanwhile.
+    /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
     pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
         match plain(path) {
             Err(error) if may_have_links(&error) => {
@@ -46,16 +46,16 @@ impl BindSource {
         }
     }
 
-    /// What lies at `path`, which must have no link in it.
+    /// The source at `path`, which must have no link in it.
     ///
     /// # Errors
-    /// Those of openat2(2); `ELOOP` where there is a link.
+    /// Those of openat2(2). `ELOOP` if there is a link.
     pub(crate) fn exact(path: &Path) -> io::Result<Self> {
         Ok(Self::of(path.to_owned(), &plain(path)?))
     }
 
-    /// What lies at `path`, which must have no link in it, held open: what is asked of the descriptor is asked of
-    /// what will be bound, because the inside compares the inode.
+    /// As [`exact`](Self::exact), and keeps it open. What the descriptor shows is what will be bound, because the inside
+    /// compares the inode.
     ///
     /// # Errors
     /// As [`exact`](Self::exact).
@@ -65,7 +65,7 @@ impl BindSource {
         Ok((file, source))
     }
 
-    /// What `path` leads to, under that very name: one call, for places whose canonical name nobody needs.
+    /// The source that `path` leads to, with the path as given. One system call, for places whose canonical path does not matter.
     ///
     /// # Errors
     /// Those of stat(2).
@@ -73,7 +73,7 @@ impl BindSource {
         Ok(Self::of(path.to_owned(), &fs::metadata(path)?))
     }
 
-    /// From metadata at hand.
+    /// From metadata that the caller has.
     pub(crate) fn of(path: PathBuf, metadata: &Metadata) -> Self {
         Self { path: clean(path), identity: Identity::of_metadata(metadata), kind: kind(metadata) }
     }
@@ -83,7 +83,7 @@ impl BindSource {
     }
 }
 
-/// Whether something is there, whatever it is and whoever may read it.
+/// Whether something exists at `path`. It need not be readable, and can be a dangling link.
 pub(crate) fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
@@ -99,13 +99,13 @@ fn kind(metadata: &Metadata) -> SourceKind {
     }
 }
 
-/// Whether a plain walk failed in a way that a walk through links need not.
+/// Whether [`plain`] failed in a way that resolving links may cure.
 pub(crate) fn may_have_links(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
 }
 
-/// Metadata of what lies at the end of a way that was just gone: there is no link in its path. Asked over links again, it
-/// could be that of anything.
+/// Metadata of a path that was just resolved, so it has no link in it. `ESTALE` if it has one now: following it could lead
+/// anywhere.
 pub(crate) fn end(canonical: &Path) -> io::Result<Metadata> {
     let gone = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
     plain(canonical).map_err(|error| match error.raw_os_error() {
@@ -114,12 +114,12 @@ pub(crate) fn end(canonical: &Path) -> io::Result<Metadata> {
     })
 }
 
-/// What is said of a path that did not stay what it was while it was looked at.
+/// The error for a path that another process changed while Kennel looked at it.
 pub(crate) fn exchanged() -> io::Error {
     io::Error::from_raw_os_error(libc::ESTALE)
 }
 
-/// Metadata of a path that has no symbolic link and no `.` or `..` in it: two calls instead of a walk in user space.
+/// Metadata of a path without symbolic links, `.` and `..`: two system calls instead of a walk.
 pub(crate) fn plain(path: &Path) -> io::Result<Metadata> {
     open_plain(path)?.metadata()
 }

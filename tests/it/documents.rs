@@ -13,7 +13,7 @@
 //! | `<!-- needs: overlay -->` | left out where the kernel keeps no overlays in memory |
 //! | `<!-- needs: PROGRAM -->` | left out where that program is not on PATH |
 //!
-//! docs/cli.md is compared with the flags by a test beside them, in `src/bin/kennel/manual`.
+//! docs/cli.md is compared with the flags by a test beside them, in `src/bin/kennel/manual.rs`.
 
 mod pages;
 

@@ -82,7 +82,7 @@ fn flags() -> Vec<String> {
 
 /// What was said, without where changes are left that could not be committed: said last, where they were in a directory.
 fn without_place(said: &str) -> &str {
-    match said.rsplit_once("\nkennel: what the command wrote is left in ") {
+    match said.rsplit_once("\nkennel: the changes remain in ") {
         Some((said, _)) if env::var_os(UPPERS).is_some() => said,
         place => {
             assert!(place.is_none() && env::var_os(UPPERS).is_none(), "{said}");

@@ -1,4 +1,4 @@
-//! Directories of cgroup v2 by their descriptors: made, locked, written to, removed. Decides nothing.
+//! Directories of cgroup v2 by descriptor: make, lock, write, remove.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,18 +19,18 @@ use crate::policy::cgroup::processors;
 use crate::sys;
 use crate::sys::locked;
 
-/// What every group of ours is called, before 16 hexadecimal digits.
+/// The prefix of each cgroup of Kennel; 16 hexadecimal digits follow.
 const PREFIX: &str = "kennel-";
 
-/// Whoever can open a group can lock it, and so keep us from it.
+/// Any user who can open a cgroup can lock it, and block Kennel.
 const OURS_ALONE: Mode = Mode::S_IRWXU;
 const OTHERS_MAY_LOOK: Mode =
     OURS_ALONE.union(Mode::S_IRGRP).union(Mode::S_IXGRP).union(Mode::S_IROTH).union(Mode::S_IXOTH);
 
-/// How often to make a group anew that somebody takes for one of the dead.
+/// How often to retry when another program removes the new cgroup before it is locked.
 const TRIES: u32 = 50;
 
-/// A name that no other group has, not one of a program that was forked from this one either.
+/// A random name, also unique across forks of this program.
 ///
 /// # Errors
 /// Those of getrandom(2).
@@ -43,15 +43,15 @@ fn is_name(name: &str) -> bool {
     digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// The group that ours are made in.
+/// The delegated cgroup that contains those of Kennel.
 #[derive(Debug)]
 pub(crate) struct Parent(OwnedFd);
 
-/// A group of ours: as long as this lives and is not let go, everybody can tell.
+/// A cgroup of Kennel, locked with flock(2): while the lock is held, other programs know that its owner lives.
 #[derive(Debug)]
 pub(crate) struct Locked {
     directory: OwnedFd,
-    /// The lock goes with this open file description, which nobody else has.
+    /// The lock belongs to this open file description, which no other process shares.
     lock: Mutex<Option<Flock<OwnedFd>>>,
     name: String,
 }
@@ -61,35 +61,37 @@ impl Parent {
         Ok(Self(nix::fcntl::open(path, directory_flags(OFlag::O_RDONLY), Mode::empty())?))
     }
 
-    /// Moves this program to a group of its own: what holds processes can give no controllers. All of its threads.
+    /// Moves this program with all of its threads to a child cgroup, because a cgroup with processes cannot
+    /// enable controllers.
     pub(crate) fn make_room(&self) -> io::Result<()> {
         let host = match make(self.0.as_fd(), HOST, OTHERS_MAY_LOOK) {
             Err(error) if is_there(&error) => enter(self.0.as_fd(), HOST)?,
             made => made?,
         };
-        // Whoever made it may do with it, and with us in it, what it likes.
+        // Another owner could kill or freeze everything in the cgroup.
         if fstat(&host)?.st_uid != geteuid().as_raw() {
             return Err(Errno::EPERM.into());
         }
         write(host.as_fd(), "cgroup.procs", "0")
     }
 
-    /// Gives controllers to the groups in it.
+    /// Enables controllers for the child cgroups.
     pub(crate) fn give(&self, controllers: &[Controller]) -> io::Result<()> {
         give(self.0.as_fd(), controllers)
     }
 
-    /// Makes a group, and locks it.
+    /// Makes a cgroup and locks it.
     ///
     /// # Errors
-    /// `EEXIST` where there is one of the name, which is let alone; `ResourceBusy` where somebody keeps it locked.
+    /// `EEXIST` if the name is taken; the existing cgroup stays as it is. `ResourceBusy` if another program
+    /// holds the lock.
     pub(crate) fn make(&self, name: &str) -> io::Result<Locked> {
         let mut refused = io::Error::new(io::ErrorKind::ResourceBusy, "another program keeps it locked");
         for round in 0..TRIES {
             match self.try_make(name, round) {
                 Ok(Some(locked)) => return Ok(locked),
                 Err(error) if is_there(&error) => return Err(error),
-                // Somebody sweeps up at this moment.
+                // Another program removes abandoned cgroups at this moment.
                 Ok(None) => {}
                 Err(error) => {
                     let is_swept = error.raw_os_error() == Some(libc::ENOENT);
@@ -101,21 +103,21 @@ impl Parent {
             }
             thread::sleep(Duration::from_millis(1));
         }
-        // It may have been made before something else was refused.
+        // The cgroup may exist although a later call failed.
         let _ = unlinkat(&self.0, name, UnlinkatFlags::RemoveDir);
         Err(refused)
     }
 
     fn try_make(&self, name: &str, round: u32) -> io::Result<Option<Locked>> {
         let directory = match make(self.0.as_fd(), name, OURS_ALONE) {
-            // Made in the round before, and taken for one of the dead.
+            // Made in an earlier round, and locked by a program that takes it for abandoned.
             Err(error) if is_there(&error) && round > 0 => enter(self.0.as_fd(), name)?,
             made => made?,
         };
-        // Once more with O_RDONLY, which a lock needs.
+        // flock(2) needs a descriptor that is not O_PATH.
         let lock = openat(&directory, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
-        // It may have been removed before it was locked; then it has no files any more.
+        // It may have been removed before it was locked. Then its files are gone.
         match read(directory.as_fd(), "cgroup.controllers") {
             Ok(_) => Ok(Some(Locked { directory, lock: Mutex::new(Some(lock)), name: name.to_owned() })),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(None),
@@ -123,7 +125,7 @@ impl Parent {
         }
     }
 
-    /// Kills what is in a group and removes it, if nothing is in it any more; answers whether it is gone.
+    /// Removes a cgroup and its leaves if no process is left. Returns whether it is gone.
     pub(crate) fn remove(&self, group: &Locked) -> bool {
         self.remove_tree(group.as_fd(), &group.name)
     }
@@ -135,7 +137,7 @@ impl Parent {
         matches!(unlinkat(&self.0, name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
     }
 
-    /// Removes the groups of programs that are gone, as far as nothing is in them.
+    /// Kills and removes the cgroups of programs that are gone.
     pub(crate) fn sweep(&self) {
         let ours = geteuid().as_raw();
         for name in directories(self.0.as_fd()).unwrap_or_default().iter().filter(|name| is_name(name)) {
@@ -149,7 +151,7 @@ impl Parent {
                 let _ = write(locked.as_fd(), "cgroup.kill", "1");
                 let gone = (0..TRIES).any(|_| {
                     self.remove_tree(locked.as_fd(), name) || {
-                        // What was killed is gone soon.
+                        // Killed processes need a moment.
                         thread::sleep(Duration::from_millis(1));
                         false
                     }
@@ -167,7 +169,7 @@ impl AsFd for Parent {
 }
 
 impl Locked {
-    /// From here on it is the reaper's, or whose that sweeps up.
+    /// Releases the lock: from here on the reaper or another program may remove the cgroup.
     pub(crate) fn let_go(&self) {
         locked(&self.lock).take();
     }
@@ -180,12 +182,12 @@ impl Locked {
         set(self.as_fd(), setting)
     }
 
-    /// Makes a group in it; answers its directory, as a path only.
+    /// Makes a leaf. Returns its directory, as an O_PATH descriptor.
     pub(crate) fn make_leaf(&self, name: &str) -> io::Result<OwnedFd> {
         make(self.as_fd(), name, OURS_ALONE)
     }
 
-    /// Removes a group in it; answers whether it is gone.
+    /// Removes a leaf. Returns whether it is gone.
     pub(crate) fn remove_leaf(&self, name: &str) -> bool {
         matches!(unlinkat(self.as_fd(), name, UnlinkatFlags::RemoveDir), Ok(()) | Err(Errno::ENOENT))
     }
@@ -201,7 +203,7 @@ fn directory_flags(access: OFlag) -> OFlag {
     access | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC
 }
 
-/// mkdirat(2); answers the directory, as a path only.
+/// mkdirat(2). Returns the directory, as an O_PATH descriptor.
 fn make(at: BorrowedFd<'_>, name: &str, mode: Mode) -> io::Result<OwnedFd> {
     mkdirat(at, name, mode)?;
     enter(at, name)
@@ -223,7 +225,7 @@ fn give(group: BorrowedFd<'_>, controllers: &[Controller]) -> io::Result<()> {
     write(group, "cgroup.subtree_control", &wanted.join(" "))
 }
 
-/// Writes one setting of a group.
+/// Writes one setting of a cgroup.
 pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
     match write(group, setting.file, &setting.value) {
         Err(error) if setting.may_lack && error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -232,7 +234,8 @@ pub(crate) fn set(group: BorrowedFd<'_>, setting: &Setting) -> io::Result<()> {
     }
 }
 
-/// The kernel takes any list, and gives the processors of the group above where that has none of it.
+/// The kernel accepts any list. If the parent cgroup has none of the CPUs, it silently uses those of the
+/// parent.
 fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
     let given = read(group, "cpuset.cpus.effective")?;
     if lies_in(&given, wanted) {
@@ -242,13 +245,13 @@ fn has_cpus(group: BorrowedFd<'_>, wanted: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
 }
 
-/// Writes to a file of a group, in one piece, as the kernel asks for.
+/// Writes a file of a cgroup with one write(2), as the kernel requires.
 pub(crate) fn write(group: BorrowedFd<'_>, file: &str, text: &str) -> io::Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     File::from(openat(group, file, flags, Mode::empty())?).write_all(text.as_bytes())
 }
 
-/// Reads a file of a group.
+/// Reads a file of a cgroup.
 pub(crate) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut text = String::new();
@@ -256,7 +259,7 @@ pub(crate) fn read(group: BorrowedFd<'_>, file: &str) -> io::Result<String> {
     Ok(text)
 }
 
-/// Names of the groups in a group.
+/// The names of the child cgroups.
 fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
     let mut directory = Dir::openat(group, ".", directory_flags(OFlag::O_RDONLY), Mode::empty())?;
     let entries = directory.iter().flatten().filter(|entry| entry.file_type() == Some(Type::Directory));
@@ -264,9 +267,9 @@ fn directories(group: BorrowedFd<'_>) -> nix::Result<Vec<String>> {
     Ok(names.filter(|name| name != "." && name != "..").collect())
 }
 
-// Lists of processors: the kernel's, and those of policies.
+// CPU lists, as the kernel and policies write them.
 
-/// Whether every processor of a list is in another; not where one of them cannot be read.
+/// Whether `other` has every CPU of `list`. `false` if one of them cannot be parsed.
 pub(crate) fn lies_in(list: &str, other: &str) -> bool {
     let (Some(list), Some(other)) = (processors(list.trim()), processors(other.trim())) else {
         return list.trim().is_empty();
@@ -313,7 +316,7 @@ mod tests {
         }
     }
 
-    /// Directories that are no cgroups will do: what is swept is decided by name, owner and lock.
+    /// Plain directories suffice: name, owner and lock decide what is removed.
     #[test]
     fn what_nobody_holds_is_swept_and_nothing_else() {
         let (dir, parent) = parent();
@@ -335,7 +338,7 @@ mod tests {
     #[test]
     fn a_group_that_cannot_be_locked_is_not_taken_for_one() {
         let (dir, parent) = parent();
-        // Not a cgroup: it has no files, as one that was removed.
+        // A plain directory has no cgroup files, like a removed cgroup.
         let error = parent.make(&name().expect("a name")).expect_err("no cgroup");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         let missing = dir.path().join("missing");
@@ -356,9 +359,9 @@ mod tests {
     fn nobody_enters_what_another_user_made() {
         let (dir, parent) = parent();
         let host = dir.path().join(HOST);
-        // No cgroup, so it has no file to write to.
+        // A plain directory has no file to write to.
         assert_eq!(parent.make_room().expect_err("no cgroup").kind(), io::ErrorKind::NotFound);
-        // Only root can give it away, where there is such a user.
+        // Only root can change the owner.
         if std::os::unix::fs::chown(&host, Some(12345), None).is_ok() {
             let error = parent.make_room().expect_err("somebody else's");
             assert_eq!(error.raw_os_error(), Some(libc::EPERM));

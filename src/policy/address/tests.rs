@@ -1,8 +1,12 @@
+//! Tests of special addresses and of networks in text.
+
+//! Tests of special addresses and of networks in text.
+
 use proptest::prelude::*;
 
 use super::*;
 
-fn of(address: &str) -> Option<&'static str> {
+fn special_range(address: &str) -> Option<&'static str> {
     special(address.parse().unwrap_or_else(|_| panic!("{address}")))
 }
 
@@ -69,12 +73,12 @@ fn special_addresses_are_named() {
         ("4000::1", "reserved"),
         ("200::1", "reserved"),
     ] {
-        assert_eq!(of(address), Some(words), "{address}");
+        assert_eq!(special_range(address), Some(words), "{address}");
     }
 }
 
 #[test]
-fn public_addresses_are_not() {
+fn public_addresses_are_not_special() {
     for address in [
         "1.1.1.1",
         "8.8.8.8",
@@ -106,7 +110,7 @@ fn public_addresses_are_not() {
         "3ffe:ffff::1",
         "3fff:1000::1",
     ] {
-        assert_eq!(of(address), None, "{address}");
+        assert_eq!(special_range(address), None, "{address}");
     }
 }
 
@@ -129,7 +133,7 @@ fn a_list_of_networks_is_read() {
 }
 
 #[test]
-fn what_is_no_network_is_said_with_its_place() {
+fn a_text_that_is_not_a_network_is_refused_with_its_index() {
     for (text, words) in [
         ("", "neither an address"),
         ("example.com", "neither an address"),
@@ -154,7 +158,7 @@ fn what_is_no_network_is_said_with_its_place() {
 proptest! {
     #[test]
     fn what_std_calls_special_is_special(bits in any::<u32>(), low in any::<u32>()) {
-        // A random address is mostly public: move it into each range by its first bits.
+        // Random addresses are mostly public, so the first byte moves them into each range.
         for first in [0, 10, 100, 127, 169, 172, 192, 198, 203, 224, 240, 255, bits >> 24] {
             let address = Ipv4Addr::from((first << 24) | (low & 0xff_ffff));
             let known = address.is_private()
@@ -166,7 +170,7 @@ proptest! {
                 || address.is_unspecified()
                 || matches!(address.octets(), [0 | 240.., ..] | [100, 64..=127, ..] | [198, 18 | 19, ..]);
             prop_assert!(!known || special(address.into()).is_some(), "{address}");
-            // In the dress of IPv6 it is what it was.
+            // The IPv4-mapped IPv6 address is in the same range.
             prop_assert_eq!(special(address.to_ipv6_mapped().into()), special(address.into()));
             let [a, b, c, d] = address.octets();
             let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -183,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn outside_of_what_is_given_out_all_of_ipv6_is_special(bits in any::<u128>()) {
+    fn ipv6_outside_global_unicast_is_special(bits in any::<u128>()) {
         let address = Ipv6Addr::from(bits);
         let mapped = address.to_ipv4_mapped().is_some();
         prop_assert!(bits >> 125 == 1 || mapped || special(address.into()).is_some(), "{address}");
@@ -196,7 +200,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_a_network_or_is_not(text in "[0-9a-f:./]{0,20}") {
+    fn any_text_is_parsed_or_refused(text in "[0-9a-f:./]{0,20}") {
         if let Ok(network) = network(&text) {
             prop_assert_eq!(network.addr(), network.network());
             prop_assert_eq!(crate::policy::address::network(&network.to_string()), Ok(network));

@@ -1,3 +1,5 @@
+//! Tests of the parsers of names, hosts and destinations.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -9,7 +11,7 @@ fn destination(text: &str) -> String {
 }
 
 #[test]
-fn one_form_for_every_spelling() {
+fn every_spelling_has_one_canonical_form() {
     for (text, canonical) in [
         ("example.com:443", "example.com:443"),
         ("EXAMPLE.Com.:443", "example.com:443"),
@@ -41,7 +43,7 @@ fn one_form_for_every_spelling() {
 }
 
 #[test]
-fn what_others_read_as_an_address_is_no_name() {
+fn a_text_that_a_resolver_reads_as_an_address_is_not_a_name() {
     for host in [
         "127.1",
         "2130706433",
@@ -64,7 +66,7 @@ fn what_others_read_as_an_address_is_no_name() {
 }
 
 #[test]
-fn what_is_refused_is_refused_in_words() {
+fn each_malformed_destination_has_its_own_message() {
     for (text, words) in [
         ("", "host is missing"),
         (":443", "host is missing"),
@@ -98,7 +100,7 @@ fn what_is_refused_is_refused_in_words() {
         ("a:b:443", "brackets"),
         ("[::1:443", "bracket is not closed"),
         ("[::1]x:443", "bracket is not closed"),
-        ("[]:443", "no IPv6 address"),
+        ("[]:443", "contain no IPv6 address"),
         ("[127.0.0.1]:443", "no IPv6 address"),
         ("[example.com]:443", "no IPv6 address"),
         ("[::1::2]:443", "no IPv6 address"),
@@ -121,18 +123,18 @@ fn what_is_refused_is_refused_in_words() {
 }
 
 #[test]
-fn names_are_as_long_as_dns_has_them() {
+fn names_are_as_long_as_dns_allows() {
     let label = "a".repeat(63);
     let full = format!("{label}.{label}.{label}.{}", "a".repeat(61));
     assert_eq!(full.len(), 253);
     assert_eq!(Name::parse(&format!("{full}.")).expect("253 and a dot").as_str(), full);
     Name::parse(&format!("{full}a")).expect_err("254");
     Name::parse(&format!("{label}a.example")).expect_err("a label of 64");
-    Name::parse(&"ü.".repeat(100_000)).expect_err("without end");
+    Name::parse(&"ü.".repeat(100_000)).expect_err("too long for IDNA");
 }
 
 #[test]
-fn below_is_about_labels() {
+fn is_below_compares_whole_labels() {
     let parent = Name::parse("example.com").expect("a name");
     for (name, below) in [
         ("www.example.com", true),
@@ -147,13 +149,13 @@ fn below_is_about_labels() {
 }
 
 #[test]
-fn an_address_made_from_bytes_is_in_the_same_form() {
+fn an_address_from_bytes_has_the_same_form() {
     let mapped: IpAddr = "::ffff:10.0.0.1".parse().expect("an address");
     assert_eq!(Host::of(mapped), Host::parse("10.0.0.1").expect("an address"));
     assert_eq!(Host::of(mapped), Host::parse("[::ffff:10.0.0.1]").expect("an address"));
 }
 
-/// Text that is nearly a destination more often than chance makes it.
+/// Text that is often close to a destination.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("xn--"),
@@ -183,7 +185,7 @@ fn text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn parsing_never_panics_and_parses_its_own_words_to_the_same(text in text()) {
+    fn parsing_never_panics_and_destinations_round_trip(text in text()) {
         if let Ok(found) = Destination::parse(&text) {
             prop_assert_eq!(Destination::parse(&found.to_string()), Ok(found));
         }
@@ -193,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn a_name_is_nothing_but_what_dns_has(text in text()) {
+    fn a_parsed_name_is_valid_in_dns(text in text()) {
         if let Ok(name) = Name::parse(&text) {
             let name = name.as_str();
             prop_assert!(name.len() <= 253 && name.parse::<IpAddr>().is_err());
@@ -203,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn every_address_has_one_form(v4 in any::<Ipv4Addr>(), v6 in any::<Ipv6Addr>(), port in 1u16..) {
+    fn every_address_has_one_canonical_form(v4 in any::<Ipv4Addr>(), v6 in any::<Ipv6Addr>(), port in 1u16..) {
         let mapped = Host::parse(&format!("[{}]", v4.to_ipv6_mapped()));
         prop_assert_eq!(mapped, Ok(Host::Address(v4.into())));
         prop_assert_eq!(Host::parse(&v4.to_string()), Ok(Host::Address(v4.into())));

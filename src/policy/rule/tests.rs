@@ -1,3 +1,5 @@
+//! Tests of rules and of lists of rules.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -15,7 +17,7 @@ fn rules(texts: &[&str]) -> Rules {
 }
 
 #[test]
-fn rules_have_one_form() {
+fn rules_have_one_canonical_form() {
     for (text, canonical) in [
         ("crates.io:443", "crates.io:443"),
         ("CRATES.io.:443", "crates.io:443"),
@@ -40,7 +42,7 @@ fn rules_have_one_form() {
 }
 
 #[test]
-fn what_is_no_rule_is_told_what_may_be_meant() {
+fn errors_suggest_a_valid_rule() {
     for (text, words) in [
         ("", "host is missing"),
         (":443", "host is missing"),
@@ -98,7 +100,7 @@ fn what_is_no_rule_is_told_what_may_be_meant() {
 }
 
 #[test]
-fn rules_match_what_they_say_and_nothing_else() {
+fn rules_match_only_their_destinations() {
     for (text, matched, not) in [
         (
             "example.com:443",
@@ -150,7 +152,7 @@ fn an_empty_list_matches_nothing() {
 }
 
 #[test]
-fn a_list_says_which_rule_and_which_text() {
+fn a_list_returns_the_matching_rule_or_the_index_of_an_error() {
     let list = rules(&["*.example.com:443", "www.example.com:*", "10.0.0.0/8:80"]);
     assert!(!list.is_empty());
     assert_eq!(list.to_string(), "*.example.com:443, www.example.com:*, 10.0.0.0/8:80");
@@ -163,7 +165,7 @@ fn a_list_says_which_rule_and_which_text() {
 }
 
 #[test]
-fn a_star_lists_no_address_and_localhost_those_of_loopback() {
+fn a_star_lists_no_address_and_localhost_lists_loopback() {
     let list = rules(&["*:*", "*:80", "x.localhost:7", "localhost:90", "10.0.0.0/8:5432", "[::1]:80"]);
     for (ip, port, listed) in [
         ("10.1.2.3", 5432, true),
@@ -182,12 +184,12 @@ fn a_star_lists_no_address_and_localhost_those_of_loopback() {
 }
 
 #[test]
-fn low_ports_are_those_that_rules_name() {
+fn low_ports_come_from_the_rules() {
     let list = rules(&["a:443", "b:80", "*.c:443", "d:*", "e:1024", "f:8080", "10.0.0.0/8:1023", "*:22"]);
     assert_eq!(list.low_ports().collect::<Vec<_>>(), [22, 80, 443, 1023]);
 }
 
-/// Names of few labels, so that they often are below one another.
+/// Names with few labels, so that one is often below another.
 fn name() -> impl Strategy<Value = Vec<&'static str>> {
     prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", "example"]), 1..4)
 }
@@ -223,7 +225,7 @@ proptest! {
         let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
         let network = std::net::Ipv4Addr::from(base & mask);
         let rule = rule(&format!("{network}/{prefix}:{}", port_text(at)));
-        // One bit of the address is another, or none.
+        // At most one bit of the address changes.
         let asked = base ^ 1u32.checked_shl(flip).unwrap_or(0);
         let expected = asked & mask == base & mask && at.is_none_or(|port| port == asked_port);
         let asked = std::net::Ipv4Addr::from(asked);
@@ -246,21 +248,21 @@ proptest! {
     }
 
     #[test]
-    fn parsing_never_panics_and_parses_its_own_words_to_the_same(
+    fn parsing_never_panics_and_rules_round_trip(
         text in prop_oneof![any::<String>(), "[*a.:/0-9\\[\\]@-]{0,14}", "[\\[:f0-9/\\]]{0,10}:[0-9*]{0,5}"],
     ) {
         match text.parse::<Rule>() {
             Ok(rule) => prop_assert_eq!(rule.to_string().parse(), Ok(rule)),
-            // What is shown as meant is a rule.
-            Err(RuleError::NoPort(meant) | RuleError::Brackets(meant) | RuleError::Url(meant)) => {
-                prop_assert!(meant.parse::<Rule>().is_ok(), "{text:?}: {meant}");
+            // Every suggestion is a valid rule.
+            Err(RuleError::NoPort(suggestion) | RuleError::Brackets(suggestion) | RuleError::Url(suggestion)) => {
+                prop_assert!(suggestion.parse::<Rule>().is_ok(), "{text:?}: {suggestion}");
             }
             Err(_) => {}
         }
     }
 
     #[test]
-    fn a_list_may_match_a_host_exactly_if_it_finds_a_port(
+    fn a_list_may_match_a_host_exactly_if_it_matches_at_some_port(
         patterns in prop::collection::vec((name(), port()), 0..4), asked in name(),
     ) {
         let texts: Vec<String> =

@@ -1,7 +1,7 @@
-//! What git outside obeys below a directory: who writes these has git run commands of his choice.
+//! What git outside obeys below a directory. Who writes these files makes git run commands.
 //!
-//! Commands wrote there before, and prepare what is looked at here. What cannot be looked at is not absent, and what a
-//! command can take away for a while is no sign.
+//! Commands of earlier sandboxes could write there, and can prepare what Kennel looks at here. So what cannot be looked at does not
+//! count as missing, and what a command can take away for a while is no sign of anything.
 
 #[cfg(test)]
 mod tests;
@@ -21,51 +21,51 @@ use crate::view::path_walk::{Bases, MOST_OF_NAME, UnresolvedPath, WalkAim};
 /// What git obeys in a repository.
 pub(crate) const OBEYED: &[&str] = &["hooks", "config", "commondir", "config.worktree"];
 
-/// Directories in a repository with a file for each remote: where it is, and what is fetched and pushed.
+/// Directories in a repository with a file for each remote: its address, and what is fetched and pushed.
 pub(crate) const LISTS: &[&str] = &["remotes", "branches"];
 
-/// What a `.git` begins with that is a file, gitrepository-layout(5). The space is no part of what follows.
+/// How a `.git` file begins, gitrepository-layout(5). White space after it is part of the path.
 const POINTER: &[u8] = b"gitdir: ";
 
-/// What git outside obeys that is started in some directories.
+/// What git obeys that is started in some directories outside.
 #[derive(Debug, Default)]
 pub(crate) struct Obeyed {
-    /// Ways to what is obeyed, and to what leads git there. Links may be on them.
+    /// Paths of what git obeys, and of what leads git there. They may go over links.
     pub(crate) paths: Vec<(UnresolvedPath, WalkAim)>,
-    /// Directories, there or not, in which others of git's are put: what is added is obeyed too.
+    /// Directories, existing or not, in which git puts other repositories or worktrees. Git obeys what is added there too.
     pub(crate) listed: Vec<PathBuf>,
-    /// What was not looked at in full, and is one of `paths` for all that is in it; and why.
+    /// What was not looked at completely, and why. `paths` has it as a whole.
     pub(crate) unseen: Vec<(PathBuf, Unseen)>,
-    /// Repositories in reach of commands, whose parts were taken.
+    /// Repositories in reach of commands that were searched for submodules and worktrees.
     repositories: BTreeSet<PathBuf>,
     left: WalkBudget,
 }
 
-/// Why something was not looked at in full.
+/// Why something was not looked at completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unseen {
-    /// A repository has too many submodules or linked worktrees, or they are too deep in it. All of its `modules` and
-    /// `worktrees` stays as it is.
+    /// A repository has too many submodules or linked worktrees, or they are too deep. All of its `modules` and `worktrees`
+    /// is protected instead.
     Beyond,
-    /// What was in the way.
+    /// It could not be read, with the cause.
     Cause(String),
 }
 
 impl Obeyed {
-    /// Adds what git obeys of `.git` in `base`, wherever that leads; in `base` itself where that looks like a repository, which
-    /// anybody who may write there can arrange; and in the repository that `base` lies in. What is in none of the directories
-    /// that are `writable` stays as it is.
+    /// Adds what git obeys for a command that is started in `base`: what `.git` in `base` leads to, `base` itself if it looks
+    /// like a repository (anybody who can write there can arrange that), and the repositories around `base`. Only repositories
+    /// in `writable` directories are searched, because commands cannot change others.
     ///
     /// # Errors
-    /// A shortage, by which it cannot be known. What nobody may look at in a grant is found on the ways; elsewhere it is out of
-    /// the reach of commands.
+    /// A shortage of descriptors or memory: the answer is unknown. A path that may not be looked at is no error here. In a grant,
+    /// the walk along it reports it; elsewhere, commands cannot reach it.
     pub(crate) fn take(&mut self, base: &Path, writable: &Bases) -> io::Result<()> {
         self.take_git(base, writable)?;
         if may_be_repository(base)? {
             self.take_repository(&UnresolvedPath::new(base, ""), writable)?;
         }
-        // A grant may be a part of one, such as `.git/modules`, or a directory of its worktree. Which one git takes is up to what
-        // commands laid into those on the way.
+        // A grant may be a part of a repository, such as `.git/modules`, or a directory of a worktree. Commands decide which
+        // of the repositories around it git takes, so all count.
         for above in base.ancestors().skip(1) {
             if is_repository(above) {
                 self.take_repository(&UnresolvedPath::new(above, ""), writable)?;
@@ -77,7 +77,7 @@ impl Obeyed {
         Ok(())
     }
 
-    /// `.git` in a directory, or what it is a pointer to.
+    /// Takes `.git` in a directory, or what it points to.
     fn take_git(&mut self, directory: &Path, writable: &Bases) -> io::Result<()> {
         let own = UnresolvedPath::new(directory, ".git");
         let text = self.text(&own)?;
@@ -90,7 +90,7 @@ impl Obeyed {
         }
     }
 
-    /// Where it says that it has another's config, that one too; git goes no further either.
+    /// Takes a repository, and the one that its `commondir` names. Git follows no further `commondir` either.
     fn take_repository(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<()> {
         let Some(at) = self.take_one(way, writable)? else { return Ok(()) };
         let text = self.text(&UnresolvedPath::new(&at, "commondir"))?;
@@ -100,7 +100,7 @@ impl Obeyed {
         }
     }
 
-    /// Says where it lies.
+    /// Takes one repository, and returns its canonical path.
     fn take_one(&mut self, way: &UnresolvedPath, writable: &Bases) -> io::Result<Option<PathBuf>> {
         self.paths.extend(OBEYED.iter().map(|name| (way.join(name), WalkAim::Git)));
         self.paths.extend(LISTS.iter().map(|name| (way.join(name), WalkAim::GitList)));
@@ -113,7 +113,7 @@ impl Obeyed {
         Ok(at)
     }
 
-    /// What a file begins with, if there is one that may be looked at.
+    /// The beginning of a file; `None` if there is none, or it may not be read.
     fn text(&mut self, way: &UnresolvedPath) -> io::Result<Option<Vec<u8>>> {
         unless_closed(read_followed(&way.path())).map(Option::flatten).or_else(|error| {
             let words = unless_shortage(error)?;
@@ -123,9 +123,10 @@ impl Obeyed {
         })
     }
 
+    /// Takes the submodules and linked worktrees of a repository.
     fn take_parts(&mut self, repository: &Path) -> io::Result<()> {
         let looked = PARTS.map(|part| (part, obeyed_in(repository, part, &mut self.left)));
-        // Beyond the bound it is not known which of the two grows: both stay as they are.
+        // Beyond the bound, it is unknown which of the two grows, so both are protected as a whole.
         let is_beyond = looked.iter().any(|(_, found)| matches!(found, Err(Failed::Beyond)));
         if is_beyond {
             self.unseen.push((repository.to_owned(), Unseen::Beyond));
@@ -153,8 +154,8 @@ impl Obeyed {
     }
 }
 
-/// The path in a file of git's that has nothing else in it: white space is a part of it, other than the line's end. `None` for
-/// what leads nowhere, as no file system has such a name.
+/// The path in a file of git that holds nothing else. Only line ends are cut off: other white space is part of the path. `None`
+/// if no file system can have such a name.
 fn path_in(text: &[u8]) -> Option<&Path> {
     let end = text.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r'))?;
     let text = text.get(..=end)?.split(|byte| *byte == 0).next()?;
@@ -163,17 +164,17 @@ fn path_in(text: &[u8]) -> Option<&Path> {
     can_be.then_some(path)
 }
 
-/// Whether `path` is a repository, or would be again if somebody put back what he took away: its config stays where it is,
-/// because it is protected.
+/// Whether `path` is a repository, or could become one again if a command put back what it took away. Its config cannot be
+/// taken away, because it is protected.
 ///
 /// # Errors
-/// A shortage, by which it cannot be known.
+/// A shortage of descriptors or memory: the answer is unknown.
 fn may_be_repository(path: &Path) -> io::Result<bool> {
     if is_repository(path) {
         return Ok(true);
     }
     match unless_absent(read_followed(&path.join("config"))) {
-        // Of one that is longer than what is read it is not known whether git has a section in it.
+        // The rest of a config that is too long to read may have a section of git in it.
         Ok(config) => {
             Ok(config.flatten().is_some_and(|config| config.len() > MOST_READ || is_of_git(&config)))
         }
@@ -181,10 +182,10 @@ fn may_be_repository(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// What `git init` writes into a config, in the section `core`. Other programs have such a section too.
+/// Keys that `git init` writes into the section `core` of a config. Other programs have a section `core` too.
 const OF_GIT: [&[u8]; 2] = [b"repositoryformatversion", b"bare"];
 
-/// Whether a config is a repository's: git-config(1), "Syntax".
+/// Whether a config is that of a repository: git-config(1), "Syntax".
 fn is_of_git(config: &[u8]) -> bool {
     let mut is_core = false;
     config.split(|byte| *byte == b'\n').any(|line| {
@@ -200,15 +201,15 @@ fn is_of_git(config: &[u8]) -> bool {
     })
 }
 
-/// The words for what stays as it is.
+/// The words for an error of what is protected as a whole then.
 ///
 /// # Errors
-/// There is not enough of something, which may be otherwise in a moment.
+/// A shortage, which may be over in a moment.
 fn unless_shortage(error: io::Error) -> io::Result<String> {
     if error.raw_os_error().is_some_and(is_shortage) { Err(error) } else { Ok(failure::words(&error)) }
 }
 
-/// `None` where there is nothing of that kind, or it may not be looked at.
+/// `None` if there is no such file, or it may not be looked at.
 fn unless_closed<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
     match looked {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),

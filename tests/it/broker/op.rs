@@ -225,7 +225,7 @@ fn output_that_cannot_be_written_is_told_with_the_rest() {
     let manifest = home.manifest("operations.x = 'tool'");
     let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = home.op(&manifest, &["x", "--json", "report.json", "-q"]).stdout(full()).output().unwrap();
-    let line = "write what the program wrote: No space left on device";
+    let line = "write the program's output: No space left on device";
     assert_eq!((output.status.code(), stderr(&output).contains(line)), (Some(125), true), "{output:?}");
     let report = std::fs::read_to_string(home.at("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();

@@ -233,7 +233,7 @@ async fn links_that_commands_could_have_laid_grant_nothing() {
         for caps in [writing(&[&named]), reading(&[&named])] {
             let error = place.wrapper.wrap("true", [""; 0], place.path(), &caps).await.unwrap_err();
             let said = error.chain();
-            assert!(said.contains("commands could have laid the link"), "{}: {said}", named.display());
+            assert!(said.contains("commands could have made the link"), "{}: {said}", named.display());
             assert!(said.contains(named.to_str().unwrap()) && error.remedy().is_some(), "{said}");
         }
     }

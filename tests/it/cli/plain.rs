@@ -26,7 +26,7 @@ fn a_policy_that_cannot_be_shown_is_an_error() {
     for flag in ["--mask", "--workspace", "--cwd", "--audit", "--overlay-upper", "--proxy-socket"] {
         let mut show = Command::new(kennel_path());
         show.current_dir(dir.path()).args(["policy", "show", flag]).arg(odd);
-        is_refused(&show.output().unwrap(), "is not UTF-8, so that no policy file can say it");
+        is_refused(&show.output().unwrap(), "is not UTF-8, so a policy file cannot contain it");
     }
 }
 
@@ -65,7 +65,7 @@ fn text_that_is_none_is_named() {
     for (flag, value) in [("--ro", &b"/tmp/\xff"[..]), ("--setenv", b"A=\xff"), ("--profile", b"\xff")] {
         let mut run = Command::new(kennel_path());
         run.current_dir(dir.path()).args(["run", flag]).arg(OsStr::from_bytes(value)).args(["--", "true"]);
-        is_refused(&run.output().unwrap(), "is not UTF-8, which is not understood here");
+        is_refused(&run.output().unwrap(), "is not UTF-8");
     }
     // What comes behind the dashes is the command's.
     let mut run = kennel(dir.path(), &[], &["printf", "%s"]);
@@ -197,7 +197,7 @@ fn a_log_may_come_by_a_descriptor_of_a_file() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(fs::read_to_string(&log).unwrap().contains("\"event\":\"exit\""));
     is_refused(&with("3>>log"), "it is reached through a writable grant");
-    is_refused(&with("3> >(cat)"), "the descriptor is not that of a regular file with a name");
+    is_refused(&with("3> >(cat)"), "the descriptor does not refer to a regular file with a name");
     is_refused(&with("3>&-"), "audit log /dev/fd/3: Bad file descriptor");
 }
 

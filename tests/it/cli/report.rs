@@ -173,7 +173,7 @@ fn a_pipe_in_the_place_of_the_report_is_refused_and_not_waited_for() {
     for reader in [None, Some(reader)] {
         let output = kennel(dir.path(), &["--json", "report.json"], &["true"]).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{output:?}");
-        assert!(stderr(&output).contains("name a file that can be written with --json"), "{output:?}");
+        assert!(stderr(&output).contains("pass a writable file to --json"), "{output:?}");
         drop(reader);
     }
 }
@@ -193,10 +193,8 @@ fn a_report_in_shared_memory_is_a_file_like_others() {
     fs::write(&victim, "mine").unwrap();
     let pipe = |path: &Path| mkfifo(path, Mode::S_IRWXU).unwrap();
     let link = |path: &Path| symlink(&victim, path).unwrap();
-    let linked = "name the file itself with --json: a link to one is not followed";
-    for (make, remedy) in
-        [(&pipe as &dyn Fn(&Path), "name a file that can be written with --json"), (&link, linked)]
-    {
+    let linked = "pass the file itself to --json: links are not followed";
+    for (make, remedy) in [(&pipe as &dyn Fn(&Path), "pass a writable file to --json"), (&link, linked)] {
         fs::remove_file(&file).unwrap();
         make(&file);
         let mut child = run().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -179,7 +179,7 @@ fn start_that_cannot_say_where_leaves_nothing() {
         let mut start = at(runtime.path(), dir.path());
         let output = start.args(["session", "start", "--name", "s"]).stdout(stdout).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{output:?}");
-        let words = format!("the session was ended: write the path of its socket: {cause}");
+        let words = format!("the session was ended: print the path of its socket: {cause}");
         assert!(stderr(&output).contains(&words), "{output:?}");
         let left: Vec<_> = fs::read_dir(runtime.path().join("kennel")).unwrap().flatten().collect();
         assert_eq!(left.len(), 1, "the client: {left:?}");

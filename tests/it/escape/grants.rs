@@ -246,7 +246,7 @@ fn a_link_of_a_command_is_granted_nothing() {
             "{flags:?}: {output:?}"
         );
         let said = stderr(&output);
-        assert!(said.contains("commands could have laid the link that leads there"), "{flags:?}: {said}");
+        assert!(said.contains("commands could have made the link that leads there"), "{flags:?}: {said}");
         assert!(said.contains(&format!("name the place it leads to, {}", other.path().display())), "{said}");
     }
     let by_name = other.path().to_str().unwrap();
@@ -269,7 +269,7 @@ fn a_link_of_a_command_opens_nothing_that_is_protected() {
         assert!(shell(ws.path(), &[], &format!("ln -sfn {to} build")).status.success());
         let output = shell(ws.path(), flags, "touch build/x /x/x");
         assert_eq!(output.status.code(), Some(125), "{flags:?}: {output:?}");
-        assert!(stderr(&output).contains("commands could have laid the link"), "{output:?}");
+        assert!(stderr(&output).contains("commands could have made the link"), "{output:?}");
     }
     assert!(fs::read_dir(ws.path().join(".git/hooks")).unwrap().next().is_none());
 }

@@ -180,7 +180,7 @@ fn a_link_of_a_command_is_no_place_for_changes() {
     assert!(shell(ws.path(), &[], &plant).status.success());
     let output = shell(ws.path(), &["--overlay", "--overlay-upper", "upper"], "echo up");
     assert_eq!((output.status.code(), stdout(&output)), (Some(125), String::new()), "{output:?}");
-    assert!(stderr(&output).contains("commands could have laid the link"), "{output:?}");
+    assert!(stderr(&output).contains("commands could have made the link"), "{output:?}");
 }
 
 /// What is mounted in two places has two names.
@@ -198,7 +198,7 @@ fn a_link_by_another_name_of_the_workspace_grants_nothing() {
     let link = other.path().join("d").display().to_string();
     for flag in ["--ro", "--rw"] {
         let said = refused(ws.path(), &[flag, &link]);
-        assert!(said.contains("commands could have laid the link"), "{flag}: {said}");
+        assert!(said.contains("commands could have made the link"), "{flag}: {said}");
     }
     let said = refused(ws.path(), &["--audit", &other.path().join("log").display().to_string()]);
     assert!(said.contains("audit log") && said.contains("writable grant"), "{said}");

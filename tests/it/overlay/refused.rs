@@ -71,7 +71,7 @@ fn directories_that_cannot_keep_changes() {
     let said = refused(dir.path(), &["--overlay-upper", granted, "--rw", granted]);
     assert!(said.contains("granted writable"), "{said}");
     let said = refused(dir.path(), &["--overlay-upper", granted, "--overlay-size", "1M"]);
-    assert!(said.contains("one of both"), "{said}");
+    assert!(said.contains("one of the two"), "{said}");
 }
 
 #[test]

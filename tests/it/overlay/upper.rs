@@ -104,7 +104,7 @@ async fn what_could_not_be_committed_can_be_left_there() {
     let output = crate::support::shell(dir.path(), &flags, "echo x > .env; echo y > y");
     assert_eq!(output.status.code(), Some(125));
     let said = crate::support::stderr(&output);
-    assert!(said.ends_with(&format!("what the command wrote is left in {place}/upper")), "{said}");
+    assert!(said.ends_with(&format!("the changes remain in {place}/upper")), "{said}");
     assert_eq!(fs::read(upper.path().join("upper/.env")).unwrap(), b"x\n");
     assert!(dir.path().join("y").exists());
     let said = crate::support::refused(dir.path(), &flags);
