@@ -272,7 +272,7 @@ impl Running {
     /// The private file system that init found full, as it says which.
     pub(crate) fn full(&self, which: u32) -> Option<Full> {
         let (room, lacks_inodes) = control::full::read(which)?;
-        let room = self.prepared.compiled.rooms.get(room)?;
+        let room = self.prepared.compiled.tmpfs_sizes.get(room)?;
         Some(if lacks_inodes { Full::Inodes(room.inodes) } else { Full::Bytes(room.size) })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::command::explain::text::{Complaint, Named, Trouble};
-use crate::plan::explain::Terms;
+use crate::plan::explain::Explainer;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
@@ -27,7 +27,7 @@ const MOST: usize = 16;
 /// What explains the errors of one command.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
-    pub(crate) terms: Arc<Terms>,
+    pub(crate) explainer: Arc<Explainer>,
     /// Where it started.
     pub(crate) directory: PathBuf,
     /// All limits that hold for it.
@@ -56,12 +56,12 @@ impl Judge {
                 let of_paths = named.iter().filter_map(|named| self.of_path(named, *errno));
                 of_paths.chain(of_error(&self.limits, *errno)).collect()
             }
-            Complaint::Network(what) => network_denial(&self.terms, what).into_iter().collect(),
+            Complaint::Network(what) => network_denial(&self.explainer, what).into_iter().collect(),
         }
     }
 
     fn of_path(&self, named: &Named, errno: Errno) -> Option<Denial> {
-        let mut denial = self.terms.explain(&self.directory.join(&named.path), errno, &self.narrowed)?;
+        let mut denial = self.explainer.explain(&self.directory.join(&named.path), errno, &self.narrowed)?;
         // A command may have gone to another directory, and lines near each other may have nothing to do with each other.
         if named.path.is_relative() || !named.beside {
             denial.basis = Basis::Possible;
@@ -121,17 +121,19 @@ fn denial(protection: Protection, value: &str, flag: Option<&str>) -> Denial {
 const ANYWHERE: &str = "HOST:PORT";
 
 /// What the sandbox has to do with it, if anything.
-pub(crate) fn network_denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
-    match (what, terms.network) {
-        (Trouble::Unreachable, NetworkMode::None) => Some(no_network(terms, "network".to_owned(), ANYWHERE)),
+pub(crate) fn network_denial(explainer: &Explainer, what: &Trouble) -> Option<Denial> {
+    match (what, explainer.network) {
+        (Trouble::Unreachable, NetworkMode::None) => {
+            Some(no_network(explainer, "network".to_owned(), ANYWHERE))
+        }
         (Trouble::Name(name), NetworkMode::None) => {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
             // The port is not said; most that asks for a name speaks HTTPS.
             let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:443"));
-            Some(no_network(terms, subject, &to))
+            Some(no_network(explainer, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {
-            let allowed = terms.ports.as_ref().filter(|ports| !ports.contains(port))?;
+            let allowed = explainer.ports.as_ref().filter(|ports| !ports.contains(port))?;
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
             let flag = format!("--allow '*:{port}'");
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
@@ -147,8 +149,8 @@ pub(crate) fn network_denial(terms: &Terms, what: &Trouble) -> Option<Denial> {
     }
 }
 
-fn no_network(terms: &Terms, subject: String, to: &str) -> Denial {
-    let flag = terms.proxy_flags.map(|flags| format!("{flags} {to}"));
+fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
+    let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
     Denial {
         protection: Protection::NetworkNamespace,
         subject,

@@ -83,7 +83,7 @@ impl Command {
         )?;
         // A narrowed command's worker is made for it, and has just seen to them; some may be read-only by now.
         if self.narrowings.is_empty() {
-            kept.steps.extend_from_slice(&compiled.modes.bytes);
+            kept.steps.extend_from_slice(&compiled.shared_modes.bytes);
         }
         // They go when this function ends, also where it fails.
         let secrets = std::mem::take(&mut self.secrets);
@@ -113,8 +113,8 @@ impl Command {
             narrow: restrict::steps(&compiled.grants, &self.narrowings)?,
             judge: None,
         };
-        asked.judge = compiled.terms.as_ref().map(|terms| Judge {
-            terms: Arc::clone(terms),
+        asked.judge = compiled.explainer.as_ref().map(|explainer| Judge {
+            explainer: Arc::clone(explainer),
             directory: asked.directory.clone(),
             limits: asked.limits.clone(),
             narrowed: self.narrowings.clone(),

@@ -121,7 +121,7 @@ impl Prepared {
     /// What has changed about the mounts since the one-shot was started ahead, or else since the policy was
     /// compiled.
     pub(crate) fn change(&self) -> MountChange {
-        match (&*locked(&self.begun), &self.compiled.ground) {
+        match (&*locked(&self.begun), &self.compiled.mount_snapshot) {
             (Some(begun), _) => begun.change(),
             (None, Some(ground)) => ground.change(true),
             // No snapshot was taken.

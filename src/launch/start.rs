@@ -202,7 +202,7 @@ pub(crate) fn hand_over_one_shot(
     prepared: &Prepared,
     narrow: Option<&Bytes>,
 ) -> Result<(), Error> {
-    inside.stands_on(prepared.compiled.footing.now());
+    inside.stands_on(prepared.compiled.one_shot_mounts.now());
     hand_over(inside, prepared, narrow)
 }
 

@@ -13,7 +13,7 @@ use nix::sys::stat::Mode;
 use crate::network::ask::Ask;
 use crate::network::refusal::{ProxyRefusal, Reason};
 use crate::network::resolve::{Interfaces, Resolver};
-use crate::plan::network::{Reach, Settings};
+use crate::plan::network::{ProxyUpstream, Settings};
 use crate::policy::address;
 use crate::policy::destination::{Destination, Host, Name};
 use crate::policy::upstream::Upstream;
@@ -74,8 +74,8 @@ impl Gate {
     /// # Errors
     /// The socket of a foreign proxy is gone or is another one.
     pub(crate) fn new(settings: Settings) -> Result<Self, Error> {
-        let foreign = match &settings.way {
-            Reach::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
+        let foreign = match &settings.upstream {
+            ProxyUpstream::Foreign { path, identity } => Some(Arc::new(pin(path, *identity)?)),
             _ => None,
         };
         Ok(Self {
@@ -125,8 +125,8 @@ impl Gate {
             return Ok(Permit { destination, route, by: By::Foreign });
         }
         let by = self.listed(&destination).await?;
-        let route = match &self.settings.way {
-            Reach::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
+        let route = match &self.settings.upstream {
+            ProxyUpstream::Upstream(upstream) if !upstream.passes_by(&destination.host) => {
                 if let Host::Address(address) = destination.host {
                     self.check(address, &destination, by)?;
                 }

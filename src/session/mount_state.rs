@@ -74,11 +74,11 @@ pub(crate) struct WorkerMounts {
 impl Now {
     fn of(compiled: &Compiled, generation: u64) -> Self {
         Self {
-            footing: compiled.ground.clone().unwrap_or_default(),
+            footing: compiled.mount_snapshot.clone().unwrap_or_default(),
             watches: Arc::clone(&compiled.watches),
             protection: compiled.enforcement.get(Protection::ProtectedPaths).cloned(),
             weaker: weaker(&compiled.enforcement),
-            again: compiled.again.clone(),
+            again: compiled.repair_mounts.clone(),
             own: None,
             generation,
             is_settling: false,
@@ -123,7 +123,7 @@ impl SessionMounts {
                 // From here on nothing fails: what is settled by half would be taken for whole by the next command.
                 match next {
                     Some(next) => *now = next,
-                    None => now.footing.settle_mounts(),
+                    None => now.footing.record_mount_points(),
                 }
                 (now.own, now.generation) = (own, generation);
             }

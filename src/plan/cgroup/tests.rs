@@ -197,7 +197,7 @@ fn one_shots_have_all_limits_to_themselves() {
 #[test]
 fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     let groups = groups_of(all(), SandboxKind::Session { ready: 2 }, &[Memory, Pids], &[]);
-    assert!(groups.hold(Memory) && !groups.hold(Io) && !groups.hold(Cpuset));
+    assert!(groups.enforces(Memory) && !groups.enforces(Io) && !groups.enforces(Cpuset));
     let plan = groups.plan.clone().expect("a plan");
     assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
     assert_eq!(said(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
@@ -207,16 +207,16 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
         cpus: Some(1.0),
         ..Limits::default()
     };
-    let tight = groups.of_command(&all(), &wanted);
+    let tight = groups.for_command(&all(), &wanted);
     assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
-    assert!(CgroupPlan::default().of_command(&all(), &wanted).is_empty());
+    assert!(CgroupPlan::default().for_command(&all(), &wanted).is_empty());
 }
 
 #[test]
 fn processors_are_held_by_those_who_asked_and_io_where_there_is_a_disk() {
     let limits = Limits { cpuset: None, ..all() };
     let groups = groups_of(limits, SandboxKind::OneShot, &Controller::ALL, &[]);
-    assert!(!groups.hold(Cpuset) && !groups.hold(Io));
+    assert!(!groups.enforces(Cpuset) && !groups.enforces(Io));
     assert!(groups.lack(Io).expect("a reason").reason.contains("block device"));
     assert!(groups.lack(Cpuset).expect("a reason").reason.contains("no cpuset controller"));
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::view::source::BindSource;
 
 /// A view over a directory of the host: shown writable at /rw, read-only at /ro, and what else there can be.
-fn terms(host: &Path) -> Terms {
+fn explainer(host: &Path) -> Explainer {
     let mut view = View::default();
     let source = || BindSource::resolve(host).expect("a directory");
     let bind = |access| Node::Bind { source: source(), access };
@@ -24,7 +24,7 @@ fn terms(host: &Path) -> Terms {
     view.wall("secret", Path::new("/rw/.ssh"), Node::Cover, Protection::Root);
     view.wall("secret", Path::new("/rw/.netrc"), Node::CoverFile, Protection::Root);
     view.wall("protected path", Path::new("/rw/hooks"), bind(Access::Read), Protection::ProtectedPaths);
-    Terms {
+    Explainer {
         view: view.into(),
         read_only_workspace: false,
         private: TmpfsSize::of_size(2 << 20),
@@ -41,18 +41,18 @@ fn host() -> tempfile::TempDir {
 }
 
 /// Subject, whether it is certain, and the flag.
-fn explain(terms: &Terms, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
-    let denial = terms.explain(Path::new(path), errno, &[])?;
+fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
+    let denial = explainer.explain(Path::new(path), errno, &[])?;
     Some((denial.subject, denial.basis.is_certain(), denial.remedy))
 }
 
 #[test]
 fn read_only_is_certain_where_nothing_can_be_written() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     let source = host.path().canonicalize().expect("canonical").display().to_string();
     let certain = |path: &str| {
-        let (subject, certain, flag) = explain(&terms, path, Errno::EROFS).expect(path);
+        let (subject, certain, flag) = explain(&explainer, path, Errno::EROFS).expect(path);
         assert!(certain, "{path}");
         (subject, flag)
     };
@@ -71,35 +71,35 @@ fn read_only_is_certain_where_nothing_can_be_written() {
 #[test]
 fn what_can_be_written_is_not_explained() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/rw/x", "/rw/../rw/x", "/tmp/x", "/scratch/x", "/etc/passwd/x", "x", ""] {
-        assert_eq!(explain(&terms, path, Errno::EROFS), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EROFS), None, "{path}");
     }
     for errno in [Errno::EACCES, Errno::EPERM, Errno::ENOTDIR, Errno::EXDEV] {
-        assert_eq!(explain(&terms, "/usr/x", errno), None, "the host answers {errno} as well");
+        assert_eq!(explain(&explainer, "/usr/x", errno), None, "the host answers {errno} as well");
     }
 }
 
 #[test]
 fn what_is_not_shown_is_possible_and_what_is_shown_is_not_ours() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/srv/x", "/run/x", "/deep/x", "/tmp/x", "/scratch/x", "/rw/.ssh/id"] {
         let flag = Some(format!("--ro {path}"));
-        assert_eq!(explain(&terms, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
+        assert_eq!(explain(&explainer, path, Errno::ENOENT), Some((path.to_owned(), false, flag)), "{path}");
     }
     for path in ["/usr/x", "/rw/x", "/deep", "/deep/er", "/", "/proc/x", "/tmp", "/etc/passwd/x", "/rw/.ssh"]
     {
-        assert_eq!(explain(&terms, path, Errno::ENOENT), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::ENOENT), None, "{path}");
     }
 }
 
 #[test]
 fn a_flag_is_named_where_it_can_be_written_and_would_help() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/srv/a b", "/srv/$(x)", "/srv/a:b", "/srv/a'b", "/srv/a\nb"] {
-        let (_, _, flag) = explain(&terms, path, Errno::ENOENT).expect(path);
+        let (_, _, flag) = explain(&explainer, path, Errno::ENOENT).expect(path);
         assert_eq!(flag, None, "{path}");
     }
 }
@@ -107,20 +107,20 @@ fn a_flag_is_named_where_it_can_be_written_and_would_help() {
 #[test]
 fn mount_points_stay_in_their_places() {
     let host = host();
-    let terms = terms(host.path());
+    let explainer = explainer(host.path());
     for path in ["/rw/hooks", "/rw/.ssh", "/tmp", "/usr"] {
-        assert_eq!(explain(&terms, path, Errno::EBUSY), Some((path.to_owned(), true, None)), "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EBUSY), Some((path.to_owned(), true, None)), "{path}");
     }
     for path in ["/rw/x", "/rw/hooks/x", "/run", "/bin"] {
-        assert_eq!(explain(&terms, path, Errno::EBUSY), None, "{path}");
+        assert_eq!(explain(&explainer, path, Errno::EBUSY), None, "{path}");
     }
 }
 
 #[test]
 fn full_places_have_their_sizes() {
     let host = host();
-    let terms = terms(host.path());
-    let full = |path| terms.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
+    let explainer = explainer(host.path());
+    let full = |path| explainer.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
     let private = "private places hold 2M and 512 inodes together; --tmp-size 4M would give more";
     assert_eq!(full("/tmp/x").as_deref(), Some(private));
     assert_eq!(
@@ -138,8 +138,8 @@ fn links_are_followed_in_what_is_shown_and_nowhere_else() {
     symlink("loop", host.path().join("loop")).expect("a link");
     // What the host's link leads to is never asked: the same name inside is another thing.
     symlink(host.path().join("out"), host.path().join("host")).expect("a link");
-    let terms = terms(host.path());
-    let subject = |path, errno| explain(&terms, path, errno).map(|(subject, ..)| subject);
+    let explainer = explainer(host.path());
+    let subject = |path, errno| explain(&explainer, path, errno).map(|(subject, ..)| subject);
     assert_eq!(subject("/rw/out", Errno::ENOENT).as_deref(), Some("/srv/x"));
     assert_eq!(subject("/rw/out/y", Errno::ENOENT).as_deref(), Some("/srv/x/y"));
     assert_eq!(subject("/rw/up/x", Errno::EROFS).as_deref(), Some("/usr/x"));
@@ -154,15 +154,15 @@ fn links_are_followed_in_what_is_shown_and_nowhere_else() {
 #[test]
 fn what_a_command_goes_without_is_told_of_that_command() {
     let host = host();
-    let terms = terms(host.path());
-    let narrowed = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
-    let told = |path: &str, errno| {
-        let denial = terms.explain(Path::new(path), errno, &narrowed)?;
+    let explainer = explainer(host.path());
+    let restrictions = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];
+    let denied = |path: &str, errno| {
+        let denial = explainer.explain(Path::new(path), errno, &restrictions)?;
         Some((denial.reason, denial.basis, denial.remedy))
     };
     let writing = "the command was started without writing there".to_owned();
-    assert_eq!(told("/rw/x", Errno::EROFS), Some((writing, Basis::Derived, None)));
+    assert_eq!(denied("/rw/x", Errno::EROFS), Some((writing, Basis::Derived, None)));
     let hidden = "the command was started without it".to_owned();
-    assert_eq!(told("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
-    assert_eq!(told("/rw/x", Errno::ENOENT), None);
+    assert_eq!(denied("/deep/er/ro/x", Errno::ENOENT), Some((hidden, Basis::Possible, None)));
+    assert_eq!(denied("/rw/x", Errno::ENOENT), None);
 }

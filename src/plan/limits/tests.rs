@@ -53,7 +53,7 @@ fn pid_max_is_what_the_kernel_takes_at_least() {
         [(0, 321, 300), (4, 321, 300), (40, 321, 300), (64, 512, 491), (8192, 65536, 65515)]
     {
         let (by, state, how) = crate::plan::limits::by_pid_max(&host(processors), 21, "");
-        assert!(matches!(by, crate::plan::limits::By::PidMax(most) if most == numbers), "{processors}");
+        assert!(matches!(by, crate::plan::limits::PidMeans::PidMax(most) if most == numbers), "{processors}");
         assert_eq!(state, State::Degraded);
         assert!(how.ends_with(&format!("is used instead, which allows up to {more} more")), "{how}");
     }
@@ -100,8 +100,12 @@ fn each_user_and_kernel_has_its_way_to_count_processes() {
     ] {
         let compiled =
             compiled(uid, kernel, shape, &policy(home.path(), Some(20)), home.path()).expect("compiles");
-        let (soft, written, said) = expected;
-        assert_eq!((rlimit(&compiled), state(&compiled)), (soft, Some(said)), "{uid} {kernel} {shape:?}");
+        let (soft, written, state_there) = expected;
+        assert_eq!(
+            (rlimit(&compiled), state(&compiled)),
+            (soft, Some(state_there)),
+            "{uid} {kernel} {shape:?}"
+        );
         assert_eq!(pid_max(&compiled), written, "{uid} {kernel} {shape:?}");
     }
 }

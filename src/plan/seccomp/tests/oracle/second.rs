@@ -8,10 +8,10 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use crate::plan::seccomp::full;
 use crate::plan::seccomp::syscalls::ALLOWED;
 use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::oracle::{call, cases};
-use crate::plan::seccomp::whole;
 
 /// A second opinion, written from the promises and compiled by seccompiler: when is a call allowed?
 fn second_opinion() -> BpfProgram {
@@ -110,12 +110,12 @@ fn seccompiler_allows_the_same_calls() {
         let seccompiler::sock_filter { code, jt, jf, k } = step;
         libc::sock_filter { code, jt, jf, k }
     };
-    let theirs: Vec<_> = second_opinion().into_iter().map(step).collect();
+    let other: Vec<_> = second_opinion().into_iter().map(step).collect();
     let outcome = proptest::test_runner::TestRunner::new(cases(5_000)).run(&call(), |call| {
         let allowed = |program: &[libc::sock_filter]| {
             interpreter::run(program, &call).action == libc::SECCOMP_RET_ALLOW
         };
-        prop_assert_eq!(allowed(whole()), allowed(&theirs));
+        prop_assert_eq!(allowed(full()), allowed(&other));
         Ok(())
     });
     outcome.expect("agreement");
