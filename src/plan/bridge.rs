@@ -169,9 +169,9 @@ fn setup(socket: &BindSource) -> Section {
 fn walls(inputs: &Inputs<'_>, files: u64) -> Section {
     let mut walls = Section::default();
     // This report is dropped: the sandbox's report says what is in force.
-    let mut told = Enforcement::default();
-    namespaces::keyring(inputs, &mut walls, &mut told);
-    namespaces::privileges(inputs, &mut walls, &mut told);
+    let mut dropped = Enforcement::default();
+    namespaces::keyring(inputs, &mut walls, &mut dropped);
+    namespaces::privileges(inputs, &mut walls, &mut dropped);
     landlock::socket_only(inputs, PROXY, &mut walls);
     walls.push(Protection::CoreDumps, &limits::rlimit(libc::RLIMIT_CORE, limits::NO_CORE));
     walls.push(Protection::OpenFiles, &limits::rlimit(libc::RLIMIT_NOFILE, files));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_now_and_what_it_leads_to_is_pinned() {
+    fn a_link_is_followed_at_compile_time_and_its_target_is_pinned() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let (path, link) = (dir.path().join("socket"), dir.path().join("link"));
         let _listener = UnixListener::bind(&path).expect("a socket");
@@ -264,7 +264,7 @@ mod tests {
         ));
         assert!(has(&walls, |step| matches!(step, Step::LandlockRestrict {})));
         assert!(!has(&walls, |step| matches!(step, Step::LandlockRule { .. })));
-        // From ABI 9 on (Linux 7.1) connecting to a socket by its path is a right.
+        // From ABI 9 on (Linux 7.1), connecting to the path of a socket needs a right.
         const RESOLVE_UNIX: u64 = 1 << 16;
         let newest = plan(11, true);
         assert!(has(
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_are_as_many_as_descriptors_suffice_for() {
+    fn the_limit_of_descriptors_limits_connections() {
         let all = u64::from(MOST_CONNECTIONS);
         for (files, expected) in [
             (0, 1),

@@ -306,7 +306,7 @@ impl Emitter<'_> {
             }
             Node::Bind { source, .. } if self.view.overlay.as_ref().is_some_and(|it| it.target == target) => {
                 if let Some(overlaid) = &self.view.overlay {
-                    overlay::mount(overlaid, source, (self.empty, within), self.setup);
+                    overlay::mount(overlaid, source, self.empty, within, self.setup);
                 }
             }
             // A bind of the merged tree. A bind of the host's directory would let writes bypass the overlay.

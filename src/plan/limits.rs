@@ -320,38 +320,36 @@ pub(crate) fn pid_limit(inputs: &Inputs<'_>) -> Option<PidLimit> {
         }
     };
     let most = pids.saturating_add(own);
-    let (by, state, detail) = if inputs.caller.is_root() {
+    let limit = |by, state, detail| PidLimit { by, state, detail };
+    Some(if inputs.caller.is_root() {
         by_pid_max(inputs.host, most, &whose)
     } else if inputs.host.kernel < COUNTS_BY_NAMESPACE {
-        (
-            PidMeans::Rlimit(pids.saturating_add(1)),
-            State::Degraded,
-            "RLIMIT_NPROC, counted over all processes of the user".to_owned(),
-        )
+        let detail = "RLIMIT_NPROC, counted over all processes of the user".to_owned();
+        limit(PidMeans::Rlimit(pids.saturating_add(1)), State::Degraded, detail)
     } else if whose.is_empty() {
-        (PidMeans::Rlimit(most), State::Enforced, "RLIMIT_NPROC, counted in this user namespace".to_owned())
+        let detail = "RLIMIT_NPROC, counted in this user namespace".to_owned();
+        limit(PidMeans::Rlimit(most), State::Enforced, detail)
     } else {
-        (PidMeans::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
-    };
-    Some(PidLimit { by, state, detail })
+        limit(PidMeans::Rlimit(most), State::Degraded, format!("RLIMIT_NPROC, counted{whose}"))
+    })
 }
 
 /// For real root: the kernel never applies RLIMIT_NPROC to it.
-pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> (PidMeans, State, String) {
+pub(crate) fn by_pid_max(host: &Host, most: u64, whose: &str) -> PidLimit {
     const NEVER: &str = "the kernel never applies RLIMIT_NPROC to real root";
     if host.kernel < PID_MAX_BY_NAMESPACE {
-        let how = format!(
+        let detail = format!(
             "{NEVER}, and before Linux {PID_MAX_BY_NAMESPACE} pid namespaces have no limit of their own"
         );
-        return (PidMeans::Nothing, State::Off, how);
+        return PidLimit { by: PidMeans::Nothing, state: State::Off, detail };
     }
     let least = u64::from(host.possible_cpus).saturating_mul(PIDS_PER_CPU);
     let numbers = most.saturating_add(RESERVED_PIDS).max(least).min(PID_MAX_LIMIT);
     let more = numbers.saturating_sub(most).max(RESERVED_PIDS);
-    let how = format!(
+    let detail = format!(
         "{NEVER}; kernel.pid_max of the pid namespace is used instead, which allows up to {more} more{whose}"
     );
-    (PidMeans::PidMax(numbers), State::Degraded, how)
+    PidLimit { by: PidMeans::PidMax(numbers), state: State::Degraded, detail }
 }
 
 /// Kennel's processes in a session: the zygote, init and payload of each worker that waits or is being made,

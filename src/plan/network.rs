@@ -87,20 +87,29 @@ pub(crate) fn listen(inputs: &Inputs<'_>, namespaces: &mut Section, enforcement:
         let address = SECOND_LOOPBACK.to_bits();
         namespaces.push(Protection::Proxy, &Step::LoopbackAddress { address });
     }
-    for (kind, address, port) in sockets(inputs) {
+    for ProxySocket { kind, address, port } in sockets(inputs) {
         let (kind, address) = (kind.cast_unsigned(), address.to_bits());
         namespaces.push(Protection::Proxy, &Step::Listen { kind, address, port: port.into() });
     }
     enforcement.set(Protection::Proxy, State::Enforced, detail(&inputs.policy.network));
 }
 
+/// A socket that PID 1 makes and hands out to the proxy.
+struct ProxySocket {
+    /// `SOCK_STREAM` or `SOCK_DGRAM`.
+    kind: libc::c_int,
+    address: Ipv4Addr,
+    port: u16,
+}
+
 /// The sockets of the proxy.
-fn sockets(inputs: &Inputs<'_>) -> Vec<(libc::c_int, Ipv4Addr, u16)> {
-    let mut sockets = vec![(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
+fn sockets(inputs: &Inputs<'_>) -> Vec<ProxySocket> {
+    let socket = |kind, address, port| ProxySocket { kind, address, port };
+    let mut sockets = vec![socket(libc::SOCK_STREAM, Ipv4Addr::LOCALHOST, PORT)];
     if is_transparent(inputs) {
-        sockets.push((libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
+        sockets.push(socket(libc::SOCK_DGRAM, Ipv4Addr::LOCALHOST, NAME_SERVER));
         let ports = ports(&inputs.policy.network).into_iter();
-        sockets.extend(ports.map(|port| (libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
+        sockets.extend(ports.map(|port| socket(libc::SOCK_STREAM, Ipv4Addr::UNSPECIFIED, port)));
     }
     sockets
 }

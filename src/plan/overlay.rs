@@ -115,7 +115,8 @@ pub(crate) fn merged(view: &View, workspace: &BindSource, watches: &mut Vec<Watc
 pub(crate) fn mount(
     overlaid: &Overlaid,
     workspace: &BindSource,
-    (stage, within): (&Path, Within),
+    stage: &Path,
+    within: Within,
     setup: &mut Section,
 ) {
     let mut push = |step: &Step<'_>| setup.push(Protection::Root, step);

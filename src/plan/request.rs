@@ -268,7 +268,7 @@ mod tests {
     use crate::policy::profile::Profile;
 
     #[test]
-    fn a_client_brings_no_places_of_the_host() {
+    fn a_client_cannot_set_paths_of_the_host() {
         let free = client_variables(&Policy::default());
         for name in ["HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR"] {
             assert!(!free.allows(OsStr::new(name)), "{name}");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_brings_no_way_out_where_there_is_one() {
+    fn a_client_cannot_replace_the_proxy() {
         let proxied = client_variables(&Policy::default().allow("a.example:443"));
         for name in ["https_proxy", "HTTPS_PROXY", "no_proxy", "npm_config_proxy"] {
             assert!(!proxied.allows(OsStr::new(name)), "{name}");

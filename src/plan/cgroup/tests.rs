@@ -1,4 +1,4 @@
-//! Hosts that we do not have, and what groups they get.
+//! Which cgroups Kennel makes, on hosts other than the test's.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::policy::units::Size;
 
 const USUAL: [Controller; 4] = [Memory, Pids, Cpu, Io];
 
-/// One that the caller may do anything with and is alone in.
+/// A cgroup that the caller fully controls and is alone in.
 fn spot(path: &str) -> CgroupDirectory {
     CgroupDirectory {
         path: path.into(),
@@ -55,7 +55,7 @@ fn a_scope_of_its_own_is_left_and_used() {
     let place = found(&facts(spot("/c/u/k.scope"), foreign("/c/u")), false).expect("delegated");
     assert_eq!((&*place.path, place.leave), (Path::new("/c/u/k.scope"), true));
     assert_eq!((&*place.enable, &*place.controllers), (&USUAL[..], &USUAL[..]));
-    // What is given already needs no telling.
+    // A controller that is enabled already is not enabled again.
     let giving = CgroupDirectory { gives: vec![Memory, Pids], holds_us: false, ..spot("/c/u") };
     assert_eq!(found(&facts(giving, foreign("/c")), false).expect("delegated").enable, [Cpu, Io]);
 }
@@ -76,12 +76,12 @@ fn the_group_above_is_taken_only_where_it_is_delegated() {
         let place = found(&facts(own.clone(), above(marked, is_edge)), false);
         assert_eq!(place.as_ref().is_ok_and(|place| !place.leave), taken, "{marked} {is_edge} {place:?}");
     }
-    // To real root everything is writable: only the mark counts.
+    // Real root can write everywhere, so only the mark of the service manager counts.
     let own = CgroupDirectory { writable: true, ..own };
     assert!(
         found(&facts(own.clone(), above(true, false)), true).expect("marked").path.ends_with("k.service")
     );
-    // Where this program went by itself is as good as where it came from.
+    // A cgroup that this program moved itself into counts like the one that it left.
     let host = spot("/c/u/k.scope/kennel-host");
     let scope = CgroupDirectory { holds_us: false, ..spot("/c/u/k.scope") };
     let place =
@@ -96,16 +96,16 @@ fn real_root_has_the_top_as_it_is() {
     let facts = Cgroups { top: Some(top.clone()), ..facts(own, foreign("/sys/fs/cgroup/system.slice")) };
     let place = found(&facts, true).expect("root");
     assert_eq!((&*place.path, &*place.enable), (Path::new("/sys/fs/cgroup"), &[][..]));
-    // What it does not give is not given by us.
+    // Kennel enables no further controller at the top.
     let poor = CgroupDirectory { gives: vec![Pids], ..top.clone() };
     let without = Cgroups { top: Some(poor), ..facts.clone() };
     assert!(lack(&without, true).contains("has no memory controller"));
-    // The root of a container's namespace is one like any other.
+    // The root of a container's cgroup namespace is an ordinary cgroup.
     let container = CgroupDirectory { is_root: false, ..spot("/sys/fs/cgroup") };
     let inside =
         Cgroups { top: Some(container.clone()), own: Some(container), parent: None, of_v1: Vec::new() };
     assert!(found(&inside, true).expect("writable").leave);
-    // And nobody else has it.
+    // An ordinary user does not get it.
     assert!(
         lack(&facts, false).ends_with("others, so it can give no limits to groups in it")
             || found(&facts, false).is_err()
@@ -123,7 +123,7 @@ fn hosts_without_it_say_what_they_have() {
     let lack = found(&hybrid, true).expect_err("hybrid");
     assert_eq!(lack.reason, "cgroup v1 has memory, pids here, and cgroup v2 at /c/unified does not");
     assert!(lack.remedy.contains("systemd.unified_cgroup_hierarchy=1"));
-    // Nor would it help an ordinary user to have that one delegated.
+    // Delegation would not help an ordinary user there.
     let bare = CgroupDirectory { writable: false, reachable: false, marked: false, ..spot("/c/unified") };
     let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..bare };
     let facts = Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
@@ -245,7 +245,7 @@ proptest! {
         prop_assert!((quota as f64 / period as f64 - cpus).abs() <= f64::max(0.001, cpus * 0.01));
     }
 
-    /// Whatever is found, groups are made only in what is writable, and nobody is moved who cannot be.
+    /// On any host, cgroups are made only in a writable cgroup, and no other process is in the way.
     #[test]
     fn nothing_is_assumed(own in spots("/t/p/o"), parent in spots("/t/p"), top in spots("/t"), is_root: bool) {
         let facts = Cgroups { top: Some(top), own: Some(own), parent: Some(parent), of_v1: Vec::new() };

@@ -1,4 +1,4 @@
-//! What is made of a path, place by place, on views made by hand.
+//! Explanations of errors, on views that are made by hand.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,7 +6,8 @@ use std::os::unix::fs::symlink;
 use super::*;
 use crate::view::source::BindSource;
 
-/// A view over a directory of the host: shown writable at /rw, read-only at /ro, and what else there can be.
+/// A view that shows a directory of the host writable at /rw and read-only at /deep/er/ro, with one entry of every
+/// other kind.
 fn explainer(host: &Path) -> Explainer {
     let mut view = View::default();
     let source = || BindSource::resolve(host).expect("a directory");
@@ -40,14 +41,14 @@ fn host() -> tempfile::TempDir {
     host
 }
 
-/// Subject, whether it is certain, and the flag.
+/// The subject, whether the reason is certain, and the recommended flag.
 fn explain(explainer: &Explainer, path: &str, errno: Errno) -> Option<(String, bool, Option<String>)> {
     let denial = explainer.explain(Path::new(path), errno, &[])?;
     Some((denial.subject, denial.basis.is_certain(), denial.remedy))
 }
 
 #[test]
-fn read_only_is_certain_where_nothing_can_be_written() {
+fn a_read_only_path_is_explained_with_certainty() {
     let host = host();
     let explainer = explainer(host.path());
     let source = host.path().canonicalize().expect("canonical").display().to_string();
@@ -69,7 +70,7 @@ fn read_only_is_certain_where_nothing_can_be_written() {
 }
 
 #[test]
-fn what_can_be_written_is_not_explained() {
+fn a_writable_path_is_not_explained() {
     let host = host();
     let explainer = explainer(host.path());
     for path in ["/rw/x", "/rw/../rw/x", "/tmp/x", "/scratch/x", "/etc/passwd/x", "x", ""] {
@@ -81,7 +82,7 @@ fn what_can_be_written_is_not_explained() {
 }
 
 #[test]
-fn what_is_not_shown_is_possible_and_what_is_shown_is_not_ours() {
+fn a_hidden_path_is_a_possible_reason_and_a_shown_one_is_none() {
     let host = host();
     let explainer = explainer(host.path());
     for path in ["/srv/x", "/run/x", "/deep/x", "/tmp/x", "/scratch/x", "/rw/.ssh/id"] {
@@ -95,7 +96,7 @@ fn what_is_not_shown_is_possible_and_what_is_shown_is_not_ours() {
 }
 
 #[test]
-fn a_flag_is_named_where_it_can_be_written_and_would_help() {
+fn a_flag_is_recommended_only_if_it_can_be_typed() {
     let host = host();
     let explainer = explainer(host.path());
     for path in ["/srv/a b", "/srv/$(x)", "/srv/a:b", "/srv/a'b", "/srv/a\nb"] {
@@ -105,7 +106,7 @@ fn a_flag_is_named_where_it_can_be_written_and_would_help() {
 }
 
 #[test]
-fn mount_points_stay_in_their_places() {
+fn mount_points_cannot_be_moved() {
     let host = host();
     let explainer = explainer(host.path());
     for path in ["/rw/hooks", "/rw/.ssh", "/tmp", "/usr"] {
@@ -117,7 +118,7 @@ fn mount_points_stay_in_their_places() {
 }
 
 #[test]
-fn full_places_have_their_sizes() {
+fn a_full_file_system_is_explained_with_its_size() {
     let host = host();
     let explainer = explainer(host.path());
     let full = |path| explainer.explain(Path::new(path), Errno::ENOSPC, &[]).map(|denial| denial.reason);
@@ -131,12 +132,12 @@ fn full_places_have_their_sizes() {
 }
 
 #[test]
-fn links_are_followed_in_what_is_shown_and_nowhere_else() {
+fn links_are_followed_only_inside_the_view() {
     let host = host();
     symlink("/srv/x", host.path().join("out")).expect("a link");
     symlink("../usr", host.path().join("up")).expect("a link");
     symlink("loop", host.path().join("loop")).expect("a link");
-    // What the host's link leads to is never asked: the same name inside is another thing.
+    // Resolved inside: the same path on the host is another file.
     symlink(host.path().join("out"), host.path().join("host")).expect("a link");
     let explainer = explainer(host.path());
     let subject = |path, errno| explain(&explainer, path, errno).map(|(subject, ..)| subject);
@@ -152,7 +153,7 @@ fn links_are_followed_in_what_is_shown_and_nowhere_else() {
 }
 
 #[test]
-fn what_a_command_goes_without_is_told_of_that_command() {
+fn restrictions_of_a_command_explain_its_errors() {
     let host = host();
     let explainer = explainer(host.path());
     let restrictions = [Restriction::ReadOnly("/rw".into()), Restriction::Hide("/deep/er/ro".into())];

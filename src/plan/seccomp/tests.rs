@@ -145,7 +145,7 @@ fn calls_with_flags_behind_a_pointer_do_not_exist() {
 }
 
 #[test]
-fn what_is_counted_for_the_whole_machine_does_not_exist() {
+fn calls_with_a_limit_of_the_whole_machine_do_not_exist() {
     for call in [libc::SYS_io_setup, libc::SYS_io_submit, libc::SYS_io_getevents, 333] {
         assert_refused(call, &[], ENOSYS);
     }
@@ -258,7 +258,7 @@ fn keys_of_encrypted_directories_are_neither_added_nor_removed() {
     }
 }
 
-/// With 0 a handler of the host's would be started.
+/// With a limit of 0 the kernel would start the host's core handler.
 #[test]
 fn limit_of_cores_seems_to_be_set_and_is_not() {
     let pretends = |call, arguments: &[u64]| {
@@ -293,7 +293,7 @@ fn tioccons_and_line_disciplines_are_refused() {
 }
 
 #[test]
-fn networks_of_passed_sockets_are_not_set() {
+fn networks_of_passed_sockets_cannot_be_changed() {
     for request in (0x8914..=0x891e)
         .step_by(2)
         .chain([0x890b, 0x890c, 0x8922, 0x8923, 0x8924, 0x8936, 0x8943, 0x894c])
@@ -392,7 +392,7 @@ fn protocols_that_load_modules_are_refused() {
 }
 
 #[test]
-fn no_connection_passes_landlock_by() {
+fn no_connection_bypasses_landlock() {
     for kind in [1, 0x0008_0801] {
         assert_allowed(libc::SYS_socket, &[bits(AF_INET), kind, 6]);
         for family in [AF_INET, AF_INET6] {
@@ -402,7 +402,7 @@ fn no_connection_passes_landlock_by() {
     }
     for (call, position) in [(libc::SYS_sendmsg, 2), (libc::SYS_sendto, 3), (libc::SYS_sendmmsg, 3)] {
         let with = |flags: u64| {
-            let mut arguments = [0x2000_0000; 5]; // Where no flags are, it means nothing.
+            let mut arguments = [0x2000_0000; 5]; // A flag in another argument changes nothing.
             arguments[position] = flags;
             arguments
         };

@@ -1,4 +1,4 @@
-//! The compiled filter against other ways to the same answer: the rules read directly, and in `second` another compiler.
+//! The compiled filter compared with two oracles: the rules read directly, and another compiler (`second`).
 
 pub(crate) mod second;
 
@@ -13,7 +13,7 @@ use crate::plan::seccomp::tests::interpreter;
 use crate::plan::seccomp::tests::interpreter::{Call, X86_64};
 use crate::plan::seccomp::{for_worker, for_zygote, full, notifying, table, tree};
 
-/// Values that sit on or beside what the rules compare with.
+/// Values that the rules compare with, and their neighbours.
 const BOUNDARY_VALUES: &[u32] = &[
     0,
     1,
@@ -114,7 +114,7 @@ const BOUNDARY_VALUES: &[u32] = &[
     0x0008_0802,
 ];
 
-/// What the lists and rules say, read in the simplest way.
+/// The verdict by the lists and rules, read in the simplest way.
 fn expected(call: &Call) -> Verdict {
     let listed = |calls: &[c_long]| calls.contains(&c_long::from(call.number));
     match call.number {
@@ -183,8 +183,8 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// What the kernel makes of a call in a worker's command, under the filter of its zygote and its own: the action that
-/// comes first, where kill comes before errno and errno before allow.
+/// The result of a call under two filters, the zygote's and the worker's. Kill takes precedence over errno, and errno
+/// over allow.
 fn inherited_and_own(call: &Call) -> u32 {
     let precedence = |action: &u32| (action & libc::SECCOMP_RET_ACTION_FULL).cast_signed();
     let answers = [for_worker(), for_zygote()].map(|program| interpreter::run(program, call).action);
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn who_is_asked_in_the_place_of_the_filter_answers_as_it_would(call in call()) {
+    fn the_listener_answers_as_the_filter_would(call in call()) {
         let (plain, asking) = (interpreter::run(full(), &call).action, interpreter::run(notifying(), &call).action);
         let judged = table::judge(&table::SystemCall { number: call.number, arguments: call.arguments });
         match expected(&call) {
@@ -215,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_but_a_refusal_is_asked_about() {
+fn only_refusals_are_sent_to_the_listener() {
     interpreter::check(notifying());
     assert_eq!(notifying().len(), full().len());
     for (asks, plain) in notifying().iter().zip(full()) {
