@@ -1,5 +1,5 @@
-//! What the filter promises, one test per promise, each with the exact errno. That the compiler keeps to the
-//! rules at all is shown in `oracle`.
+//! The promises of the filter, one test for each, with the exact errno. `oracle` tests that the compiler follows
+//! the rules.
 
 pub(crate) mod interpreter;
 pub(crate) mod oracle;
