@@ -226,9 +226,9 @@ pub(crate) fn check_upper(
         let remedy = of_path(&error, REMEDY, REMEDY);
         not_usable(WHAT, given, error, remedy)
     };
-    let named = NamedPath { what: WHAT, given, led: ResolvedPath::follow(&path).map_err(refused)? };
+    let named = NamedPath { what: WHAT, given, resolved: ResolvedPath::follow(&path).map_err(refused)? };
     symlink_check::not_led(view, slice::from_ref(&named))?;
-    let ResolvedPath { source, metadata, .. } = named.led;
+    let ResolvedPath { source, metadata, .. } = named.resolved;
     if !source.is_dir() {
         return Err(refused(io::ErrorKind::NotADirectory.into()));
     }

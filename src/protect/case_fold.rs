@@ -28,7 +28,7 @@ const EXFAT_SUPER_MAGIC: FsType = FsType(0x2011_bab0);
 
 /// File systems for which the kernel has one entry for all spellings of a name, so that a mount holds for all. That is so
 /// even in directories that fold case (FS_CASEFOLD_FL).
-const HOLDING: [FsType; 7] = [
+const ONE_ENTRY_PER_NAME: [FsType; 7] = [
     BTRFS_SUPER_MAGIC,
     EXFAT_SUPER_MAGIC,
     EXT4_SUPER_MAGIC,
@@ -56,12 +56,12 @@ pub(crate) fn report(
     mounts: &[MountOnHost],
     enforcement: &mut Enforcement,
 ) -> Result<(), Error> {
-    report_where(&leads_past, inputs, view, mounts, enforcement)
+    report_with(&may_bypass, inputs, view, mounts, enforcement)
 }
 
 /// [`report`] with a function that says whether other spellings bypass a mount in a directory.
-fn report_where(
-    leads_past: &dyn Fn(&Path) -> io::Result<bool>,
+fn report_with(
+    may_bypass: &dyn Fn(&Path) -> io::Result<bool>,
     inputs: &Inputs<'_>,
     view: &View,
     mounts: &[MountOnHost],
@@ -69,19 +69,19 @@ fn report_where(
 ) -> Result<(), Error> {
     let mut known = BTreeMap::new();
     for MountOnHost { target, path } in mounts {
-        let Some(place) = view.get(target).filter(|place| takes_away(place)) else { continue };
+        let Some(place) = view.get(target).filter(|place| restricts(place)) else { continue };
         let Some(directory) = path.parent() else { continue };
-        let leads = match known.get(directory) {
-            Some(leads) => *leads,
-            None => match leads_past(directory) {
+        let bypassed = match known.get(directory) {
+            Some(bypassed) => *bypassed,
+            None => match may_bypass(directory) {
                 Err(error) if error.raw_os_error().is_some_and(is_shortage) => {
                     return Err(Error::io("find out whether a file system ignores case")(error));
                 }
                 // If it cannot be found out, the protection is not promised.
-                leads => *known.entry(directory).or_insert(leads.unwrap_or(true)),
+                bypassed => *known.entry(directory).or_insert(bypassed.unwrap_or(true)),
             },
         };
-        if !leads {
+        if !bypassed {
             continue;
         }
         if place.origin == Origin::Policy && matches!(place.node, Node::CoverFile) {
@@ -107,7 +107,7 @@ fn report_where(
 }
 
 /// Whether the mount allows less than what is under it. A writable grant does not. A pin does.
-fn takes_away(place: &ViewEntry) -> bool {
+fn restricts(place: &ViewEntry) -> bool {
     place.origin == Origin::Wall || !matches!(place.node, Node::Bind { access: Access::Write, .. })
 }
 
@@ -116,26 +116,26 @@ fn takes_away(place: &ViewEntry) -> bool {
 /// # Errors
 /// The directory cannot be listed.
 pub(crate) fn ignores_case(directory: &Path) -> io::Result<bool> {
-    let told = is_told_apart(directory)?.or_else(|| is_told_apart_by(directory));
-    Ok(told == Some(false))
+    let counts = case_counts(directory)?.or_else(|| case_counts_for(directory));
+    Ok(counts == Some(false))
 }
 
 /// Whether another spelling of a name in a directory may bypass a mount: the kernel may cache several entries, and no name
 /// shows that case counts.
-fn leads_past(directory: &Path) -> io::Result<bool> {
-    Ok(!HOLDING.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
+fn may_bypass(directory: &Path) -> io::Result<bool> {
+    Ok(!ONE_ENTRY_PER_NAME.contains(&statfs(directory)?.filesystem_type()) && may_ignore_case(directory)?)
 }
 
 fn may_ignore_case(directory: &Path) -> io::Result<bool> {
-    Ok(is_told_apart(directory)? != Some(true))
+    Ok(case_counts(directory)? != Some(true))
 }
 
 /// Whether case counts in a directory: the first name that shows it decides. `None` if no name does.
-fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
+fn case_counts(directory: &Path) -> io::Result<Option<bool>> {
     for entry in fs::read_dir(directory)?.take(MOST_NAMES) {
-        let told = is_told_apart_by(&entry?.path());
-        if told.is_some() {
-            return Ok(told);
+        let counts = case_counts_for(&entry?.path());
+        if counts.is_some() {
+            return Ok(counts);
         }
     }
     Ok(None)
@@ -143,7 +143,7 @@ fn is_told_apart(directory: &Path) -> io::Result<Option<bool>> {
 
 /// Whether case counts, as far as one name shows. `None` if it shows nothing: the name has no letters, or the other spelling
 /// exists and may be another file. Some file systems compute inode numbers from names, so equal files can look different.
-fn is_told_apart_by(path: &Path) -> Option<bool> {
+fn case_counts_for(path: &Path) -> Option<bool> {
     let other = path.with_file_name(in_other_case(path.file_name()?)?);
     let there = fs::symlink_metadata(other);
     let here = fs::symlink_metadata(path).ok()?;
@@ -153,12 +153,12 @@ fn is_told_apart_by(path: &Path) -> Option<bool> {
             let is_same = Identity::of_metadata(&there) == Identity::of_metadata(&here);
             (has_one_name && is_same).then_some(false)
         }
-        Err(error) => is_no_name(&error).then_some(true),
+        Err(error) => is_missing_name(&error).then_some(true),
     }
 }
 
 /// Whether a name does not exist, or cannot: the other case of a letter may be longer, or unknown to the file system.
-fn is_no_name(error: &io::Error) -> bool {
+fn is_missing_name(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENAMETOOLONG | libc::EINVAL | libc::EILSEQ))
 }
 
@@ -225,20 +225,20 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_that_has_one_entry_is_not_asked() {
+    fn a_listed_kind_of_file_system_needs_no_look() {
         let dir = names(&["a", "A"]);
         let kind = statfs(dir.path()).expect("a file system").filesystem_type();
-        assert_eq!(leads_past(dir.path()).expect("listed"), !HOLDING.contains(&kind), "{kind:?}");
+        assert_eq!(may_bypass(dir.path()).expect("listed"), !ONE_ENTRY_PER_NAME.contains(&kind), "{kind:?}");
         assert!(
-            leads_past(Path::new("/proc/self/task")).expect("listed"),
+            may_bypass(Path::new("/proc/self/task")).expect("listed"),
             "procfs is not in the list, and numbers show nothing"
         );
     }
 
-    /// The report if `leads` is the answer for every directory, with these mounts in a grant.
+    /// The report if `bypassed` is the answer for every directory, with these mounts in a grant.
     fn reported(
         profile: Profile,
-        leads: io::Result<bool>,
+        bypassed: io::Result<bool>,
         things: &[(&str, Node)],
     ) -> Result<Enforcement, Error> {
         let dir = names(&["config", "key", "secret"]);
@@ -277,11 +277,11 @@ mod tests {
         for protection in [Protection::Root, Protection::ProtectedPaths] {
             enforcement.set(protection, State::Enforced, "");
         }
-        let answer = |_: &Path| match &leads {
-            Ok(leads) => Ok(*leads),
+        let answer = |_: &Path| match &bypassed {
+            Ok(bypassed) => Ok(*bypassed),
             Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().expect("an errno"))),
         };
-        report_where(&answer, &inputs, &view, &mounts, &mut enforcement)?;
+        report_with(&answer, &inputs, &view, &mounts, &mut enforcement)?;
         Ok(enforcement)
     }
 
@@ -290,21 +290,21 @@ mod tests {
     }
 
     #[test]
-    fn what_other_spellings_lead_past_is_degraded_and_told_once() {
+    fn a_mount_that_other_spellings_bypass_is_degraded_and_reported_once() {
         let file = || {
             let source = BindSource::resolve(Path::new("/proc/self/comm")).expect("a file");
             Node::Bind { source, access: Access::Read }
         };
         let two = [("config", file()), ("secret", file())];
-        let found = reported(Profile::RepoWrite, Ok(true), &two).expect("told");
+        let found = reported(Profile::RepoWrite, Ok(true), &two).expect("reported");
         assert_eq!(states(&found), [State::Enforced, State::Degraded]);
         let detail = &found.get(Protection::ProtectedPaths).expect("set").detail;
         assert!(detail.contains("config lies on a file system that ignores the case"), "{detail}");
         assert!(detail.contains("keep it on a file system that distinguishes"), "{detail}");
-        let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to tell");
+        let found = reported(Profile::RepoWrite, Ok(false), &two).expect("nothing to report");
         assert_eq!(states(&found), [State::Enforced; 2]);
         let unknown = || Err(io::Error::from_raw_os_error(libc::EACCES));
-        let found = reported(Profile::RepoWrite, unknown(), &two).expect("told");
+        let found = reported(Profile::RepoWrite, unknown(), &two).expect("reported");
         assert_eq!(states(&found), [State::Enforced, State::Degraded], "what is unknown is not promised");
         let short = Err(io::Error::from_raw_os_error(libc::EMFILE));
         assert!(matches!(reported(Profile::RepoWrite, short, &two), Err(Error::Io { .. })));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_a_file_that_other_spellings_lead_past_is_refused() {
+    fn a_mask_of_a_file_that_other_spellings_bypass_is_refused() {
         let refused =
             reported(Profile::RepoWrite, Ok(true), &[("key", Node::CoverFile)]).expect_err("refused");
         let Error::View { what: "mask", reason, remedy, .. } = refused else { panic!("{refused:?}") };
@@ -321,7 +321,7 @@ mod tests {
         assert!(remedy.is_some_and(|remedy| remedy.contains("mask its directory")));
         reported(Profile::RepoWrite, Ok(false), &[("key", Node::CoverFile)]).expect("it holds");
         // A directory has one entry, whatever its spelling.
-        let told = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("told");
-        assert_eq!(states(&told)[0], State::Degraded);
+        let found = reported(Profile::RepoWrite, Ok(true), &[("key", Node::Cover)]).expect("reported");
+        assert_eq!(states(&found)[0], State::Degraded);
     }
 }

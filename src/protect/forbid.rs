@@ -41,7 +41,7 @@ pub(crate) fn forbids(
     making: Creation,
 ) -> io::Result<bool> {
     let place = Name { parent, here: Identity::of_held(parent)?, name, there: there(parent, name) };
-    if watches.iter().any(|watch| watch.is_met(&place, making)) {
+    if watches.iter().any(|watch| watch.matches(&place, making)) {
         return Ok(true);
     }
     let inside: Vec<Identity> = watches.iter().filter_map(Watch::directory_there).collect();
@@ -76,7 +76,7 @@ fn there(parent: BorrowedFd<'_>, name: &OsStr) -> Option<Identity> {
 }
 
 impl Watch {
-    fn is_met(&self, place: &Name<'_>, making: Creation) -> bool {
+    fn matches(&self, place: &Name<'_>, making: Creation) -> bool {
         let is_here = |part: &&Path| {
             let above = self.base.join(part.parent().unwrap_or(Path::new("")));
             let is_it = part.file_name().is_some_and(|name| place.is(name));
@@ -105,15 +105,15 @@ fn directory(path: &Path) -> Option<Identity> {
     open_without_links(path, OFlag::O_DIRECTORY).ok().and_then(|held| Identity::of_held(held).ok())
 }
 
-/// Whether `directory` is one of `those`, or inside one.
-fn lies_in(directory: BorrowedFd<'_>, those: &[Identity]) -> io::Result<bool> {
-    if those.is_empty() {
+/// Whether `directory` is one of `others`, or inside one.
+fn lies_in(directory: BorrowedFd<'_>, others: &[Identity]) -> io::Result<bool> {
+    if others.is_empty() {
         return Ok(false);
     }
     let mut at = up(directory, ".")?;
     for _ in 0..DEEPEST {
         let here = Identity::of_held(&at)?;
-        if those.contains(&here) {
+        if others.contains(&here) {
             return Ok(true);
         }
         let above = match up(at.as_fd(), "..") {

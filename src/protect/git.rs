@@ -38,7 +38,7 @@ pub(crate) fn show_repository(view: &mut View, inputs: &Inputs<'_>, workspace: &
 }
 
 /// The paths of what git obeys for a user, whatever the repository: git-config(1), "FILES".
-pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
+pub(crate) fn user_config(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, WalkAim)> {
     let of_homes = caller.homes.iter().map(|home| (home.join(".gitconfig"), WalkAim::Git));
     let directories = caller.homes.iter().map(|home| home.join(".config"));
     let named = caller.variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -50,11 +50,11 @@ pub(crate) fn of_user(caller: &Caller) -> impl Iterator<Item = (UnresolvedPath, 
 /// hooks are directly in it, or where its `commondir` leads.
 fn is_repository(path: &Path) -> bool {
     let has_head = fs::symlink_metadata(path.join("HEAD")).is_ok_and(|head| !head.is_dir());
-    has_head && (has_own(path) || path.join("commondir").is_file())
+    has_head && (has_objects_and_refs(path) || path.join("commondir").is_file())
 }
 
 /// Whether it has the directories for commits and branches.
-fn has_own(repository: &Path) -> bool {
+fn has_objects_and_refs(repository: &Path) -> bool {
     repository.join("objects").is_dir() && repository.join("refs").is_dir()
 }
 
@@ -65,14 +65,14 @@ fn has_own(repository: &Path) -> bool {
 /// everything through that descriptor, because another process may replace the path meanwhile.
 fn repository_of(workspace: &Path) -> Option<BindSource> {
     let link = workspace.join(".git");
-    let own = follow(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
+    let own = canonical_target(workspace, read_link_file(&link)?.strip_prefix("gitdir:")?)?;
     let (name, worktrees) = (own.file_name()?, own.parent()?);
     let common = worktrees.ends_with("worktrees").then(|| worktrees.parent())??;
     let (held, source) = BindSource::open_exact(common).ok()?;
     let anchor = own_path(&held);
     let own_held = anchor.join("worktrees").join(name);
     let agreed = read_link_file(&own_held.join("commondir"))?.trim() == "../.."
-        && follow(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
+        && canonical_target(&own, &read_link_file(&own_held.join("gitdir"))?)? == link;
     (agreed && is_repository(&anchor)).then_some(source)
 }
 
@@ -87,7 +87,7 @@ fn read_link_file(path: &Path) -> Option<String> {
 /// It cannot be read.
 fn read_small(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened = unless_absent(fs::File::options().read(true).custom_flags(flags).open(path))?;
+    let opened = none_if_missing(fs::File::options().read(true).custom_flags(flags).open(path))?;
     let Some(file) = opened.filter(|file| file.metadata().is_ok_and(|it| it.is_file())) else {
         return Ok(None);
     };
@@ -120,18 +120,18 @@ fn contents(file: fs::File) -> io::Result<Vec<u8>> {
 }
 
 /// `None` if the error says that there is no such file.
-fn unless_absent<T>(looked: io::Result<T>) -> io::Result<Option<T>> {
-    match looked {
+fn none_if_missing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
         Err(error) => match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::ENAMETOOLONG) => Ok(None),
             _ => Err(error),
         },
-        looked => looked.map(Some),
+        result => result.map(Some),
     }
 }
 
 /// Where the text of a link file leads; relative text starts at `from`.
-fn follow(from: &Path, text: &str) -> Option<PathBuf> {
+fn canonical_target(from: &Path, text: &str) -> Option<PathBuf> {
     fs::canonicalize(from.join(text.trim())).ok()
 }
 

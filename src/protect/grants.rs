@@ -53,20 +53,21 @@ impl WritableGrants {
 
     /// The nearest grant above the host's `path`, and the rest of the path below it.
     pub(crate) fn split<'p>(&self, path: &'p Path) -> Option<(&'p Path, &'p Path)> {
-        let base = self.bases.around(path)?;
+        let base = self.bases.base_above(path)?;
         Some((base, lexical::below(path, base)?))
     }
 
     /// Whether the host's `path` is covered wherever the sandbox would show it.
-    pub(crate) fn cover(&self, view: &View, path: &Path) -> bool {
+    pub(crate) fn is_covered(&self, view: &View, path: &Path) -> bool {
         let Some((base, below)) = self.split(path) else { return false };
         let mut targets = self.grants.iter().filter(|grant| grant.base == base).map(|grant| &grant.target);
-        // Most paths are shown in one place. `seen_at` finds the others, but takes longer.
-        targets.all(|target| self.covers.hold(&target.join(below))) && self.seen_at(view, path).is_empty()
+        // Most paths are shown in one place. `shown_at` finds the others, but takes longer.
+        targets.all(|target| self.covers.contains(&target.join(below)))
+            && self.shown_at(view, path).is_empty()
     }
 
     /// Every place where the sandbox really shows the host's `path`, so that no other mount hides it there.
-    pub(crate) fn seen_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
+    pub(crate) fn shown_at(&self, view: &View, path: &Path) -> Vec<PathBuf> {
         let mut places = self.binds.shown_at(path);
         places.retain(|place| view.host_path(place).is_some_and(|seen| seen == path));
         places
@@ -75,8 +76,8 @@ impl WritableGrants {
     /// Opens and keeps the directories where looking at the watches starts.
     pub(crate) fn hold(&self, watches: &mut [Watch]) -> Result<(), Error> {
         for Grant { base, identity, .. } in &self.grants {
-            let of_grant = watches.iter_mut().filter(|watch| watch.is_in(base));
-            place::hold(of_grant, base, *identity).map_err(|error| not_held(base, error))?;
+            let of_grant = watches.iter_mut().filter(|watch| watch.is_below(base));
+            place::hold(of_grant, base, *identity).map_err(|error| cannot_hold(base, error))?;
         }
         Ok(())
     }
@@ -86,7 +87,7 @@ impl WritableGrants {
     pub(crate) fn as_a_command<T>(&self, look: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         match self.grants.first() {
             Some(Grant { base, .. }) if self.are_reached => {
-                dirfd::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(not_held(base, error)))
+                dirfd::of_a_command(|| Ok(look())).unwrap_or_else(|error| Err(cannot_hold(base, error)))
             }
             _ => look(),
         }
@@ -99,13 +100,13 @@ impl WritableGrants {
     pub(crate) fn obeyed(&self) -> Result<obeyed::Obeyed, Error> {
         let mut obeyed = obeyed::Obeyed::default();
         for Grant { base, .. } in &self.grants {
-            obeyed.take(base, &self.bases).map_err(|error| not_held(base, error))?;
+            obeyed.add(base, &self.bases).map_err(|error| cannot_hold(base, error))?;
         }
         Ok(obeyed)
     }
 }
 
-fn not_held(base: &Path, source: io::Error) -> Error {
+fn cannot_hold(base: &Path, source: io::Error) -> Error {
     let remedy = match source.raw_os_error() {
         Some(libc::ESTALE) => Some(EXCHANGED),
         _ => of_call(&source),

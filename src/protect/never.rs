@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NeverCommitted {
     path: PathBuf,
-    unless: Unless,
+    exception: Exception,
 }
 
 /// The exception: what may be at the path nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unless {
+enum Exception {
     Nothing,
     /// What `git init` makes, if the repository is new: a configuration and samples of hooks.
     New,
@@ -35,38 +35,38 @@ pub(crate) enum NewKind {
 
 impl NeverCommitted {
     pub(crate) fn always(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Nothing }
+        Self { path: path.to_owned(), exception: Exception::Nothing }
     }
 
     pub(crate) fn unless_new(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::New }
+        Self { path: path.to_owned(), exception: Exception::New }
     }
 
     pub(crate) fn unless_directory(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Directory }
+        Self { path: path.to_owned(), exception: Exception::Directory }
     }
 
     pub(crate) fn unless_empty(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::Empty }
+        Self { path: path.to_owned(), exception: Exception::Empty }
     }
 
     pub(crate) fn links(path: &Path) -> Self {
-        Self { path: path.to_owned(), unless: Unless::NoLink }
+        Self { path: path.to_owned(), exception: Exception::NoLink }
     }
 
     /// Whether `path` must not become `becomes`. `is_new` says whether the repository is new.
     pub(crate) fn forbids(&self, path: &Path, becomes: NewKind, is_new: bool) -> bool {
         if let Ok(below) = path.strip_prefix(&self.path) {
             let is_itself = below.as_os_str().is_empty();
-            return match self.unless {
-                Unless::Nothing => true,
-                Unless::New => !(is_new && self.is_harmless(below, becomes)),
-                Unless::Directory => is_itself && becomes != NewKind::Directory,
-                Unless::Empty => !is_itself || becomes != NewKind::Directory,
-                Unless::NoLink => becomes == NewKind::Link,
+            return match self.exception {
+                Exception::Nothing => true,
+                Exception::New => !(is_new && self.is_made_by_init(below, becomes)),
+                Exception::Directory => is_itself && becomes != NewKind::Directory,
+                Exception::Empty => !is_itself || becomes != NewKind::Directory,
+                Exception::NoLink => becomes == NewKind::Link,
             };
         }
-        if self.unless == Unless::NoLink {
+        if self.exception == Exception::NoLink {
             return false;
         }
         // On the way to the path, anything but a directory would lead elsewhere.
@@ -75,7 +75,7 @@ impl NeverCommitted {
 
     /// Whether `path` is the configuration of a new repository: it may be committed, but git obeys it.
     pub(crate) fn lets_pass(&self, path: &Path, is_new: bool) -> bool {
-        self.unless == Unless::New && is_new && path == self.path && self.is_configuration()
+        self.exception == Exception::New && is_new && path == self.path && self.is_configuration()
     }
 
     fn is_configuration(&self) -> bool {
@@ -83,7 +83,7 @@ impl NeverCommitted {
     }
 
     /// Whether `git init` makes this.
-    fn is_harmless(&self, below: &Path, becomes: NewKind) -> bool {
+    fn is_made_by_init(&self, below: &Path, becomes: NewKind) -> bool {
         let is_itself = below.as_os_str().is_empty();
         if self.is_configuration() {
             return is_itself && becomes == NewKind::File;

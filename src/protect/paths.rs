@@ -34,7 +34,7 @@ pub(crate) struct Protected {
     /// What is not fully protected.
     gaps: Vec<Gap>,
     /// How much may still be looked at.
-    left: Left,
+    budget: LinkBudget,
 }
 
 impl Protected {
@@ -43,13 +43,13 @@ impl Protected {
     /// # Errors
     /// With profile `ci-only`, if something is not fully protected.
     pub(crate) fn report(&self, inputs: &Inputs<'_>, enforcement: &mut Enforcement) -> Result<(), Error> {
-        if let Some(Gap { path, why }) = self.gaps.first() {
-            let reason = format!("{} {}", failure::shown(path), why.reason());
+        if let Some(Gap { path, reason: gap }) = self.gaps.first() {
+            let reason = format!("{} {}", failure::shown(path), gap.text());
             if inputs.policy.profile.meaning().is_strict {
-                let remedy = Some(why.remedy().to_owned());
+                let remedy = Some(gap.remedy().to_owned());
                 return Err(Error::Unavailable { protection: Protection::ProtectedPaths, reason, remedy });
             }
-            let detail = format!("{reason}; {}", why.remedy());
+            let detail = format!("{reason}; {}", gap.remedy());
             enforcement.set(Protection::ProtectedPaths, State::Degraded, detail);
             return Ok(());
         }
@@ -79,14 +79,15 @@ pub(crate) fn protect(
 ) -> Result<Protected, Error> {
     let grants = WritableGrants::of(view);
     let obeyed = grants.as_a_command(|| grants.obeyed())?;
-    let unseen = obeyed.unseen.into_iter().map(|(path, why)| {
-        let why = match why {
-            obeyed::Unseen::Beyond => Why::Beyond,
-            obeyed::Unseen::Cause(cause) => Why::Unseen(cause),
+    let incomplete = obeyed.incomplete.into_iter().map(|(path, cause)| {
+        let reason = match cause {
+            obeyed::Incomplete::Beyond => GapReason::Beyond,
+            obeyed::Incomplete::Cause(cause) => GapReason::Unseen(cause),
         };
-        Gap { path, why }
+        Gap { path, reason }
     });
-    let mut protected = Protected { listed: obeyed.listed, gaps: unseen.collect(), ..Protected::default() };
+    let mut protected =
+        Protected { listed: obeyed.listed, gaps: incomplete.collect(), ..Protected::default() };
     let of_file = |file: &PathBuf| UnresolvedPath::new(Path::new("/"), inputs.caller.absolute(file));
     let of_policy = workspace
         .into_iter()
@@ -96,13 +97,13 @@ pub(crate) fn protect(
         .chain(inputs.policy.files.iter().map(of_file))
         .map(|way| (way, WalkAim::Path));
     for way in secrets {
-        protect_way(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
+        protect_walk(view, &grants, &mut PathWalk::new(&grants.bases, way, WalkAim::Path), &mut protected)?;
     }
-    // Last, because commands may have made what is in repositories, and it may use up what is left.
-    let ways = of_policy.chain(git::of_user(inputs.caller)).chain(obeyed.paths);
+    // Last, because commands may have made what is in repositories, and it may use up the budget.
+    let ways = of_policy.chain(git::user_config(inputs.caller)).chain(obeyed.paths);
     let walks = ways.map(|(way, aim)| PathWalk::new(&grants.bases, &way, aim));
     grants.as_a_command(|| protect_all(view, &grants, walks.collect(), &mut protected))?;
-    Watch::once(&mut protected.watches);
+    Watch::dedup(&mut protected.watches);
     grants.hold(&mut protected.watches)?;
     close_pins(view);
     Ok(protected)
@@ -118,18 +119,18 @@ fn protect_all<'g>(
     // Links may form circles. A directory is looked at again only if fewer links led to it than before.
     let mut fewest: HashMap<PathBuf, u32> = HashMap::new();
     while let Some(mut walk) = walks.pop_front() {
-        if walk.links() > 0 && protected.left.is_over() {
-            protected.gaps.push(Gap { path: walk.here().to_owned(), why: Why::TooMany });
+        if walk.links() > 0 && protected.budget.is_spent() {
+            protected.gaps.push(Gap { path: walk.here().to_owned(), reason: GapReason::TooMany });
             continue;
         }
-        let Some((at, metadata)) = protect_way(view, grants, &mut walk, protected)? else { continue };
-        if walk.aim() == WalkAim::GitSign && metadata.is_dir() {
+        let Some((at, metadata)) = protect_walk(view, grants, &mut walk, protected)? else { continue };
+        if walk.aim() == WalkAim::GitRepositoryFile && metadata.is_dir() {
             continue;
         }
         let before = fewest.get(&at).copied();
         if before.is_none() {
-            let linked = other_names(&at, &metadata, &mut protected.left);
-            protected.gaps.extend(linked.map(|(path, why)| Gap { path, why }));
+            let linked = other_names(&at, &metadata, &mut protected.budget);
+            protected.gaps.extend(linked.map(|(path, reason)| Gap { path, reason }));
             bind_everywhere(view, grants, &at)?;
         }
         if before.is_none_or(|links| walk.links() < links) {
@@ -142,50 +143,50 @@ fn protect_all<'g>(
 
 /// Walks along the links in a protected directory.
 fn protect_links<'g>(walk: &PathWalk<'g>, thing: &Path, protected: &mut Protected) -> Vec<PathWalk<'g>> {
-    let gap = |why| Gap { path: thing.to_owned(), why };
-    let mut walks = links_in(walk, thing, &mut protected.left).unwrap_or_else(|error| {
-        protected.gaps.push(gap(Why::Unseen(failure::words(&error))));
+    let gap = |reason| Gap { path: thing.to_owned(), reason };
+    let mut walks = links_in(walk, thing, &mut protected.budget).unwrap_or_else(|error| {
+        protected.gaps.push(gap(GapReason::Unseen(failure::words(&error))));
         Vec::new()
     });
-    let most = MOST_FOLLOWED.min(protected.left.links);
+    let most = MOST_FOLLOWED.min(protected.budget.links);
     if walks.len() > most {
-        protected.gaps.push(gap(Why::TooMany));
+        protected.gaps.push(gap(GapReason::TooMany));
         walks.truncate(most);
     }
-    protected.left.links -= walks.len();
+    protected.budget.links -= walks.len();
     walks
 }
 
 /// Walks to the end, and makes sure that the path leads to the same place after the command. Returns what is there.
-fn protect_way(
+fn protect_walk(
     view: &mut View,
     grants: &WritableGrants,
     walk: &mut PathWalk<'_>,
     protected: &mut Protected,
 ) -> Result<Option<(PathBuf, fs::Metadata)>, Error> {
-    while let Some(met) = protected.left.go_on(walk, |path| grants.cover(view, path))? {
-        match met {
+    while let Some(step) = protected.budget.next_step(walk, |path| grants.is_covered(view, path))? {
+        match step {
             WalkStep::Link { at, to } => {
                 let watch =
                     grants.split(&at).map(|(base, below)| Watch::new(base, below, below, Expected::Link(to)));
-                protected.watches.extend(watch.map(|watch| watch.of_git(walk.aim() != WalkAim::Path)));
+                protected.watches.extend(watch.map(|watch| watch.with_git(walk.aim() != WalkAim::Path)));
                 pin_everywhere(view, grants, &at)?;
-                if protected.left.is_over() {
-                    protected.gaps.push(Gap { path: at, why: Why::TooMany });
+                if protected.budget.is_spent() {
+                    protected.gaps.push(Gap { path: at, reason: GapReason::TooMany });
                     return Ok(None);
                 }
             }
             WalkStep::Up { at } => pin_everywhere(view, grants, &at)?,
-            WalkStep::Nothing { first, path } => {
+            WalkStep::Missing { first, path } => {
                 protected.watches.extend(watch_absent(grants, &path, &first, walk));
                 pin_everywhere(view, grants, &first)?;
                 return Ok(None);
             }
-            WalkStep::Thing { at, metadata } => return Ok(Some((at, metadata))),
+            WalkStep::Found { at, metadata } => return Ok(Some((at, metadata))),
             // The directory where the walk stops becomes read-only. What the rest leads to is unknown.
-            WalkStep::Far { at, is_told } => {
-                let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_told);
-                protected.gaps.push(Gap { path: at.clone(), why: Why::Far });
+            WalkStep::TooLong { at, is_reported } => {
+                let metadata = fs::symlink_metadata(&at).ok().filter(|_| is_reported);
+                protected.gaps.push(Gap { path: at.clone(), reason: GapReason::TooLong });
                 return Ok(metadata.map(|metadata| (at, metadata)));
             }
         }
@@ -199,12 +200,12 @@ fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathW
     let path = lexical::below(path, base)?;
     let expected = match walk.aim() {
         _ if is_new_repository(path, first) => Expected::NoRepository,
-        WalkAim::GitSign => Expected::NoFile,
+        WalkAim::GitRepositoryFile => Expected::NoFile,
         WalkAim::GitList => Expected::NoEntry,
         WalkAim::Git | WalkAim::Path => Expected::Absent,
     };
-    let watch = Watch::new(base, path, first, expected).of_git(walk.aim() != WalkAim::Path);
-    Some(watch.led_by(walk.link()))
+    let watch = Watch::new(base, path, first, expected).with_git(walk.aim() != WalkAim::Path);
+    Some(watch.with_link(walk.link()))
 }
 
 /// Walks along links directly in a protected directory, such as hooks kept elsewhere, because their targets are obeyed too.
@@ -212,7 +213,7 @@ fn watch_absent(grants: &WritableGrants, path: &Path, first: &Path, walk: &PathW
 ///
 /// # Errors
 /// The directory cannot be read, or it has too many entries.
-fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Result<Vec<PathWalk<'g>>> {
+fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, budget: &mut LinkBudget) -> io::Result<Vec<PathWalk<'g>>> {
     let mut walks = Vec::new();
     let entries = match fs::read_dir(thing) {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(walks),
@@ -220,9 +221,9 @@ fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Resul
     };
     for entry in entries {
         let entry = entry?;
-        left.entry()?;
+        budget.entry()?;
         if entry.file_type()?.is_symlink() && walks.len() <= MOST_FOLLOWED {
-            walks.push(walk.along(&entry.path(), &fs::read_link(entry.path())?));
+            walks.push(walk.walk_along(&entry.path(), &fs::read_link(entry.path())?));
         }
     }
     Ok(walks)
@@ -230,14 +231,14 @@ fn links_in<'g>(walk: &PathWalk<'g>, thing: &Path, left: &mut Left) -> io::Resul
 
 /// Pins the way to the host's `path` in every place where the sandbox shows it.
 fn pin_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
-    grants.seen_at(view, path).iter().try_for_each(|place| pin::way_to(view, place))
+    grants.shown_at(view, path).iter().try_for_each(|place| pin::parents_of(view, place))
 }
 
 /// Binds the host's `path` read-only over itself in every place where the sandbox shows it.
 fn bind_everywhere(view: &mut View, grants: &WritableGrants, path: &Path) -> Result<(), Error> {
-    let source = pin::exact(path)?;
-    for place in grants.seen_at(view, path) {
-        pin::way_to(view, &place)?;
+    let source = pin::exact_source(path)?;
+    for place in grants.shown_at(view, path) {
+        pin::parents_of(view, &place)?;
         let node = Node::Bind { source: source.clone(), access: Access::Read };
         view.wall("protected path", &place, node, Protection::ProtectedPaths);
     }
@@ -265,17 +266,21 @@ fn close_pins(view: &mut View) {
 
 /// A file that has other hard links, by which commands can write it: the path itself, or a file directly in the directory.
 /// Or that the directory has too many entries to find out.
-fn other_names(path: &Path, metadata: &fs::Metadata, left: &mut Left) -> Option<(PathBuf, Why)> {
+fn other_names(
+    path: &Path,
+    metadata: &fs::Metadata,
+    budget: &mut LinkBudget,
+) -> Option<(PathBuf, GapReason)> {
     if !metadata.is_dir() {
-        return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), Why::Linked));
+        return (metadata.is_file() && metadata.nlink() > 1).then(|| (path.to_owned(), GapReason::Linked));
     }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if let Err(error) = left.entry() {
-            return Some((path.to_owned(), Why::Unseen(failure::words(&error))));
+        if let Err(error) = budget.entry() {
+            return Some((path.to_owned(), GapReason::Unseen(failure::words(&error))));
         }
         let is_sample = entry.path().extension().is_some_and(|extension| extension == "sample");
         if entry.metadata().is_ok_and(|it| it.is_file() && it.nlink() > 1) && !is_sample {
-            return Some((entry.path(), Why::Linked));
+            return Some((entry.path(), GapReason::Linked));
         }
     }
     None
@@ -302,19 +307,19 @@ const MOST_STEPS: u32 = 1 << 14;
 
 /// What may still be looked at behind links. Commands can make any number of links, and every later start looks at them.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct LinkBudget {
     pub(crate) links: usize,
     entries: u32,
     steps: u32,
 }
 
-impl Default for Left {
+impl Default for LinkBudget {
     fn default() -> Self {
         Self { links: MOST_FOLLOWED_IN_ALL, entries: MOST_ENTRIES, steps: MOST_STEPS }
     }
 }
 
-impl Left {
+impl LinkBudget {
     /// Counts one entry.
     ///
     /// # Errors
@@ -324,22 +329,22 @@ impl Left {
         Ok(())
     }
 
-    /// [`PathWalk::go_on`], counted. Steps before the first link do not count.
-    pub(crate) fn go_on(
+    /// [`PathWalk::next_step`], counted. Steps before the first link do not count.
+    pub(crate) fn next_step(
         &mut self,
         walk: &mut PathWalk<'_>,
         is_covered: impl Fn(&Path) -> bool,
     ) -> Result<Option<WalkStep>, Error> {
         let before = walk.steps();
-        let met = walk.go_on(is_covered)?;
+        let step = walk.next_step(is_covered)?;
         if walk.links() > 0 {
             self.steps = self.steps.saturating_sub(walk.steps() - before);
         }
-        Ok(met)
+        Ok(step)
     }
 
     /// Whether no more links are followed.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_spent(&self) -> bool {
         self.steps == 0
     }
 }
@@ -348,11 +353,11 @@ impl Left {
 #[derive(Debug)]
 pub(crate) struct Gap {
     pub(crate) path: PathBuf,
-    pub(crate) why: Why,
+    pub(crate) reason: GapReason,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum GapReason {
     /// A file has other hard links, by which commands can write it.
     Linked,
     /// There are more links than Kennel follows.
@@ -362,11 +367,11 @@ pub(crate) enum Why {
     /// A repository has more submodules and linked worktrees than Kennel looks at.
     Beyond,
     /// A path that goes on from here is too long.
-    Far,
+    TooLong,
 }
 
-impl Why {
-    pub(crate) fn reason(&self) -> String {
+impl GapReason {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Linked => "has other hard links, by which it can be written".to_owned(),
             Self::TooMany => format!(
@@ -384,7 +389,7 @@ impl Why {
                 modules::DEEPEST,
                 modules::LONGEST
             ),
-            Self::Far => {
+            Self::TooLong => {
                 "is where a path gets too long to follow: what it leads to is not protected".to_owned()
             }
         }
@@ -397,7 +402,7 @@ impl Why {
             Self::Beyond => {
                 "remove submodules and worktrees that are not needed (`git worktree prune`), or grant fewer repositories"
             }
-            Self::Far => "remove the links, or the directories, that make the path so long",
+            Self::TooLong => "remove the links, or the directories, that make the path so long",
             Self::Unseen(_) => {
                 "give yourself access to all entries in it, and remove what does not belong to git"
             }

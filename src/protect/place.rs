@@ -26,16 +26,16 @@ use crate::sys::{dirfd, entries};
 
 /// A directory that is held open: a writable grant, or what was mounted inside one before the command started.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldDirectory {
     directory: Arc<OwnedFd>,
     /// Its path below the grant.
     way: PathBuf,
 }
 
-impl Held {
+impl HeldDirectory {
     /// # Errors
     /// `ESTALE` if another directory has this path now.
-    fn base(path: &Path, identity: Identity) -> io::Result<Self> {
+    fn open(path: &Path, identity: Identity) -> io::Result<Self> {
         // The identity is compared, so links on the way do no harm. openat2(2) may be unavailable.
         let directory = open(path, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         if Identity::of_held(&directory)? != identity {
@@ -77,7 +77,7 @@ impl Held {
     }
 
     /// Words for the report if the directory was moved since; `base` is the path of the grant.
-    pub(crate) fn moved(&self, base: &Path) -> Option<String> {
+    pub(crate) fn words_if_moved(&self, base: &Path) -> Option<String> {
         let now = fs::read_link(own_path(&self.directory)).ok()?;
         let was: PathBuf = base.join(&self.way).components().collect();
         let [from, to] = [&was, &now].map(|path| shown(path));
@@ -95,7 +95,7 @@ pub(crate) fn hold<'w>(
     identity: Identity,
 ) -> io::Result<()> {
     // One descriptor for each directory, not for each watch.
-    let grant = Held::base(base, identity)?;
+    let grant = HeldDirectory::open(base, identity)?;
     let mut known = vec![grant.clone()];
     for watch in watches {
         let found = grant.last_mount(watch.first.parent().unwrap_or(Path::new("")))?;
@@ -135,7 +135,7 @@ impl ProtectedPlace {
     ///
     /// # Errors
     /// A file system was mounted on the way meanwhile. No command can have done that, so it is left alone.
-    pub(crate) fn of(held: &Held, path: &Path) -> io::Result<Option<Self>> {
+    pub(crate) fn open(held: &HeldDirectory, path: &Path) -> io::Result<Option<Self>> {
         let below = held.below(path)?;
         let (Some(way), Some(name)) = (below.parent(), below.file_name()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -166,18 +166,18 @@ impl ProtectedPlace {
     }
 
     /// Takes away what must not be there. Returns what was done, or `None` if it may stay.
-    pub(crate) fn judge(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
+    pub(crate) fn check(&self, watch: &Watch, kind: FileKind) -> io::Result<Option<Done>> {
         let is_directory = kind == FileKind::Directory;
         let may_stay = match (&watch.expected, watch.path.file_name().and_then(OsStr::to_str)) {
             // The samples that `git init` puts there do nothing.
             (Expected::NoRepository, Some("hooks")) if is_directory => {
-                self.holds_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
+                self.contains_only(|name| name.as_encoded_bytes().ends_with(b".sample"))
             }
             // Older versions of git create these directories and leave them empty.
             (Expected::NoRepository, Some("branches" | "remotes")) | (Expected::NoEntry, _)
                 if is_directory =>
             {
-                self.holds_only(|_| false)
+                self.contains_only(|_| false)
             }
             (Expected::NoFile, _) if is_directory => true,
             // A repository made inside needs its config. Git outside reads it, so it is kept and reported.
@@ -190,7 +190,7 @@ impl ProtectedPlace {
     }
 
     /// Whether all entries of a directory are `allowed`. False if it cannot be listed or has too many.
-    fn holds_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
+    fn contains_only(&self, allowed: impl Fn(&OsStr) -> bool) -> bool {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name);
         let Ok(mut listing) = directory.and_then(|directory| entries::listing(&directory)) else {
             return false;
@@ -210,7 +210,7 @@ impl ProtectedPlace {
     ///
     /// Kennel does not make the link again. A command of another sandbox may have made it, and that sandbox may have taken it
     /// away when the command ended.
-    pub(crate) fn clear_of(&self, link: &Path) -> io::Result<String> {
+    pub(crate) fn clear_replaced_link(&self, link: &Path) -> io::Result<String> {
         let what = match self.stat()? {
             Some(_) => self.clear()?,
             None => GONE.to_owned(),
@@ -236,7 +236,7 @@ impl ProtectedPlace {
         }
         match self.move_aside() {
             Ok(how) => Ok(how),
-            Err(error) if kind == FileKind::Directory => self.disarm(error),
+            Err(error) if kind == FileKind::Directory => self.clear_and_close(error),
             Err(error) if is_no_room(error) && self.unlink(UnlinkatFlags::NoRemoveDir).is_ok() => {
                 Ok("it was removed, because there was no room for another name".to_owned())
             }
@@ -301,7 +301,7 @@ impl ProtectedPlace {
     }
 
     /// Clears a directory that cannot be renamed because of `error`, and takes all access rights from it.
-    fn disarm(&self, error: Errno) -> io::Result<String> {
+    fn clear_and_close(&self, error: Errno) -> io::Result<String> {
         let directory = remove::open_directory(self.parent.as_fd(), &self.name).map_err(|_| error)?;
         let directory = Arc::new(directory);
         for name in entries::some(&directory, ROOM)? {
@@ -314,7 +314,7 @@ impl ProtectedPlace {
         }
         // Clearing it may have made room.
         self.move_aside().or_else(|error| {
-            remove::shut(directory.as_fd())?;
+            remove::close_access(directory.as_fd())?;
             Err(io::Error::other(format!("{}; its mode is 0 now", io::Error::from(error))))
         })
     }

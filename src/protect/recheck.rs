@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::protect::never::NeverCommitted;
-use crate::protect::place::{Held, ProtectedPlace};
+use crate::protect::place::{HeldDirectory, ProtectedPlace};
 use crate::protect::remove;
 use crate::protect::remove::Check;
 use crate::report::failure;
@@ -33,7 +33,7 @@ pub(crate) struct Watch {
     /// The link that leads there, if one does.
     link: Option<PathBuf>,
     /// The directory where looking starts.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldDirectory>,
 }
 
 /// What was at the path when the sandbox was prepared.
@@ -60,17 +60,17 @@ impl Watch {
     }
 
     /// Sets whether git obeys it.
-    pub(crate) fn of_git(self, of_git: bool) -> Self {
+    pub(crate) fn with_git(self, of_git: bool) -> Self {
         Self { of_git, ..self }
     }
 
     /// Sets the link that leads there.
-    pub(crate) fn led_by(self, link: Option<&Path>) -> Self {
+    pub(crate) fn with_link(self, link: Option<&Path>) -> Self {
         Self { link: link.map(Path::to_owned), ..self }
     }
 
     /// Removes duplicates: several paths may lead over one link.
-    pub(crate) fn once(watches: &mut Vec<Self>) {
+    pub(crate) fn dedup(watches: &mut Vec<Self>) {
         let mut seen = HashSet::new();
         watches.retain(|watch| {
             let Self { base, path, first, expected, .. } = watch.clone();
@@ -87,13 +87,13 @@ impl Watch {
     }
 
     /// Whether its grant is exactly `base`.
-    pub(crate) fn is_in(&self, base: &Path) -> bool {
+    pub(crate) fn is_below(&self, base: &Path) -> bool {
         self.base == base
     }
 
     /// The rule for commits of an overlay over `base`, if the watch is there.
     pub(crate) fn never(&self, base: &Path) -> Option<NeverCommitted> {
-        self.is_in(base).then(|| match self.expected {
+        self.is_below(base).then(|| match self.expected {
             Expected::Absent | Expected::Link(_) => NeverCommitted::always(&self.path),
             Expected::NoRepository => NeverCommitted::unless_new(&self.path),
             Expected::NoFile => NeverCommitted::unless_directory(&self.path),
@@ -107,14 +107,14 @@ impl Watch {
 
     /// The denial for `path`, by the name that it had when the command started.
     fn denial(&self, path: &Path, done: &Done) -> Denial {
-        let moved = self.held.as_ref().and_then(|held| held.moved(&self.base));
+        let moved = self.held.as_ref().and_then(|held| held.words_if_moved(&self.base));
         let led = self.link.as_ref().map(|link| format!("; {} leads there", shown(link)));
         let was = match self.of_git {
             true => "a protected path, which git obeys, was changed",
             false => CHANGED,
         };
         let (led, moved) = (led.unwrap_or_default(), moved.unwrap_or_default());
-        told(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
+        denial_for(&self.base.join(path), format!("{was}; {}{led}{moved}", done.words()), done.basis())
     }
 }
 
@@ -144,7 +144,7 @@ impl Undone {
         let reason = "a killed process is stuck in a system call: check the protected paths once it is gone (Kennel does, if \
                       still running)";
         self.is_left |= !bases.is_empty();
-        let stuck = bases.into_iter().map(|base| told(base, reason.to_owned(), Basis::Observed));
+        let stuck = bases.into_iter().map(|base| denial_for(base, reason.to_owned(), Basis::Observed));
         self.denials.extend(stuck);
     }
 }
@@ -153,7 +153,7 @@ impl Undone {
 pub(crate) fn undo(watches: &[Watch]) -> Undone {
     let mut all = Undone::default();
     for watch in watches {
-        match undone(watch) {
+        match undo_one(watch) {
             Ok(None) => {}
             Ok(Some((path, done))) => all.denials.push(watch.denial(&path, &done)),
             Err(error) => {
@@ -184,23 +184,23 @@ pub(crate) fn log(undone: &Undone) {
 }
 
 /// Takes away what is at one watched path. Returns its path below the grant and what was done.
-fn undone(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
+fn undo_one(watch: &Watch) -> io::Result<Option<(PathBuf, Done)>> {
     let held = watch.held.as_ref().ok_or(io::ErrorKind::NotFound)?;
     if let Expected::Link(to) = &watch.expected {
-        let Some(place) = ProtectedPlace::of(held, &watch.path)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::open(held, &watch.path)? else { return Ok(None) };
         if place.leads_to(to) {
             return Ok(None);
         }
-        let what = dirfd::of_a_command(|| place.clear_of(to))?;
+        let what = dirfd::of_a_command(|| place.clear_replaced_link(to))?;
         return Ok(Some((watch.path.clone(), Done::Told(what))));
     }
     // Something new on the way that is no directory could lead to files that somebody prepared.
     for part in parts_from(&watch.first, &watch.path) {
-        let Some(place) = ProtectedPlace::of(held, part)? else { return Ok(None) };
+        let Some(place) = ProtectedPlace::open(held, part)? else { return Ok(None) };
         let Some(stat) = place.stat()? else { return Ok(None) };
         if part == watch.path {
-            let judged = dirfd::of_a_command(|| place.judge(watch, kind(&stat)));
-            return judged.map(|done| done.map(|done| (part.to_owned(), done)));
+            let checked = dirfd::of_a_command(|| place.check(watch, kind(&stat)));
+            return checked.map(|done| done.map(|done| (part.to_owned(), done)));
         }
         if kind(&stat) != FileKind::Directory {
             let what = dirfd::of_a_command(|| place.clear())?;
@@ -246,10 +246,10 @@ const CHANGED: &str = "a protected path was changed";
 
 /// The denial for a change of a protected path.
 pub(crate) fn denial(path: &Path, done: &Done) -> Denial {
-    told(path, format!("{CHANGED}; {}", done.words()), done.basis())
+    denial_for(path, format!("{CHANGED}; {}", done.words()), done.basis())
 }
 
-fn told(path: &Path, reason: String, basis: Basis) -> Denial {
+fn denial_for(path: &Path, reason: String, basis: Basis) -> Denial {
     Denial {
         protection: crate::report::enforcement::Protection::ProtectedPaths,
         subject: shown(path),
@@ -398,18 +398,18 @@ mod tests {
         let (base, victim) = directories();
         let watches = [watch(base.path(), "link", Expected::Link("there".into()))];
         symlink(victim.path(), base.path().join("link")).expect("a link");
-        let told =
+        let reasons =
             |undone: Undone| undone.denials.into_iter().map(|denial| denial.reason).collect::<Vec<_>>();
         let led = "the link that was there led to there";
         let to = victim.path().display();
         let change = format!("a protected path was changed; it was removed, a link to {to}; {led}");
-        assert_eq!(told(undo(&watches)), [change]);
+        assert_eq!(reasons(undo(&watches)), [change]);
         assert!(
             fs::symlink_metadata(base.path().join("link")).is_err()
                 && victim.path().join("sub/file").exists()
         );
         let change = format!("a protected path was changed; it is gone; {led}");
-        assert_eq!(told(undo(&watches)), [change], "it is not made anew: it may be another command's");
+        assert_eq!(reasons(undo(&watches)), [change], "it is not made anew: it may be another command's");
         assert!(fs::symlink_metadata(base.path().join("link")).is_err());
     }
 }

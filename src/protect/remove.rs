@@ -42,7 +42,7 @@ pub(crate) fn tree(base: BorrowedFd<'_>, name: &OsStr, check: Check<'_>) -> io::
             left.push(up);
             Ok(())
         };
-        Removing { check, too_deep }.entry(base, &name, &mut PathBuf::new(), 0)?;
+        Removal { check, too_deep }.entry(base, &name, &mut PathBuf::new(), 0)?;
     }
     Ok(())
 }
@@ -53,13 +53,13 @@ pub(crate) fn contents(directory: &OwnedFd, check: Check<'_>) -> io::Result<()> 
 }
 
 /// A removal in progress.
-struct Removing<'r> {
+struct Removal<'r> {
     check: Check<'r>,
     /// Called for a directory that is too deep.
     too_deep: &'r mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
 }
 
-impl Removing<'_> {
+impl Removal<'_> {
     /// Removes `name` in `parent`. `way` is the path of `parent` below the start.
     fn entry(
         &mut self,
@@ -76,7 +76,7 @@ impl Removing<'_> {
                     true => self.directory(parent, name, way, depth),
                     false => (self.too_deep)(parent, name),
                 };
-                done.map_err(|error| unless_no_directory(error, errno))?;
+                done.map_err(|error| prefer_unlink_error(error, errno))?;
             }
             done => done?,
         }
@@ -109,7 +109,7 @@ impl Removing<'_> {
 
 /// For a file that cannot be removed, such as an immutable one, unlink(2) gives the same error as for a directory. Then that
 /// error says more than `ENOTDIR`.
-fn unless_no_directory(error: io::Error, unlinking: Errno) -> io::Error {
+fn prefer_unlink_error(error: io::Error, unlinking: Errno) -> io::Error {
     if error.raw_os_error() == Some(Errno::ENOTDIR as i32) { unlinking.into() } else { error }
 }
 
@@ -164,7 +164,7 @@ fn take_rights(directory: BorrowedFd<'_>) -> nix::Result<()> {
 }
 
 /// Takes all access rights from a directory.
-pub(crate) fn shut(directory: BorrowedFd<'_>) -> nix::Result<()> {
+pub(crate) fn close_access(directory: BorrowedFd<'_>) -> nix::Result<()> {
     as_a_command(|| dirfd::change_mode(directory, Mode::empty()))
 }
 

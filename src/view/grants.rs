@@ -53,7 +53,7 @@ pub(crate) fn workspace(inputs: &Inputs<'_>) -> Result<BindSource, Error> {
         return Err(refused(error, "work in a directory of your own, or grant single paths with --rw"));
     }
     std::fs::read_dir(&source.path).map_err(|error| cannot(error, READ, READ))?;
-    system::may_show(&source, Access::Write).map_err(|error| refused(error, NAME))?;
+    system::check_source(&source, Access::Write).map_err(|error| refused(error, NAME))?;
     Ok(source)
 }
 
@@ -105,7 +105,7 @@ fn pin_nested(view: &mut View) -> Result<(), Error> {
     let granted = |place: &ViewEntry| place.origin == Origin::Policy && place.node.is_mount();
     let targets: Vec<PathBuf> =
         view.iter().filter(|(_, place)| granted(place)).map(|(target, _)| target.to_owned()).collect();
-    targets.iter().try_for_each(|target| pin::way_to_mount_point(view, target))
+    targets.iter().try_for_each(|target| pin::parents_of_mount(view, target))
 }
 
 fn show_mount<'p>(
@@ -157,11 +157,11 @@ fn bind<'p>(
         source,
         remedy: remedy.map(str::to_owned),
     };
-    let led = ResolvedPath::follow(&path).map_err(|error| {
+    let resolved = ResolvedPath::follow(&path).map_err(|error| {
         let remedy = of_path(&error, "run as a user who may reach it", "grant a path that exists");
         refused(error, Some(remedy))
     })?;
-    let source = &led.source;
+    let source = &resolved.source;
     if source.path.starts_with("/proc") || source.path == Path::new("/") {
         let error = io::Error::new(io::ErrorKind::InvalidInput, "cannot be granted");
         let remedy = "the sandbox has its own /proc; to see the whole host read-only use --profile full-dev";
@@ -176,14 +176,14 @@ fn bind<'p>(
         (access, _) => access,
     };
     if access != Access::Device {
-        system::may_show(source, access).map_err(|error| refused(error, Some("grant another path")))?;
+        system::check_source(source, access).map_err(|error| refused(error, Some("grant another path")))?;
     }
     let place = target.map_or_else(|| source.path.clone(), clean);
     if target.is_none() {
         link_to_canonical(view, inputs, &path, &source.path);
     }
     view.grant(what, place, Node::Bind { source: source.clone(), access })?;
-    Ok(NamedPath { what, given, led })
+    Ok(NamedPath { what, given, resolved })
 }
 
 /// Covers `path`, if the view shows it, or if the profile shows something below it. A mask over nothing is an error,
@@ -199,7 +199,7 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
         (_, Some(Node::File { .. })) => Some(SourceKind::File),
         (_, node) => node.map(|_| SourceKind::Directory),
     };
-    let has_shown = view.retract_below(&path);
+    let has_shown = view.remove_below(&path);
     let refused = |reason: &str, remedy: &str| Error::View {
         what: "mask",
         path: path.clone(),
@@ -215,7 +215,7 @@ fn mask(view: &mut View, path: &Path) -> Result<(), Error> {
     let Some(kind) = kind.or(has_shown.then_some(SourceKind::Directory)) else {
         return Err(refused("nothing is visible there", "remove the mask, or correct its path"));
     };
-    pin::way_to(view, &path)?;
+    pin::parents_of(view, &path)?;
     view.grant("mask", path, secrets::cover_node(kind))
 }
 

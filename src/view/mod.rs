@@ -80,7 +80,7 @@ impl View {
     }
 
     /// Removes what the profile shows below `target`, except devices. Returns whether there was anything.
-    pub(crate) fn retract_below(&mut self, target: &Path) -> bool {
+    pub(crate) fn remove_below(&mut self, target: &Path) -> bool {
         let before = self.places.len();
         self.places.retain(|at, place| {
             let below = lexical::below(Path::new(at), target);

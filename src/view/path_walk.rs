@@ -12,8 +12,8 @@ use crate::report::error::Error;
 use crate::sys::dirfd::MOST_LINKS;
 use crate::sys::lexical;
 
-/// NAME_MAX: bytes of one name.
-pub(crate) const MOST_OF_NAME: usize = 255;
+/// NAME_MAX of limits.h(0p): bytes of one file name.
+pub(crate) const NAME_MAX: usize = 255;
 
 /// How far below a base a walk goes, in parts and in bytes. Commands can make directories of any depth, and each step takes
 /// longer the deeper it is.
@@ -56,7 +56,7 @@ pub(crate) enum WalkAim {
     /// A directory whose entries git obeys. Some templates of git create it empty.
     GitList,
     /// A file that would turn its directory into a repository. A directory at that name would not.
-    GitSign,
+    GitRepositoryFile,
 }
 
 /// What a walk finds below its bases. Only the last part of each path can be a link.
@@ -67,18 +67,18 @@ pub(crate) enum WalkStep {
     /// `..` in a directory. If a link replaced that directory, the path would lead elsewhere.
     Up { at: PathBuf },
     /// The end of the walk: something exists here. It can also be a file in the middle of the path.
-    Thing { at: PathBuf, metadata: Metadata },
+    Found { at: PathBuf, metadata: Metadata },
     /// The walk stops here because the path is too long or too deep. `at` is the last directory. It need not be below a base;
-    /// `is_told` says whether it is, and not covered.
-    Far { at: PathBuf, is_told: bool },
+    /// `is_reported` says whether it is, and not covered.
+    TooLong { at: PathBuf, is_reported: bool },
     /// The end of the walk: nothing exists at `first`. `path` is `first` with the parts that follow it, up to a `..`.
-    Nothing { first: PathBuf, path: PathBuf },
+    Missing { first: PathBuf, path: PathBuf },
 }
 
 /// What is at a path.
-enum Looked {
-    Something(Metadata),
-    Nothing,
+enum Lookup {
+    Found(Metadata),
+    Missing,
     /// The path is too long for a system call. One part at a time, the kernel can still reach the place.
     TooLong,
 }
@@ -116,7 +116,7 @@ impl<'b> PathWalk<'b> {
     }
 
     /// A walk along a link in the directory where this walk ended. `text` is the link's text.
-    pub(crate) fn along(&self, link: &Path, text: &Path) -> Self {
+    pub(crate) fn walk_along(&self, link: &Path, text: &Path) -> Self {
         let aim = if self.aim == WalkAim::Path { WalkAim::Path } else { WalkAim::Git };
         let way = UnresolvedPath::new(link.parent().unwrap_or(link), text);
         Self { links: self.links + 1, link: Some(link.to_owned()), ..Self::new(self.bases, &way, aim) }
@@ -153,76 +153,79 @@ impl<'b> PathWalk<'b> {
     /// # Errors
     /// The caller may not look at a place below a base.
     /// Where it is not allowed to look below a base.
-    pub(crate) fn go_on(&mut self, is_covered: impl Fn(&Path) -> bool) -> Result<Option<WalkStep>, Error> {
+    pub(crate) fn next_step(
+        &mut self,
+        is_covered: impl Fn(&Path) -> bool,
+    ) -> Result<Option<WalkStep>, Error> {
         while self.links <= MOST_LINKS {
             self.steps += 1;
-            if self.is_far() {
-                return Ok(Some(self.ends_far(&is_covered)));
+            if self.is_too_long() {
+                return Ok(Some(self.stop(&is_covered)));
             }
             match self.rest.pop() {
                 Some(part) if part == ".." => match self.step_up(&is_covered) {
                     Some(up) => return Ok(Some(up)),
                     None => continue,
                 },
-                Some(part) if part.len() > MOST_OF_NAME => return Ok(None),
+                Some(part) if part.len() > NAME_MAX => return Ok(None),
                 Some(part) => self.here.push(part),
                 // The last step was `..`, or the path is empty.
                 None => {}
             }
-            let is_told = self.is_told(&is_covered);
-            let metadata = match self.look(is_told)? {
-                Looked::Something(metadata) => metadata,
-                Looked::Nothing => return Ok(is_told.then(|| self.nothing())),
-                Looked::TooLong => {
+            let is_reported = self.is_reported(&is_covered);
+            let metadata = match self.look(is_reported)? {
+                Lookup::Found(metadata) => metadata,
+                Lookup::Missing => return Ok(is_reported.then(|| self.missing())),
+                Lookup::TooLong => {
                     self.here.pop();
-                    return Ok(Some(self.ends_far(&is_covered)));
+                    return Ok(Some(self.stop(&is_covered)));
                 }
             };
             if metadata.is_symlink() {
                 if let Some(link) = self.follow()
-                    && is_told
+                    && is_reported
                 {
                     return Ok(Some(link));
                 }
             } else if self.rest.is_empty() || !metadata.is_dir() {
                 let at = self.here.clone();
-                return Ok(is_told.then_some(WalkStep::Thing { at, metadata }));
+                return Ok(is_reported.then_some(WalkStep::Found { at, metadata }));
             }
         }
         Ok(None)
     }
 
     /// Whether `here` is reported. A base itself is not, unless it is below another base: the policy names it.
-    fn is_told(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
-        self.bases.around(&self.here).is_some() && !is_covered(&self.here)
+    fn is_reported(&self, is_covered: impl Fn(&Path) -> bool) -> bool {
+        self.bases.base_above(&self.here).is_some() && !is_covered(&self.here)
     }
 
     /// Whether the limits of a walk are reached.
-    fn is_far(&self) -> bool {
+    fn is_too_long(&self) -> bool {
         let goes_down = self.rest.last().is_some_and(|part| part != ".." && part != "/");
         self.steps > MOST_STEPS || goes_down && self.is_deep()
     }
 
     /// Whether the walk is as far below its base as walks go.
     fn is_deep(&self) -> bool {
-        let below = self.bases.around(&self.here).and_then(|base| lexical::below(&self.here, base));
+        let below = self.bases.base_above(&self.here).and_then(|base| lexical::below(&self.here, base));
         let is_deep = |below: &Path| below.as_os_str().len() >= LONGEST || below.iter().count() >= DEEPEST;
         below.is_some_and(is_deep)
     }
 
-    fn ends_far(&self, is_covered: impl Fn(&Path) -> bool) -> WalkStep {
-        WalkStep::Far { at: self.here.clone(), is_told: self.is_told(is_covered) }
+    fn stop(&self, is_covered: impl Fn(&Path) -> bool) -> WalkStep {
+        WalkStep::TooLong { at: self.here.clone(), is_reported: self.is_reported(is_covered) }
     }
 
     /// What is at `here`. Below a base, a path that the caller may not look at is an error and does not count as missing.
-    fn look(&self, is_told: bool) -> Result<Looked, Error> {
+    fn look(&self, is_reported: bool) -> Result<Lookup, Error> {
         match fs::symlink_metadata(&self.here) {
-            Ok(metadata) => Ok(Looked::Something(metadata)),
+            Ok(metadata) => Ok(Lookup::Found(metadata)),
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => {
-                Ok(Looked::Nothing)
+                Ok(Lookup::Missing)
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Looked::TooLong),
-            Err(_) if !is_told => Ok(Looked::Nothing),
+            Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => Ok(Lookup::TooLong),
+            Err(_) if !is_reported => Ok(Lookup::Missing),
             Err(source) => Err(Error::Grant {
                 what: self.what,
                 path: self.here.clone(),
@@ -233,7 +236,7 @@ impl<'b> PathWalk<'b> {
     }
 
     fn step_up(&mut self, is_covered: impl Fn(&Path) -> bool) -> Option<WalkStep> {
-        let up = self.is_told(is_covered).then(|| WalkStep::Up { at: self.here.join("..") });
+        let up = self.is_reported(is_covered).then(|| WalkStep::Up { at: self.here.join("..") });
         self.here.pop();
         up
     }
@@ -257,10 +260,10 @@ impl<'b> PathWalk<'b> {
     }
 
     /// Nothing is at `here`. A `..` further on leads nowhere then, so the parts before it are what must not appear.
-    fn nothing(&self) -> WalkStep {
+    fn missing(&self) -> WalkStep {
         let mut path = self.here.clone();
         path.extend(self.rest.iter().rev().take_while(|part| *part != ".."));
-        WalkStep::Nothing { first: self.here.clone(), path }
+        WalkStep::Missing { first: self.here.clone(), path }
     }
 }
 
@@ -278,12 +281,12 @@ fn reversed(path: &Path) -> Vec<OsString> {
 /// # Errors
 /// The caller may not look at a place on the way.
 pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let decides = |met: WalkStep| match met {
+    let decides = |step: WalkStep| match step {
         // For `..`, the place is the parent directory: who may write there can replace the directory by a link.
         WalkStep::Up { at } => at.ancestors().nth(2).map(Path::to_owned),
-        met => Some(met.at()),
+        step => Some(step.at()),
     };
-    Ok(all_on(what, path)?.into_iter().filter_map(decides).collect())
+    Ok(all_steps(what, path)?.into_iter().filter_map(decides).collect())
 }
 
 /// The links on the way of the absolute `path`, and where it leads in the end.
@@ -291,22 +294,22 @@ pub(crate) fn on_the_way(what: &'static str, path: &Path) -> Result<Vec<PathBuf>
 /// # Errors
 /// The caller may not look at a place on the way.
 pub(crate) fn links_on(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), Error> {
-    let mut met = all_on("path", path)?;
+    let mut steps = all_steps("path", path)?;
     // The walk reports nothing for the root itself.
-    let end = met.pop_if(|met| met.is_end()).map_or_else(|| "/".into(), WalkStep::at);
-    let links = met.into_iter().filter(|met| matches!(met, WalkStep::Link { .. }));
+    let end = steps.pop_if(|step| step.is_end()).map_or_else(|| "/".into(), WalkStep::at);
+    let links = steps.into_iter().filter(|step| matches!(step, WalkStep::Link { .. }));
     Ok((links.map(WalkStep::at).collect(), end))
 }
 
 /// All steps of a walk from the root.
-fn all_on(what: &'static str, path: &Path) -> Result<Vec<WalkStep>, Error> {
+fn all_steps(what: &'static str, path: &Path) -> Result<Vec<WalkStep>, Error> {
     let root = Bases::new([PathBuf::from("/")]);
     let mut walk =
         PathWalk { what, ..PathWalk::new(&root, &UnresolvedPath::new(Path::new("/"), path), WalkAim::Path) };
     let mut all = Vec::new();
-    while let Some(met) = walk.go_on(|_| false)? {
-        let is_end = met.is_end();
-        all.push(met);
+    while let Some(step) = walk.next_step(|_| false)? {
+        let is_end = step.is_end();
+        all.push(step);
         if is_end {
             break;
         }
@@ -323,9 +326,9 @@ impl WalkStep {
         match self {
             Self::Link { at, .. }
             | Self::Up { at }
-            | Self::Thing { at, .. }
-            | Self::Far { at, .. }
-            | Self::Nothing { first: at, .. } => at,
+            | Self::Found { at, .. }
+            | Self::TooLong { at, .. }
+            | Self::Missing { first: at, .. } => at,
         }
     }
 }
@@ -346,21 +349,21 @@ impl Bases {
     }
 
     /// The nearest base above the absolute `path`, not `path` itself.
-    pub(crate) fn around<'p>(&self, path: &'p Path) -> Option<&'p Path> {
-        lexical::ancestors(path).skip(1).find(|above| self.has(above))
+    pub(crate) fn base_above<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+        lexical::ancestors(path).skip(1).find(|above| self.is_base(above))
     }
 
     /// Whether `path` is a base, or is below or above one.
-    pub(crate) fn touch(&self, path: &Path) -> bool {
-        self.hold(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
+    pub(crate) fn overlaps(&self, path: &Path) -> bool {
+        self.contains(path) || self.paths.iter().any(|base| lexical::is_within(Path::new(base), path))
     }
 
     /// Whether `path` is a base or below one.
-    pub(crate) fn hold(&self, path: &Path) -> bool {
-        self.has(path) || self.around(path).is_some()
+    pub(crate) fn contains(&self, path: &Path) -> bool {
+        self.is_base(path) || self.base_above(path).is_some()
     }
 
-    fn has(&self, path: &Path) -> bool {
+    fn is_base(&self, path: &Path) -> bool {
         self.lengths.contains(&path.as_os_str().len()) && self.paths.contains(path.as_os_str())
     }
 }
@@ -420,7 +423,7 @@ mod tests {
         let mut walk = PathWalk::new(&bases, &UnresolvedPath::new(base, path), WalkAim::Path);
         let mut links = Vec::new();
         loop {
-            match walk.go_on(|_| false).expect("everything may be looked at") {
+            match walk.next_step(|_| false).expect("everything may be looked at") {
                 Some(WalkStep::Link { at, .. }) => links.push(at),
                 Some(WalkStep::Up { .. }) => {}
                 end => return (end, links),
@@ -446,7 +449,7 @@ mod tests {
                 prop_assert_eq!(&fs::canonicalize(directory).expect("its name"), directory);
             }
             match (kernel, end) {
-                (Ok(kernel), Some(WalkStep::Thing { at, metadata })) => {
+                (Ok(kernel), Some(WalkStep::Found { at, metadata })) => {
                     prop_assert_eq!(Identity::of_metadata(&kernel), Identity::of_metadata(&metadata));
                     prop_assert_eq!(&fs::canonicalize(base.join(path)).expect("its name"), &at);
                 }
@@ -454,12 +457,12 @@ mod tests {
                     let at = fs::canonicalize(base.join(path)).expect("its name");
                     prop_assert!(at == base || !at.starts_with(&base), "{:?}", at);
                 }
-                (Err(error), Some(WalkStep::Nothing { first, .. })) => {
+                (Err(error), Some(WalkStep::Missing { first, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
                     prop_assert!(fs::symlink_metadata(first).is_err());
                 }
                 // Under a file: the file itself is what has to stay.
-                (Err(error), Some(WalkStep::Thing { metadata, .. })) => {
+                (Err(error), Some(WalkStep::Found { metadata, .. })) => {
                     prop_assert_eq!(error.raw_os_error(), Some(libc::ENOTDIR));
                     prop_assert!(!metadata.is_dir());
                 }

@@ -16,7 +16,7 @@ use crate::view::{Access, Node, Origin, View, ViewEntry};
 ///
 /// # Errors
 /// There is a link on the way. There was none when `target` was found, so another process replaces directories.
-pub(crate) fn way_to(view: &mut View, target: &Path) -> Result<(), Error> {
+pub(crate) fn parents_of(view: &mut View, target: &Path) -> Result<(), Error> {
     let mut inner = target.to_owned();
     while let Some((grant, base)) = writable_around(view, &inner) {
         pin_between(view, (&grant, &base), &inner)?;
@@ -35,7 +35,7 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
     for parent in parents.into_iter().rev() {
         let place = grant.join(parent);
         if view.get(&place).is_none() {
-            let source = exact(&base.join(parent))?;
+            let source = exact_source(&base.join(parent))?;
             let node = Node::Bind { source, access: Access::Write };
             view.wall("directory on the way to a wall", &place, node, Protection::ProtectedPaths);
         }
@@ -43,13 +43,15 @@ fn pin_between(view: &mut View, (grant, base): (&Path, &Path), target: &Path) ->
     Ok(())
 }
 
-/// As [`way_to`], for a mount of the view that need not be in a directory of the host.
+/// As [`parents_of`], for a mount of the view that need not be in a directory of the host.
 ///
 /// # Errors
-/// As [`way_to`]. A mount point that is missing or behind a link is no error here: `plan::emit` reports it.
-pub(crate) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), Error> {
+/// As [`parents_of`]. A mount point that is missing or behind a link is no error here: `plan::emit` reports it.
+pub(crate) fn parents_of_mount(view: &mut View, target: &Path) -> Result<(), Error> {
     match view.host_path_of_mount_point(target) {
-        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => way_to(view, target),
+        Some(on_host) if fs::canonicalize(&on_host).is_ok_and(|path| path == on_host) => {
+            parents_of(view, target)
+        }
         _ => Ok(()),
     }
 }
@@ -58,27 +60,27 @@ pub(crate) fn way_to_mount_point(view: &mut View, target: &Path) -> Result<(), E
 /// a mount too.
 pub(crate) fn in_shared_places(view: &mut View) {
     let is_shared = |place: &ViewEntry| matches!(place.node, Node::Private { .. } | Node::Tmpfs { .. });
-    let mut ways: Vec<PathBuf> = Vec::new();
+    let mut parents: Vec<PathBuf> = Vec::new();
     for (target, _) in view.iter().filter(|(_, place)| place.node.is_mount()) {
         if let Some((above, around)) = view.mount_above(target)
             && is_shared(around)
             && above != Path::new(SHARED_MEMORY)
         {
             let between = target.ancestors().skip(1).take_while(|path| *path != above);
-            ways.extend(between.map(Path::to_owned));
+            parents.extend(between.map(Path::to_owned));
         }
     }
-    for way in ways {
+    for parent in parents {
         let node = Node::Private { mode: 0o755 };
-        view.wall("directory on the way to a wall", &way, node, Protection::Root);
+        view.wall("directory on the way to a wall", &parent, node, Protection::Root);
     }
 }
 
 /// The source at a path that has no link in it.
 ///
 /// # Errors
-/// As [`way_to`].
-pub(crate) fn exact(path: &Path) -> Result<BindSource, Error> {
+/// As [`parents_of`].
+pub(crate) fn exact_source(path: &Path) -> Result<BindSource, Error> {
     BindSource::exact(path).map_err(|source| Error::Grant {
         what: "path",
         path: path.to_owned(),

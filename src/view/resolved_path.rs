@@ -28,34 +28,34 @@ impl ResolvedPath {
     /// # Errors
     /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
     pub(crate) fn follow(path: &Path) -> io::Result<Self> {
-        match source::plain(path) {
+        match source::metadata_without_links(path) {
             Err(error) if source::may_have_links(&error) => {}
-            plain => return Ok(Self::of(path, plain?, Vec::new())),
+            metadata => return Ok(Self::new(path, metadata?, Vec::new())),
         }
         // realpath(3) gives the errors. Its result is compared with the walk, because it may be outdated already.
         let canonical = fs::canonicalize(path)?;
-        let (links, end) = path_walk::links_on(path).map_err(|_| source::exchanged())?;
+        let (links, end) = path_walk::links_on(path).map_err(|_| source::replaced())?;
         if end != canonical {
-            return Err(source::exchanged());
+            return Err(source::replaced());
         }
-        let metadata = source::end(&end)?;
-        Ok(Self::of(&end, metadata, links))
+        let metadata = source::metadata_of_canonical(&end)?;
+        Ok(Self::new(&end, metadata, links))
     }
 
     /// The first link on the way that commands may have made: it is in a writable grant.
-    pub(crate) fn by_commands(&self, view: &View) -> Option<&Path> {
-        self.by_writers_of(&writable(view))
+    pub(crate) fn link_in_writable_grant(&self, view: &View) -> Option<&Path> {
+        self.link_in(&writable(view))
     }
 
     /// The first link on the way that is in one of these directories. The directories themselves are no links.
-    pub(crate) fn by_writers_of(&self, directories: &[&Path]) -> Option<&Path> {
-        let lies_in_one = |at: &Path| {
+    pub(crate) fn link_in(&self, directories: &[&Path]) -> Option<&Path> {
+        let is_in_one = |at: &Path| {
             at.parent().is_some_and(|above| directories.iter().any(|base| is_within(above, base)))
         };
-        self.links.iter().map(PathBuf::as_path).find(|at| lies_in_one(at))
+        self.links.iter().map(PathBuf::as_path).find(|at| is_in_one(at))
     }
 
-    fn of(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
+    fn new(path: &Path, metadata: Metadata, links: Vec<PathBuf>) -> Self {
         Self { source: BindSource::of(path.to_owned(), &metadata), metadata, links }
     }
 }
@@ -94,10 +94,10 @@ mod tests {
         fs::create_dir_all(base.join("a/b")).expect("directories");
         symlink("a", base.join("one")).expect("a link");
         symlink("../one/b", base.join("a/two")).expect("a link");
-        let led = ResolvedPath::follow(&base.join("one/two")).expect("a way");
-        assert_eq!(led.source.path, base.join("a/b"));
-        assert_eq!(led.links, [base.join("one"), base.join("a/two"), base.join("one")]);
-        assert_eq!(led.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
+        let resolved = ResolvedPath::follow(&base.join("one/two")).expect("a way");
+        assert_eq!(resolved.source.path, base.join("a/b"));
+        assert_eq!(resolved.links, [base.join("one"), base.join("a/two"), base.join("one")]);
+        assert_eq!(resolved.source, BindSource::exact(&base.join("a/b")).expect("a directory"));
         let plain = ResolvedPath::follow(&base.join("a/b/../b")).expect("a way");
         assert_eq!((plain.source.path, plain.links), (base.join("a/b"), Vec::new()));
     }

@@ -18,7 +18,7 @@ use crate::view::source::{BindSource, SourceKind, exists};
 use crate::view::{Node, View, path_walk, pin};
 
 /// Below HOME.
-const OF_HOME: &[&str] = &[
+const HOME_SECRETS: &[&str] = &[
     ".aws",
     ".azure",
     ".bash_history",
@@ -56,7 +56,7 @@ const OF_HOME: &[&str] = &[
 
 /// Of the system. Most are readable only by root, so this matters if the caller is root. These paths must have no links on
 /// the way, because the view is asked for exactly these.
-const OF_SYSTEM: &[&str] = &[
+const SYSTEM_SECRETS: &[&str] = &[
     "/boot",
     "/etc/gshadow",
     "/etc/gshadow-",
@@ -90,7 +90,7 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<Unresolve
     let (secrets, ways) = existing(view, inputs)?;
     for secret in secrets {
         for target in view.shown_at(&secret.path) {
-            pin::way_to(view, &target)?;
+            pin::parents_of(view, &target)?;
             cover(view, SECRET, &target, secret.kind);
         }
     }
@@ -100,11 +100,11 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<Vec<Unresolve
 /// Paths where the view would show a secret of the caller, if one were created there.
 pub(crate) fn absent(view: &View, inputs: &Inputs<'_>) -> Vec<PathBuf> {
     let is_absent = |path: &PathBuf| !inputs.names.may_exist(path) || !exists(path);
-    of_homes(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
+    home_secrets(inputs.caller).filter(is_absent).filter(|path| !view.shown_at(path).is_empty()).collect()
 }
 
-fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
-    caller.homes.iter().flat_map(|home| OF_HOME.iter().map(move |name| home.join(name)))
+fn home_secrets(caller: &Caller) -> impl Iterator<Item = PathBuf> {
+    caller.homes.iter().flat_map(|home| HOME_SECRETS.iter().map(move |name| home.join(name)))
 }
 
 /// The existing secrets by canonical path, and the unresolved paths of those behind links. A secret of the system is looked
@@ -113,12 +113,12 @@ fn of_homes(caller: &Caller) -> impl Iterator<Item = PathBuf> {
 /// # Errors
 /// A secret cannot be looked at, and a command could still see it.
 fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<UnresolvedPath>), Error> {
-    let of_homes = of_homes(inputs.caller).filter(|path| inputs.names.may_exist(path));
-    let of_system = OF_SYSTEM.iter().map(PathBuf::from).chain(sessions(inputs.caller));
-    let of_system = of_system.filter(|path| !view.shown_at(path).is_empty());
+    let home_secrets = home_secrets(inputs.caller).filter(|path| inputs.names.may_exist(path));
+    let system_secrets = SYSTEM_SECRETS.iter().map(PathBuf::from).chain(session_directories(inputs.caller));
+    let system_secrets = system_secrets.filter(|path| !view.shown_at(path).is_empty());
     let (mut secrets, mut ways) = (Vec::new(), Vec::new());
-    for path in of_homes.chain(of_system) {
-        let Some(secret) = look(view, inputs, SECRET, &path)? else { continue };
+    for path in home_secrets.chain(system_secrets) {
+        let Some(secret) = find(view, inputs, SECRET, &path)? else { continue };
         if secret.path != path {
             ways.push(UnresolvedPath::new(Path::new("/"), path));
         }
@@ -136,7 +136,7 @@ fn existing(view: &View, inputs: &Inputs<'_>) -> Result<(Vec<BindSource>, Vec<Un
 ///
 /// # Errors
 /// A secret may be there, and Kennel cannot find out.
-pub(crate) fn look(
+pub(crate) fn find(
     view: &View,
     inputs: &Inputs<'_>,
     what: &'static str,
@@ -176,7 +176,7 @@ fn can_be_opened(view: &View, caller: &Caller, path: &Path) -> bool {
 }
 
 /// Directories of the sockets of sessions. Who could write there could pretend to be a session.
-fn sessions(caller: &Caller) -> [PathBuf; 2] {
+fn session_directories(caller: &Caller) -> [PathBuf; 2] {
     let runtime = caller.environment.get(OsStr::new("XDG_RUNTIME_DIR"));
     [runtime.map(OsString::as_os_str), None].map(|runtime| runtime_directory(runtime, caller.uid))
 }
@@ -186,15 +186,16 @@ pub(crate) fn secrets_below<'p>(
     granted: impl Iterator<Item = &'p Path> + Clone,
     caller: &Caller,
 ) -> Vec<PathBuf> {
-    let of_homes = of_homes(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
-    of_homes.filter(|path| exists(path)).collect()
+    let home_secrets =
+        home_secrets(caller).filter(|path| granted.clone().any(|granted| path.starts_with(granted)));
+    home_secrets.filter(|path| exists(path)).collect()
 }
 
 /// Whether `path` is a place of secrets or inside one.
 pub(crate) fn is_secret(path: &Path, caller: &Caller) -> bool {
     let lies_in = |path: &Path, secrets: &[&str]| secrets.iter().any(|name| is_within(path, Path::new(name)));
-    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, OF_HOME));
-    caller.homes.iter().any(of_home) || lies_in(path, OF_SYSTEM)
+    let of_home = |home: &PathBuf| path.strip_prefix(home).is_ok_and(|below| lies_in(below, HOME_SECRETS));
+    caller.homes.iter().any(of_home) || lies_in(path, SYSTEM_SECRETS)
 }
 
 /// Puts an empty read-only directory, or `/dev/null`, over `path`.

@@ -36,10 +36,10 @@ impl BindSource {
     /// # Errors
     /// Those of realpath(3). `ESTALE` if another process replaced parts of the path meanwhile.
     pub(crate) fn resolve(path: &Path) -> io::Result<Self> {
-        match plain(path) {
+        match metadata_without_links(path) {
             Err(error) if may_have_links(&error) => {
                 let canonical = fs::canonicalize(path)?;
-                let metadata = end(&canonical)?;
+                let metadata = metadata_of_canonical(&canonical)?;
                 Ok(Self::of(canonical, &metadata))
             }
             metadata => Ok(Self::of(path.to_owned(), &metadata?)),
@@ -51,7 +51,7 @@ impl BindSource {
     /// # Errors
     /// Those of openat2(2). `ELOOP` if there is a link.
     pub(crate) fn exact(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(path.to_owned(), &plain(path)?))
+        Ok(Self::of(path.to_owned(), &metadata_without_links(path)?))
     }
 
     /// As [`exact`](Self::exact), and keeps it open. What the descriptor shows is what will be bound, because the inside
@@ -60,7 +60,7 @@ impl BindSource {
     /// # Errors
     /// As [`exact`](Self::exact).
     pub(crate) fn open_exact(path: &Path) -> io::Result<(fs::File, Self)> {
-        let file = open_plain(path)?;
+        let file = open_resolved(path)?;
         let source = Self::of(path.to_owned(), &file.metadata()?);
         Ok((file, source))
     }
@@ -69,7 +69,7 @@ impl BindSource {
     ///
     /// # Errors
     /// Those of stat(2).
-    pub(crate) fn look(path: &Path) -> io::Result<Self> {
+    pub(crate) fn stat(path: &Path) -> io::Result<Self> {
         Ok(Self::of(path.to_owned(), &fs::metadata(path)?))
     }
 
@@ -99,32 +99,32 @@ fn kind(metadata: &Metadata) -> SourceKind {
     }
 }
 
-/// Whether [`plain`] failed in a way that resolving links may cure.
+/// Whether [`metadata_without_links`] failed in a way that resolving links may cure.
 pub(crate) fn may_have_links(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ELOOP) || error.kind() == io::ErrorKind::InvalidInput
 }
 
 /// Metadata of a path that was just resolved, so it has no link in it. `ESTALE` if it has one now: following it could lead
 /// anywhere.
-pub(crate) fn end(canonical: &Path) -> io::Result<Metadata> {
-    let gone = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
-    plain(canonical).map_err(|error| match error.raw_os_error() {
-        Some(errno) if gone.contains(&errno) => exchanged(),
+pub(crate) fn metadata_of_canonical(canonical: &Path) -> io::Result<Metadata> {
+    let changed = [libc::ELOOP, libc::ENOENT, libc::ENOTDIR];
+    metadata_without_links(canonical).map_err(|error| match error.raw_os_error() {
+        Some(errno) if changed.contains(&errno) => replaced(),
         _ => error,
     })
 }
 
 /// The error for a path that another process changed while Kennel looked at it.
-pub(crate) fn exchanged() -> io::Error {
+pub(crate) fn replaced() -> io::Error {
     io::Error::from_raw_os_error(libc::ESTALE)
 }
 
 /// Metadata of a path without symbolic links, `.` and `..`: two system calls instead of a walk.
-pub(crate) fn plain(path: &Path) -> io::Result<Metadata> {
-    open_plain(path)?.metadata()
+pub(crate) fn metadata_without_links(path: &Path) -> io::Result<Metadata> {
+    open_resolved(path)?.metadata()
 }
 
-fn open_plain(path: &Path) -> io::Result<fs::File> {
+fn open_resolved(path: &Path) -> io::Result<fs::File> {
     if clean(path).as_os_str() != path.as_os_str()
         || path.components().any(|part| part.as_os_str() == OsStr::new(".."))
     {

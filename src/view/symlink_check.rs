@@ -29,32 +29,32 @@ pub(crate) fn check(view: &View, inputs: &Inputs<'_>) -> Result<(), Error> {
         |at: &Path| view.writable_directories().any(|(_, source)| is_within(at, &source.path));
     if let Some(audit) = &inputs.policy.audit {
         let path = absolute(&audit.path);
-        if is_led("audit log", &path, is_granted_writable)? {
-            return Err(in_reach("audit log", &audit.path, REPLACEABLE, ELSEWHERE));
+        if is_replaceable("audit log", &path, is_granted_writable)? {
+            return Err(refused("audit log", &audit.path, REPLACEABLE, ELSEWHERE));
         }
-        if is_granted(view, audit, &path) {
+        if is_log_granted(view, audit, &path) {
             let reason = "commands could write to it: it is a writable grant";
-            return Err(in_reach("audit log", &audit.path, reason, ELSEWHERE));
+            return Err(refused("audit log", &audit.path, reason, ELSEWHERE));
         }
     }
     if let Some(file) = inputs.policy.files.iter().find(|file| is_itself_granted(view, &absolute(file))) {
         let what = if matches!(inputs.subject, Subject::Workspace) { "policy file" } else { "manifest" };
         let reason = "commands could write to it: it is a writable grant";
-        return Err(in_reach(what, file, reason, "remove that grant, or grant its directory"));
+        return Err(refused(what, file, reason, "remove that grant, or grant its directory"));
     }
     if let Some(ForeignProxy { unix }) = &inputs.policy.network.proxy
-        && is_led("proxy socket", &absolute(unix), is_granted_writable)?
+        && is_replaceable("proxy socket", &absolute(unix), is_granted_writable)?
     {
-        return Err(in_reach("proxy socket", unix, REPLACEABLE, ELSEWHERE));
+        return Err(refused("proxy socket", unix, REPLACEABLE, ELSEWHERE));
     }
     Ok(())
 }
 
-/// A path of the host that the policy names, and where it led. Exactly that source is granted.
+/// A path of the host that the policy names, and what it resolves to. Exactly that source is granted.
 pub(crate) struct NamedPath<'p> {
     pub(crate) what: &'static str,
     pub(crate) given: &'p Path,
-    pub(crate) led: ResolvedPath,
+    pub(crate) resolved: ResolvedPath,
 }
 
 /// Refuses paths that lead over a link that a command may have made. The view must have all writable grants already.
@@ -73,12 +73,12 @@ impl NamedPath<'_> {
     /// # Errors
     /// There is such a link.
     pub(crate) fn not_by_writers_of(&self, directories: &[&Path]) -> Result<(), Error> {
-        let Some(link) = self.led.by_writers_of(directories) else { return Ok(()) };
-        let (link, end) = (shown(link), shown(&self.led.source.path));
+        let Some(link) = self.resolved.link_in(directories) else { return Ok(()) };
+        let (link, end) = (shown(link), shown(&self.resolved.source.path));
         let reason =
             format!("commands could have made the link that leads there: {link} lies in a writable grant");
         let remedy = format!("name the place it leads to, {end}, if that is what you mean");
-        Err(in_reach(self.what, self.given, reason, remedy))
+        Err(refused(self.what, self.given, reason, remedy))
     }
 }
 
@@ -89,19 +89,23 @@ impl NamedPath<'_> {
 pub(crate) fn sockets_out_of_reach(view: &View, directory: &Path) -> Result<(), Error> {
     const WHAT: &str = "directory of sockets";
     // The default directory is covered, also in a writable /tmp.
-    match is_led(WHAT, directory, |at| view.is_writable(at))? {
-        true => Err(in_reach(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants")),
+    match is_replaceable(WHAT, directory, |at| view.is_writable(at))? {
+        true => Err(refused(WHAT, directory, REPLACEABLE, "put the sockets outside of all writable grants")),
         false => Ok(()),
     }
 }
 
 /// Whether commands decide where `path` leads: they can write to its directory, or to that of a link on the way.
-fn is_led(what: &'static str, path: &Path, is_writable: impl Fn(&Path) -> bool) -> Result<bool, Error> {
+fn is_replaceable(
+    what: &'static str,
+    path: &Path,
+    is_writable: impl Fn(&Path) -> bool,
+) -> Result<bool, Error> {
     Ok(on_the_way(what, path)?.iter().any(|at| is_writable(at)))
 }
 
 /// Whether the log file itself, of any day, is a writable grant.
-fn is_granted(view: &View, audit: &Audit, path: &Path) -> bool {
+fn is_log_granted(view: &View, audit: &Audit, path: &Path) -> bool {
     let directory = |path: &Path| Identity::at(path.parent()?).ok();
     let own = directory(path);
     let is_log = |source: &BindSource| {
@@ -118,7 +122,7 @@ fn is_itself_granted(view: &View, file: &Path) -> bool {
     view.writable().any(|(_, source)| source.identity == identity)
 }
 
-fn in_reach(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
+fn refused(what: &'static str, given: &Path, reason: impl Into<String>, remedy: impl Into<String>) -> Error {
     let (path, source) = (given.to_owned(), io::Error::other(reason.into()));
     Error::Grant { what, path, source, remedy: Some(remedy.into()) }
 }

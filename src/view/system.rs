@@ -67,7 +67,7 @@ const DEVICE_LINKS: &[(&str, &str)] = &[
 ];
 
 /// Files of /proc that show the keys of the caller, which commands must not see.
-const PROC_OF_HOST: &[&str] = &["/proc/key-users", "/proc/keys"];
+const PROC_KEYS: &[&str] = &["/proc/key-users", "/proc/keys"];
 
 /// Files of /proc that show the host rather than the sandbox. Their modes keep ordinary users out. Root owns them, so they
 /// are covered if the caller is root. Others, such as kcore and kmsg, also need a capability.
@@ -85,7 +85,7 @@ const PROC_OF_ROOT: &[&str] = &[
 ];
 
 /// Entries of the host's root that profile `full-dev` does not show: the sandbox has its own, or none.
-const NOT_OF_THE_TREE: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
+const NOT_SHOWN: &[&str] = &["dev", "lost+found", "proc", "run", "sys", "tmp"];
 
 /// Whether every profile shows `path`, which has no link in it.
 pub(crate) fn is_of_system(path: &Path) -> bool {
@@ -97,7 +97,7 @@ pub(crate) fn is_of_system(path: &Path) -> bool {
 /// # Errors
 /// The host has no `/dev/null`, which covers of files are made from.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    devices(view, inputs);
+    show_devices(view, inputs);
     if view.get(Path::new("/dev/null")).is_none() {
         return Err(Error::Unavailable {
             protection: Protection::Root,
@@ -105,15 +105,15 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
             remedy: Some("mount a devtmpfs at /dev, or: mknod -m 666 /dev/null c 1 3".to_owned()),
         });
     }
-    private(view);
+    show_private(view);
     if inputs.policy.profile.meaning().shows_host {
-        whole_tree(view, inputs);
+        show_whole_tree(view, inputs);
         return Ok(());
     }
     for path in SYSTEM {
         show_root_entry(view, Path::new(path));
     }
-    etc(view);
+    show_etc(view);
     view.offer("directory", "/var", Node::Dir);
     view.offer("private directory", "/var/tmp", Node::Private { mode: 0o1777 });
     view.offer("link", "/var/run", Node::Symlink { points_to: "/run".into() });
@@ -124,27 +124,27 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 fn show_root_entry(view: &mut View, path: &Path) {
     if let Ok(points_to) = fs::read_link(path) {
         view.offer("link", path, Node::Symlink { points_to });
-    } else if let Ok(source) = BindSource::look(path) {
+    } else if let Ok(source) = BindSource::stat(path) {
         view.offer("system", path, Node::Bind { source, access: Access::Read });
     }
 }
 
 /// Profile `full-dev`: everything of the host, read-only. Secrets are covered later.
-fn whole_tree(view: &mut View, inputs: &Inputs<'_>) {
+fn show_whole_tree(view: &mut View, inputs: &Inputs<'_>) {
     let entries = fs::read_dir("/").into_iter().flatten().flatten();
-    for entry in entries.filter(|entry| !NOT_OF_THE_TREE.iter().any(|name| entry.file_name() == *name)) {
+    for entry in entries.filter(|entry| !NOT_SHOWN.iter().any(|name| entry.file_name() == *name)) {
         show_root_entry(view, &entry.path());
     }
     // systemd-resolved has a socket there that resolves names, so it is shown only together with the host's network.
     let has_network = inputs.policy.effective_network() == NetworkMode::Host;
-    if has_network && let Ok(source) = BindSource::look(Path::new("/run/systemd/resolve")) {
+    if has_network && let Ok(source) = BindSource::stat(Path::new("/run/systemd/resolve")) {
         view.offer("system", "/run/systemd/resolve", Node::Bind { source, access: Access::Read });
     }
 }
 
-fn etc(view: &mut View) {
+fn show_etc(view: &mut View) {
     for path in ETC_SHOWN {
-        if let Ok(source) = BindSource::look(Path::new(path)) {
+        if let Ok(source) = BindSource::stat(Path::new(path)) {
             view.offer("system", *path, Node::Bind { source, access: Access::Read });
         }
     }
@@ -169,9 +169,9 @@ pub(crate) fn file(contents: impl Into<Vec<u8>>) -> Node {
     Node::File { contents: contents.into(), mode: 0o644 }
 }
 
-fn devices(view: &mut View, inputs: &Inputs<'_>) {
+fn show_devices(view: &mut View, inputs: &Inputs<'_>) {
     for path in DEVICES {
-        if let Ok(source) = BindSource::look(Path::new(path))
+        if let Ok(source) = BindSource::stat(Path::new(path))
             && source.kind == SourceKind::Device
         {
             view.offer("device", *path, Node::Bind { source, access: Access::Device });
@@ -183,13 +183,13 @@ fn devices(view: &mut View, inputs: &Inputs<'_>) {
     view.offer("terminals", "/dev/pts", Node::DevPts);
     view.offer("processes", "/proc", Node::Proc);
     let of_root = if inputs.caller.is_root() { PROC_OF_ROOT } else { &[] };
-    for path in PROC_OF_HOST.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
+    for path in PROC_KEYS.iter().chain(of_root).filter(|path| exists(Path::new(path))) {
         crate::view::secrets::cover(view, "kernel file", Path::new(path), SourceKind::File);
     }
 }
 
 /// Places that commands may write to in every profile. They start empty and end with the sandbox.
-fn private(view: &mut View) {
+fn show_private(view: &mut View) {
     view.offer("private directory", "/tmp", Node::Private { mode: 0o1777 });
     view.offer("private directory", "/dev/shm", Node::Private { mode: 0o1777 });
     view.offer("directory", "/run", Node::Dir);
@@ -199,7 +199,7 @@ fn private(view: &mut View) {
 // bundles. A variable is no grant, so a bundle that cannot be shown is left out without an error.
 
 /// Variables that name bundles of certificates.
-const VARIABLES: &[&str] = &[
+const CERTIFICATE_VARIABLES: &[&str] = &[
     "CURL_CA_BUNDLE",
     "GIT_SSL_CAINFO",
     "NODE_EXTRA_CA_CERTS",
@@ -210,13 +210,13 @@ const VARIABLES: &[&str] = &[
 
 /// Shows the caller's bundles that are not visible and not covered yet. Call it when the view has all writable grants.
 pub(crate) fn show_certificates(view: &mut View, inputs: &Inputs<'_>) {
-    for (variable, led) in named(inputs) {
-        if let Some(link) = led.by_commands(view) {
+    for (variable, resolved) in named_bundles(inputs) {
+        if let Some(link) = resolved.link_in_writable_grant(view) {
             let link = link.display();
             tracing::warn!(variable, %link, "no certificates are shown: commands could have made this link to them");
             continue;
         }
-        let source = led.source;
+        let source = resolved.source;
         if view.host_path(&source.path).is_none() && !view.is_covered(&source.path) {
             view.offer("certificates", source.path.clone(), Node::Bind { source, access: Access::Read });
         }
@@ -227,25 +227,29 @@ pub(crate) fn show_certificates(view: &mut View, inputs: &Inputs<'_>) {
 pub(crate) fn variables(inputs: &Inputs<'_>, view: &View) -> Vec<(OsString, OsString)> {
     let is_seen =
         |path: &PathBuf| view.host_path(path).is_some_and(|shown| shown == *path) && !view.is_covered(path);
-    let seen = |(variable, led): (&str, ResolvedPath)| {
-        let path = led.by_commands(view).is_none().then_some(led.source.path).filter(is_seen)?;
+    let seen = |(variable, resolved): (&str, ResolvedPath)| {
+        let path = resolved
+            .link_in_writable_grant(view)
+            .is_none()
+            .then_some(resolved.source.path)
+            .filter(is_seen)?;
         Some((variable.into(), path.into()))
     };
-    named(inputs).filter_map(seen).collect()
+    named_bundles(inputs).filter_map(seen).collect()
 }
 
 /// The bundles that variables name, if every user may read them. Profile `ci-only` has none.
-fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
+fn named_bundles(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPath)> {
     let has_them = inputs.policy.effective_network() == NetworkMode::Proxy
         && inputs.policy.profile.meaning().knows_caller;
-    VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
+    CERTIFICATE_VARIABLES.iter().filter(move |_| has_them).filter_map(|&name| {
         let path = Path::new(inputs.caller.variable(name)?);
-        let led = path.is_absolute().then(|| ResolvedPath::follow(path).ok())??;
-        let path = &led.source.path;
+        let resolved = path.is_absolute().then(|| ResolvedPath::follow(path).ok())??;
+        let path = &resolved.source.path;
         let of_kernel = ["/proc", "/sys", "/dev"].iter().any(|above| path.starts_with(above));
-        let is_public = led.metadata.is_file() && led.metadata.mode() & 0o004 != 0;
+        let is_public = resolved.metadata.is_file() && resolved.metadata.mode() & 0o004 != 0;
         let is_usable = is_public && !of_kernel && !secrets::is_secret(path, inputs.caller);
-        is_usable.then_some((name, led))
+        is_usable.then_some((name, resolved))
     })
 }
 
@@ -256,7 +260,7 @@ fn named(inputs: &Inputs<'_>) -> impl Iterator<Item = (&'static str, ResolvedPat
 const PROC: &str = "proc";
 
 /// File systems with settings of the kernel or devices of the host, by their names in /proc/self/mountinfo.
-const KNOBS: [&str; 17] = [
+const KERNEL_SETTINGS: [&str; 17] = [
     "binfmt_misc",
     "bpf",
     "cgroup",
@@ -283,7 +287,7 @@ const WHAT: &str = "kernel file system";
 ///
 /// # Errors
 /// It is in a procfs, or it is to be writable and is in another kernel file system.
-pub(crate) fn may_show(source: &BindSource, access: Access) -> io::Result<()> {
+pub(crate) fn check_source(source: &BindSource, access: Access) -> io::Result<()> {
     let refuse = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     // O_DIRECTORY triggers an automount, so the file system that is checked is the mounted one.
     let flags = if source.is_dir() { OFlag::O_DIRECTORY } else { OFlag::empty() };
@@ -302,15 +306,16 @@ pub(crate) fn may_show(source: &BindSource, access: Access) -> io::Result<()> {
 /// # Errors
 /// /proc does not list the mounts. Or a mount cannot be looked at, and a command could still see it.
 pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
-    let is_any = |kind: &[u8]| kind == PROC.as_bytes() || KNOBS.iter().any(|knobs| kind == knobs.as_bytes());
+    let is_any =
+        |kind: &[u8]| kind == PROC.as_bytes() || KERNEL_SETTINGS.iter().any(|name| kind == name.as_bytes());
     let mut found = mounts_of(is_any).map_err(Error::io("read /proc/self/mountinfo"))?;
     // Sorted, so that a cover comes before the mounts below it.
     found.sort_by(|one, other| one.mount_point.cmp(&other.mount_point));
     for mount in found {
         let path = &*mount.mount_point;
-        for target in brought_along(view, path, mount.fs_type == PROC) {
-            let Some(BindSource { kind, .. }) = secrets::look(view, inputs, WHAT, path)? else { continue };
-            pin::way_to(view, &target)?;
+        for target in must_be_covered(view, path, mount.fs_type == PROC) {
+            let Some(BindSource { kind, .. }) = secrets::find(view, inputs, WHAT, path)? else { continue };
+            pin::parents_of(view, &target)?;
             secrets::cover(
                 view,
                 WHAT,
@@ -323,7 +328,7 @@ pub(crate) fn mask(view: &mut View, inputs: &Inputs<'_>) -> Result<(), Error> {
 }
 
 /// The places where commands would see the mount at the host's `path` and must not.
-fn brought_along(view: &View, path: &Path, is_proc: bool) -> Vec<PathBuf> {
+fn must_be_covered(view: &View, path: &Path, is_proc: bool) -> Vec<PathBuf> {
     let may_not = |target: &PathBuf| {
         let writes =
             |(_, place): (&Path, &ViewEntry)| matches!(place.node, Node::Bind { access: Access::Write, .. });

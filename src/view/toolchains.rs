@@ -48,14 +48,14 @@ const TOOLCHAINS: &[Toolchain] = &[
 ];
 
 /// No toolchain is in one of these, whatever a variable says, or is a directory directly below `/`.
-const NO_PLACE: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
+const NEVER_A_TOOLCHAIN: &[&str] = &["/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var"];
 
 /// For `bin` on PATH below HOME: the siblings from which its programs load files.
 const PREFIX_PARTS: &[&str] = &["include", "lib", "lib64", "libexec"];
 
 /// Adds the caller's toolchains to the view.
 pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
-    if !wanted(inputs) {
+    if !is_wanted(inputs) {
         return;
     }
     for toolchain in TOOLCHAINS {
@@ -80,7 +80,7 @@ pub(crate) fn show(view: &mut View, inputs: &Inputs<'_>) {
 
 /// The variables of the caller that name toolchains.
 pub(crate) fn variables(inputs: &Inputs<'_>) -> Vec<(OsString, OsString)> {
-    if !wanted(inputs) {
+    if !is_wanted(inputs) {
         return Vec::new();
     }
     let set = |toolchain: &Toolchain| {
@@ -95,7 +95,7 @@ pub(crate) fn deciding() -> impl Iterator<Item = &'static str> {
     ["HOME", "PATH"].into_iter().chain(TOOLCHAINS.iter().map(|toolchain| toolchain.variable))
 }
 
-fn wanted(inputs: &Inputs<'_>) -> bool {
+fn is_wanted(inputs: &Inputs<'_>) -> bool {
     let profile = inputs.policy.profile.meaning();
     profile.knows_caller && !profile.shows_host && inputs.policy.toolchains == Toolchains::Auto
 }
@@ -123,12 +123,12 @@ fn offer(view: &mut View, inputs: &Inputs<'_>, path: &Path) {
     if !view.is_free(path) || !is_fit(path, inputs) {
         return;
     }
-    let Ok(led) = ResolvedPath::follow(path) else { return };
-    if let Some(link) = led.by_commands(view) {
+    let Ok(resolved) = ResolvedPath::follow(path) else { return };
+    if let Some(link) = resolved.link_in_writable_grant(view) {
         let (path, link) = (path.display(), link.display());
         tracing::warn!(%path, %link, "no toolchain is shown: commands could have made this link to it");
-    } else if is_fit(&led.source.path, inputs) {
-        view.offer("toolchain", path, Node::Bind { source: led.source, access: Access::Read });
+    } else if is_fit(&resolved.source.path, inputs) {
+        view.offer("toolchain", path, Node::Bind { source: resolved.source, access: Access::Read });
     }
 }
 
@@ -144,6 +144,7 @@ fn offer_plain(view: &mut View, inputs: &Inputs<'_>, path: &Path) -> bool {
 
 fn is_fit(path: &Path, inputs: &Inputs<'_>) -> bool {
     let in_home = inputs.caller.homes.iter().any(|home| path.starts_with(home));
-    let of_system = NO_PLACE.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
+    let of_system =
+        NEVER_A_TOOLCHAIN.iter().any(|place| path.starts_with(place)) || path.components().count() < 3;
     !inputs.caller.holds_home(path) && (in_home || !of_system) && !secrets::is_secret(path, inputs.caller)
 }

@@ -45,7 +45,7 @@ const EPIPE: i32 = 32;
 const ECONNRESET: i32 = 104;
 
 /// SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGTSTP, SIGXCPU, SIGVTALRM, SIGPROF, SIGWINCH.
-const PASSED_ON: u64 = bit(1)
+const FORWARDED: u64 = bit(1)
     | bit(2)
     | bit(3)
     | bit(10)
@@ -59,8 +59,8 @@ const PASSED_ON: u64 = bit(1)
     | bit(27)
     | bit(28);
 
-/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the signals in `PASSED_ON` that end programs.
-const ENDING: u64 = bit(1) | bit(2) | bit(3) | bit(15);
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM: the signals in `FORWARDED` that end programs.
+const ENDING_SIGNALS: u64 = bit(1) | bit(2) | bit(3) | bit(15);
 
 const fn bit(signal: u32) -> u64 {
     1 << signal.wrapping_sub(1)
@@ -82,7 +82,7 @@ extern "C" fn run(stack: *const usize) -> ! {
 }
 
 /// Names the check of the listening process in error messages.
-const LOOK: &[u8] = b"look who listens";
+const CHECK_LISTENER: &[u8] = b"look who listens";
 
 fn own(what: &'static [u8]) -> impl FnOnce(Errno) -> Trouble {
     move |errno| Trouble::Own(what, errno)
@@ -100,20 +100,20 @@ fn exec(arguments: &Arguments, environment: Strings) -> Result<i32, Trouble> {
     arguments.get(first).ok_or(Trouble::Usage)?;
     // Skip inherited ignored signals, from nohup(1) or a shell's `&`: without this program they would not
     // have reached the command either.
-    let passed_on = PASSED_ON & !sys::ignored(PASSED_ON);
+    let forwarded = FORWARDED & !sys::ignored(FORWARDED);
     standard_descriptors().map_err(own(b"open the null device for a closed standard stream"))?;
     // connect(2) blocks while the session does not accept. There is no command yet, so signals still end this
     // process.
     let socket = connect(path)?;
     // From here on other signals go to the command. SIGPIPE and SIGXFSZ must not end this process before it
     // returns the status.
-    sys::signal_mask(passed_on | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
+    sys::signal_mask(forwarded | bit(SIGPIPE) | bit(SIGXFSZ)).map_err(own(b"block signals"))?;
     let command = (first..arguments.count()).map_while(|at| arguments.get(at));
     match call::send(&socket, directory, command, environment) {
-        Ok(()) => follow(&socket, passed_on),
+        Ok(()) => follow(&socket, forwarded),
         // The session refused the call. It may have sent a reason.
         Err(trouble @ Trouble::Send(Errno(EPIPE | ECONNRESET))) => {
-            follow(&socket, passed_on).map_err(|_| trouble)
+            follow(&socket, forwarded).map_err(|_| trouble)
         }
         Err(trouble) => Err(trouble),
     }
@@ -136,10 +136,10 @@ fn connect(path: &CStr) -> Result<Fd, Trouble> {
     let socket = sys::packets().map_err(own(b"make a socket"))?;
     sys::connect(&socket, used).map_err(Trouble::Connect)?;
     // The listening process is about to get this process's descriptors and environment, so check who owns it.
-    let (process, user) = sys::peer(&socket).map_err(own(LOOK))?;
+    let (process, user) = sys::peer(&socket).map_err(own(CHECK_LISTENER))?;
     let held = match sys::peer_process(&socket) {
         Err(Errno(EINVAL)) => return Err(Trouble::Stranger),
-        held => held.map_err(own(LOOK))?,
+        held => held.map_err(own(CHECK_LISTENER))?,
     };
     let is_ours = |kind| is_in_our_namespace(process, kind);
     // Root's sandboxes may share the host's user namespace, but each has its own pid namespace.
@@ -186,17 +186,17 @@ fn namespace(process: &[u8], kind: &CStr) -> Result<Option<(u64, u64)>, Trouble>
     let path = CStr::from_bytes_until_nul(&path).unwrap_or_default();
     match sys::open_for_reading(path).and_then(|opened| sys::identity(&opened)) {
         Ok(identity) => Ok(Some(identity)),
-        Err(errno @ Errno(ENOMEM | ENFILE | EMFILE)) => Err(Trouble::Own(LOOK, errno)),
+        Err(errno @ Errno(ENOMEM | ENFILE | EMFILE)) => Err(Trouble::Own(CHECK_LISTENER, errno)),
         Err(_) => Ok(None),
     }
 }
 
 /// Passes signals on until the command ends.
-fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
-    let signals = sys::signal_fd(passed_on).map_err(own(b"listen for signals"))?;
+fn follow(socket: &Fd, forwarded: u64) -> Result<i32, Trouble> {
+    let signals = sys::signal_fd(forwarded).map_err(own(b"listen for signals"))?;
     let (buffer, _) = sys::map(None, LONGEST_ANSWER, 0).map_err(own(b"make room for the answer"))?;
     // Whether the session has read the call. From then on signals go to the command.
-    let mut is_heard = false;
+    let mut is_read = false;
     loop {
         let [signalled, spoken] = wait(&signals, socket).map_err(own(b"wait for the command"))?;
         if spoken {
@@ -209,7 +209,7 @@ fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
             let answer = buffer.get(..count).unwrap_or_default();
             match Answer::take(&mut Cursor::new(answer)) {
                 Some(Answer::Ended { code, message, .. }) => {
-                    words::pass(message);
+                    words::relay(message);
                     return Ok(code.cast_signed());
                 }
                 Some(_) => {}
@@ -219,12 +219,12 @@ fn follow(socket: &Fd, passed_on: u64) -> Result<i32, Trouble> {
         if signalled {
             let number = sys::next_signal(&signals).map_err(own(b"read a signal"))?;
             // The session has not read the call, so there is no command to pass the signal on to.
-            is_heard |= !sys::is_unheard(socket);
-            if ENDING & bit(number) != 0 && !is_heard {
-                words::unheard();
+            is_read |= !sys::is_unread(socket);
+            if ENDING_SIGNALS & bit(number) != 0 && !is_read {
+                words::unread();
                 return Ok(128i32.saturating_add_unsigned(number));
             }
-            pass_on(socket, number);
+            forward(socket, number);
         }
     }
 }
@@ -238,7 +238,7 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
 }
 
 /// Passes one signal on. If the session is gone, the caller notices that next.
-fn pass_on(socket: &Fd, number: u32) {
+fn forward(socket: &Fd, number: u32) {
     if number != SIGTSTP {
         let _ = call::signal(socket, number);
         return;

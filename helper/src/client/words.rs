@@ -45,12 +45,12 @@ pub(crate) fn say(trouble: &Trouble, socket: Option<&CStr>) {
 }
 
 /// Prints why a signal ends this program instead of the command.
-pub(crate) fn unheard() {
+pub(crate) fn unread() {
     let _ = write(&[b"the session does not answer: its program is stopped or busy\n"]);
 }
 
 /// Prints lines that the session sent. Errors of stderr are ignored.
-pub(crate) fn pass(message: &[u8]) {
+pub(crate) fn relay(message: &[u8]) {
     let _ = put(message);
 }
 

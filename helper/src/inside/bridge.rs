@@ -73,7 +73,7 @@ struct Bridge {
     /// Most connections at a time.
     most: usize,
     /// Whether clients may be waiting in the backlog.
-    knocked: bool,
+    backlog_ready: bool,
     /// A client that was accepted and cannot be connected to the proxy yet.
     waiting: Option<Fd>,
     /// How long to pause after a refusal, and until when; 0 if nothing was refused.
@@ -89,9 +89,9 @@ impl Bridge {
         sys::watch(&epoll, channel.socket(), EPOLLIN | EPOLLRDHUP | EPOLLET, CONTROL)?;
         sys::watch(&epoll, &listener, EPOLLIN | EPOLLET, LISTENER)?;
         let most = connections as usize;
-        let (pipes, knocked, waiting) = (Pipes::new()?, true, None);
+        let (pipes, backlog_ready, waiting) = (Pipes::new()?, true, None);
         let (pause, until, finishing) = (0, 0, false);
-        Ok(Self { epoll, listener, table, pipes, most, knocked, waiting, pause, until, finishing })
+        Ok(Self { epoll, listener, table, pipes, most, backlog_ready, waiting, pause, until, finishing })
     }
 
     /// Serves until the outside closes the control socket, or orders it to finish.
@@ -99,12 +99,12 @@ impl Bridge {
         let mut events = [EpollEvent { events: 0, data: 0 }; AT_ONCE];
         while !self.has_finished() {
             // Nothing is closed during this loop, so no event refers to a reused descriptor.
-            for &EpollEvent { events, data } in sys::watched(&self.epoll, &mut events, self.patience())? {
+            for &EpollEvent { events, data } in sys::watched(&self.epoll, &mut events, self.timeout())? {
                 match data {
                     // Only one order can follow, so the bridge need not read it.
                     CONTROL if events & EPOLLRDHUP == 0 => self.finish(),
                     CONTROL => return Ok(()),
-                    LISTENER => self.knocked = true,
+                    LISTENER => self.backlog_ready = true,
                     token => self.table.mark(token, events),
                 }
             }
@@ -113,7 +113,7 @@ impl Bridge {
                     break;
                 }
             }
-            self.let_in();
+            self.accept_waiting();
         }
         Ok(())
     }
@@ -122,15 +122,15 @@ impl Bridge {
         self.finishing = true;
         self.table.finish();
         // An event of the listener may still follow.
-        self.knocked = true;
+        self.backlog_ready = true;
     }
 
     fn has_finished(&self) -> bool {
-        self.finishing && !self.knocked && self.waiting.is_none() && self.table.alive() == 0
+        self.finishing && !self.backlog_ready && self.waiting.is_none() && self.table.alive() == 0
     }
 
     /// How long to wait for events, in milliseconds.
-    fn patience(&self) -> i32 {
+    fn timeout(&self) -> i32 {
         let wanted = self.wants_to_let_in();
         if self.table.has_work() || wanted && self.until == 0 {
             return 0;
@@ -143,11 +143,11 @@ impl Bridge {
     }
 
     fn wants_to_let_in(&self) -> bool {
-        (self.knocked || self.waiting.is_some()) && self.table.alive() < self.most
+        (self.backlog_ready || self.waiting.is_some()) && self.table.alive() < self.most
     }
 
     /// Accepts waiting clients while there is room. The others stay in the listener's backlog.
-    fn let_in(&mut self) {
+    fn accept_waiting(&mut self) {
         if self.until > 0 && sys::monotonic_us() < self.until {
             return;
         }
@@ -168,7 +168,7 @@ impl Bridge {
         }
         match sys::accept(&self.listener) {
             Ok(client) => return Some(client),
-            Err(Errno(EAGAIN)) => self.knocked = false,
+            Err(Errno(EAGAIN)) => self.backlog_ready = false,
             // The client went away again.
             Err(Errno(ECONNABORTED)) => {}
             // The host has no descriptors or memory left.

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Every process of the namespace but init.
-const EVERYONE: i32 = -1;
+const ALL_PROCESSES: i32 = -1;
 
 /// Resources that all reaped processes used together.
 #[derive(Default)]
@@ -53,20 +53,20 @@ pub(crate) fn serve(
         let [ended, spoken] = wait(signals, channel.socket())?;
         if ended {
             sys::take_signal(signals)?;
-            let Reaping { status, nobody_left } = reap(command.pid, &mut usage);
+            let Reaping { status, no_child_left } = reap(command.pid, &mut usage);
             // A deleted file uses space until the last process that has it open ends.
             match status.map(|status| (status, if status == 0 { full::NONE } else { full_room(rooms) })) {
                 Some(end) if !command.background => return finish(channel, end, usage),
                 Some(end) => usage.report(channel, end, 0)?,
                 None => {}
             }
-            if nobody_left {
+            if no_child_left {
                 return Ok(());
             }
         }
         if spoken {
             match channel.order()? {
-                Some((order, _)) => obey(&order, command.pid),
+                Some((order, _)) => carry_out(&order, command.pid),
                 None => return Ok(()),
             }
         }
@@ -85,7 +85,7 @@ fn wait(signals: &Fd, socket: &Fd) -> Result<[bool; 2], Errno> {
 struct Reaping {
     /// The command's status, if it was reaped.
     status: Option<i32>,
-    nobody_left: bool,
+    no_child_left: bool,
 }
 
 /// Reaps every child that has ended.
@@ -103,9 +103,9 @@ fn reap(pid: i32, usage: &mut Usage) -> Reaping {
                     status = Some(reaped.status);
                 }
             }
-            Ok(None) => return Reaping { status, nobody_left: false },
+            Ok(None) => return Reaping { status, no_child_left: false },
             // ECHILD
-            Err(_) => return Reaping { status, nobody_left: true },
+            Err(_) => return Reaping { status, no_child_left: true },
         }
     }
 }
@@ -116,13 +116,15 @@ fn is_stop(status: i32) -> bool {
 }
 
 /// Carries out an order. Ignores a missing receiver: init reports its end next.
-fn obey(order: &Order, pid: i32) {
+fn carry_out(order: &Order, pid: i32) {
     let _ = match *order {
         // The command leads an orphaned process group, and there the kernel discards the terminal's stop
         // signals. So stopping must reach every process.
-        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => sys::kill(EVERYONE, number),
+        Order::Signal { number } if number == SIGSTOP || number == SIGCONT => {
+            sys::kill(ALL_PROCESSES, number)
+        }
         Order::Signal { number } => sys::kill(pid.wrapping_neg(), number),
-        Order::Kill {} => sys::kill(EVERYONE, SIGKILL),
+        Order::Kill {} => sys::kill(ALL_PROCESSES, SIGKILL),
     };
 }
 
@@ -130,7 +132,7 @@ fn obey(order: &Order, pid: i32) {
 /// process of the sandbox can change a file any more.
 fn finish(channel: &Channel, end: (i32, u32), mut usage: Usage) -> Result<(), Errno> {
     let mut killed = 0u32;
-    while sys::kill(EVERYONE, SIGKILL).is_ok() {
+    while sys::kill(ALL_PROCESSES, SIGKILL).is_ok() {
         let mut wait = true;
         while let Ok(Some(reaped)) = sys::reap(wait) {
             if is_stop(reaped.status) {

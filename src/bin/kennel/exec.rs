@@ -23,7 +23,7 @@ use crate::{
     descriptor,
     process::{Ending, forwarded, is_ending},
     report,
-    terminal::{self, HURRY, REOPEN_PAUSE, unwritten},
+    terminal::{self, HURRIED_PATIENCE, REOPEN_PAUSE, unwritten},
     window::Window,
 };
 
@@ -37,14 +37,14 @@ const GRACE: Duration = Duration::from_secs(5);
 pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     let json = exec.json.as_deref().map(report::create).transpose()?;
     let result = run(exec);
-    let mut told = Ok(());
+    let mut written = Ok(());
     if let (Some(file), Some(path)) = (&json, &exec.json) {
         let text = match &result {
             Ok(End { report: Some(text), .. }) => text.clone(),
             Ok(End { message, .. }) => report::object(&Report::failed(&refused_call(message))),
             Err(error) => report::object(&Report::failed(error)),
         };
-        told = report::write(file, path, &text);
+        written = report::write(file, path, &text);
     }
     // Report an error of the command even if the JSON report could not be written.
     let End { code, message, unwritten, .. } = result?;
@@ -52,7 +52,7 @@ pub(crate) fn exec(exec: &Exec) -> Result<ExitCode, Error> {
     if let Some(error) = &unwritten {
         report::error(error);
     }
-    told?;
+    written?;
     Ok(code.into())
 }
 
@@ -75,12 +75,12 @@ struct End {
 
 impl End {
     /// The end as the session reports it.
-    fn told(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
+    fn reported(code: u8, message: Vec<u8>, report: Option<Vec<u8>>) -> Self {
         Self { code, message, report, unwritten: None }
     }
 
     /// Adds what the session cannot know: whether all output on the command's terminal was shown.
-    fn shown(mut self, shown: io::Result<()>) -> Self {
+    fn with_output(mut self, shown: io::Result<()>) -> Self {
         if shown.is_ok() {
             return self;
         }
@@ -118,10 +118,10 @@ fn run(exec: &Exec) -> Result<End, Error> {
                     window = Some(Window::open(master).map_err(terminal::no_terminal)?)
                 }
                 Event::Ended { code, message, report } => {
-                    let end = End::told(code, message, report);
+                    let end = End::reported(code, message, report);
                     let Some(window) = window else { return Ok(end) };
                     let is_over = code == TIMED_OUT || ending.has(i32::from(code) - 128);
-                    return Ok(end.shown(window.close(patience(&signals, is_over))));
+                    return Ok(end.with_output(window.close(patience(&signals, is_over))));
                 }
                 _ => {}
             }
@@ -132,7 +132,7 @@ fn run(exec: &Exec) -> Result<End, Error> {
             if let Some(number) = unheard.and_then(|number| u8::try_from(128 + number).ok()) {
                 let message =
                     b"kennel: the session does not answer: its program is stopped or busy\n".to_vec();
-                return Ok(End::told(number, message, None));
+                return Ok(End::reported(number, message, None));
             }
         }
         if !by_session && deadline.is_some_and(|time| Instant::now() >= time) {
@@ -152,7 +152,7 @@ fn patience(signals: &SignalFd, is_over: bool) -> impl FnMut() -> Option<Duratio
             hurried = Some(Instant::now());
         }
         match hurried {
-            Some(since) => HURRY.checked_sub(since.elapsed()).map(|left| left.min(REOPEN_PAUSE)),
+            Some(since) => HURRIED_PATIENCE.checked_sub(since.elapsed()).map(|left| left.min(REOPEN_PAUSE)),
             None => Some(REOPEN_PAUSE),
         }
     }

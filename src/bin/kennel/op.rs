@@ -61,18 +61,18 @@ pub(crate) fn op(op: &Op) -> Result<ExitCode, Error> {
     if let Ok(output) = &mut result {
         runtime.block_on(writer.show(output));
     }
-    let mut told = Ok(());
+    let mut written = Ok(());
     if let (Some(file), Some(path)) = (&json, &op.json) {
         let report = match &result {
             Ok(output) => Report::of_outcome(output),
             Err(error) => Report::failed(error),
         };
-        told = report::write(file, path, &report::object(&report));
+        written = report::write(file, path, &report::object(&report));
     }
     // Report an error of the program even if the JSON report could not be written.
     let output = result?;
     report::end(&output, op.quiet);
-    told?;
+    written?;
     Ok(output.exit_code().into())
 }
 

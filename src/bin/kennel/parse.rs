@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_text_has_the_remedy_of_its_flag() {
+    fn an_argument_that_is_not_utf8_gets_the_remedy_of_its_flag() {
         use std::os::unix::ffi::OsStringExt;
         for (line, words) in [
             ("run --ro /a\u{1} true", "parent directory instead"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn one_command_alone_understands_what_the_whole_does() {
+    fn parsing_one_command_equals_the_full_parser() {
         let lines = [
             "run true",
             "run -- make -j 4 --help",
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_without_its_dashes_is_recognised() {
+    fn a_command_without_dashes_gets_a_tip() {
         for (line, tip) in [
             ("kennel run ls -la", Some("tip: put `--` before the command: -- ls\n")),
             ("kennel run --net none ls", Some("-- ls\n")),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn home_is_where_a_path_begins_with_a_tilde() {
+    fn a_leading_tilde_is_the_home_directory() {
         let home = Some(Path::new("/home/me"));
         for (typed, meant) in [
             ("~/x", "/home/me/x"),

@@ -77,7 +77,7 @@ pub(crate) fn error(error: &Error) {
 }
 
 /// Prints which protections are weaker than asked, and what was denied.
-pub(crate) fn remarks(outcome: &Outcome) {
+fn remarks(outcome: &Outcome) {
     degraded(&outcome.enforcement);
     outcome.remarks().iter().for_each(say);
 }

@@ -31,23 +31,23 @@ const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 pub(crate) fn run(run: &Run) -> Result<ExitCode, Error> {
     let json = run.json.as_deref().map(report::create).transpose()?;
     let result = confine(run);
-    let told = match (&json, &run.json) {
+    let written = match (&json, &run.json) {
         (Some(file), Some(path)) => report::write(file, path, &report::object(&report_of(&result))),
         _ => Ok(()),
     };
     // Print denials and degraded protections even if a later step failed.
-    let (outcome, settled) = result?;
+    let Finished { outcome, settled } = result?;
     report::end(&outcome, run.quiet);
     let settled = settled?;
-    settled.say(run);
-    told?;
+    settled.print(run);
+    written?;
     Ok(settled.exit_code().unwrap_or(outcome.exit_code()).into())
 }
 
-fn report_of(result: &Ran) -> Report {
+fn report_of(result: &Result<Finished, Error>) -> Report {
     match result {
-        Ok((outcome, Ok(settled))) => settled.told(Report::of_outcome(outcome)),
-        Ok((outcome, Err(error))) => {
+        Ok(Finished { outcome, settled: Ok(settled) }) => settled.add_to(Report::of_outcome(outcome)),
+        Ok(Finished { outcome, settled: Err(error) }) => {
             let mut report = Report::of_outcome(outcome);
             report.exit_code = error.exit_code();
             report.failure = Some(error.failure());
@@ -58,7 +58,7 @@ fn report_of(result: &Ran) -> Report {
 }
 
 /// Where the command runs.
-enum Place {
+enum Confinement {
     /// A sandbox that has already started to prepare: without an overlay nothing has to wait for the runtime.
     Sandbox(Sandbox),
     /// A session with an overlay, and what to do with its changes.
@@ -66,38 +66,41 @@ enum Place {
 }
 
 /// How the command ended, and what became of its changes.
-type Ran = Result<(Outcome, Result<Settled, Error>), Error>;
+struct Finished {
+    outcome: Outcome,
+    settled: Result<Settled, Error>,
+}
 
 /// Runs the command in a sandbox or a session.
-fn confine(run: &Run) -> Ran {
+fn confine(run: &Run) -> Result<Finished, Error> {
     let policy = flags::from_flags(&run.policy)?;
     let choice = Choice::of(run, &policy)?;
     let program = run.command.first().ok_or(Error::NotFound { program: String::new() })?;
-    let place = match choice {
-        Some(choice) => Place::Session(choice),
-        None => Place::Sandbox(Sandbox::eager(&policy)?),
+    let confinement = match choice {
+        Some(choice) => Confinement::Session(choice),
+        None => Confinement::Sandbox(Sandbox::eager(&policy)?),
     };
     let runtime = runtime(FOREVER)?;
-    let settled = runtime.block_on(async {
-        match &place {
-            Place::Sandbox(sandbox) => {
+    let finished = runtime.block_on(async {
+        match &confinement {
+            Confinement::Sandbox(sandbox) => {
                 let ended = until_outcome(run, &policy, sandbox.command(program)).await;
                 // Remove the cgroup before this process ends.
                 sandbox.shutdown().await;
-                Ok((ended?, Ok(Settled::default())))
+                Ok(Finished { outcome: ended?, settled: Ok(Settled::default()) })
             }
-            Place::Session(choice) => in_session(run, &policy, *choice, program).await,
+            Confinement::Session(choice) => in_session(run, &policy, *choice, program).await,
         }
     });
-    // Do not wait for a thread that still reads input. Dropping the sandbox waits for its init to be reaped:
-    // in a container no other process may reap it. Do the slow work before that.
-    drop((place, policy));
+    // Dropping the sandbox waits until its init is reaped: in a container no other process may reap it. Do not
+    // wait for a thread that still reads input.
+    drop((confinement, policy));
     runtime.shutdown_background();
-    settled
+    finished
 }
 
 /// Runs the command in a session and settles its changes.
-async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Ran {
+async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr) -> Result<Finished, Error> {
     start_blocking_thread().await?;
     let session = Session::builder(policy).ready_workers(1).prepare().await?;
     let mut ended = until_outcome(run, policy, session.command(program)).await;
@@ -106,7 +109,7 @@ async fn in_session(run: &Run, policy: &Policy, choice: Choice, program: &OsStr)
         Err(_) => Ok(Settled::default()),
     };
     session.shutdown().await;
-    Ok((ended?, settled))
+    Ok(Finished { outcome: ended?, settled })
 }
 
 /// Runs the command to its end.
@@ -144,26 +147,26 @@ async fn on_descriptors(reasons: PipeReasons, command: &mut Command) -> Result<O
     let reads_stderr = reasons.explained || reasons.needs_pipe(&stderr);
     let outlets = Outlets::new(
         command,
-        reasons.needs_pipe(&stdout).then(|| own(&stdout)).transpose()?,
-        reads_stderr.then(|| own(&stderr)).transpose()?,
+        reasons.needs_pipe(&stdout).then(|| duplicate(&stdout)).transpose()?,
+        reads_stderr.then(|| duplicate(&stderr)).transpose()?,
     )?;
     let mut signals = Signals::to_forward()?;
     let mut child = command.spawn().await?;
     let copying = outlets.copy(&mut child);
     let mut outcome = until_end(&mut child, &mut signals, None).await?;
-    let hurry = ending_signal(outcome.status, &mut signals);
+    let hurry = wait_for_ending_signal(outcome.status, &mut signals);
     copying.finish(&mut outcome, hurry).await;
     Ok(outcome)
 }
 
-fn own(stream: &impl AsFd) -> Result<OwnedFd, Error> {
+fn duplicate(stream: &impl AsFd) -> Result<OwnedFd, Error> {
     let copied = stream.as_fd().try_clone_to_owned();
     copied.map_err(|source| Error::Io { what: "copy a standard descriptor", source })
 }
 
 /// Waits for a signal that ends this program, now that no command is left. Returns at once if such a signal
 /// ended the command.
-async fn ending_signal(status: ExitStatus, signals: &mut Signals) {
+async fn wait_for_ending_signal(status: ExitStatus, signals: &mut Signals) {
     if signals.killed(status) {
         return;
     }
@@ -216,7 +219,9 @@ async fn show_the_rest(
     let raw = Some(raw).filter(|_| io::stdout().is_terminal());
     let hurry = async {
         match &outcome {
-            Ok(outcome) if outcome.ended != Ended::TimedOut => ending_signal(outcome.status, signals).await,
+            Ok(outcome) if outcome.ended != Ended::TimedOut => {
+                wait_for_ending_signal(outcome.status, signals).await
+            }
             _ => {}
         }
     };
@@ -272,7 +277,7 @@ enum Choice {
     Commit,
     Discard {
         /// Whether the JSON report lists the changes.
-        is_told: bool,
+        is_reported: bool,
     },
 }
 
@@ -281,7 +286,7 @@ impl Choice {
     fn of(run: &Run, policy: &Policy) -> Result<Option<Self>, Error> {
         let choice = match (run.commit, run.discard) {
             (true, _) => Self::Commit,
-            (_, true) => Self::Discard { is_told: run.json.is_some() },
+            (_, true) => Self::Discard { is_reported: run.json.is_some() },
             _ => Self::Diff,
         };
         match (&policy.overlay, run.diff || run.commit || run.discard) {
@@ -314,10 +319,10 @@ impl Choice {
                     return Err(error);
                 }
             },
-            Self::Discard { is_told: false } => {}
+            Self::Discard { is_reported: false } => {}
             _ => {
                 settled.changes = Some(session.changes().await?);
-                settled.were_to_be_committed = matches!(self, Self::Commit);
+                settled.commit_was_skipped = matches!(self, Self::Commit);
             }
         }
         if settled.has_refused() {
@@ -339,7 +344,7 @@ struct Settled {
     /// Changes that were discarded.
     changes: Option<Vec<Change>>,
     /// Whether they would have been committed if the command had succeeded.
-    were_to_be_committed: bool,
+    commit_was_skipped: bool,
     committed: Option<Committed>,
     /// Where the changes remain that could not be committed.
     left: Option<PathBuf>,
@@ -351,10 +356,10 @@ impl Settled {
     }
 
     /// Adds the changes and this program's exit status to the report.
-    fn told(&self, mut report: Report) -> Report {
+    fn add_to(&self, mut report: Report) -> Report {
         report.exit_code = self.exit_code().unwrap_or(report.exit_code);
         report.changes = self.changes.clone();
-        if self.were_to_be_committed {
+        if self.commit_was_skipped {
             let dropped = report.changes.replace(Vec::new()).unwrap_or_default();
             let refused = dropped.into_iter().map(|change| change.refused(Refusal::Unsuccessful));
             report.refused_changes = Some(refused.collect());
@@ -367,12 +372,12 @@ impl Settled {
     }
 
     /// Prints what became of the changes.
-    fn say(&self, run: &Run) {
+    fn print(&self, run: &Run) {
         let changes = self.changes.iter().flatten();
         if !run.discard {
             changes.for_each(report::say);
         }
-        if self.were_to_be_committed {
+        if self.commit_was_skipped {
             report::say(format_args!("kennel: nothing was committed, because the command failed"));
         }
         let refused = self.committed.iter().flat_map(|committed| &committed.refused);

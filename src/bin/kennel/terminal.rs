@@ -53,7 +53,7 @@ const STALL_PERIOD: Duration = Duration::from_secs(1);
 const MAX_STALLS: u32 = 5;
 
 /// How long the end waits for a stdout that is not a terminal, once a signal ends this program.
-pub(crate) const HURRY: Duration = Duration::from_secs(1);
+pub(crate) const HURRIED_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn thread_error(source: io::Error) -> Error {
     Error::Io { what: "start a thread", source }
@@ -195,7 +195,7 @@ impl Showing {
                 stalled(&shown).await;
             } else {
                 hurry.await;
-                sleep(HURRY).await;
+                sleep(HURRIED_PATIENCE).await;
             }
         };
         let copied = tokio::select! {

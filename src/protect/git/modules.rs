@@ -11,7 +11,7 @@ use std::{fs, io, mem};
 use nix::unistd::{AccessFlags, access};
 
 use crate::protect::git::obeyed::{LISTS, OBEYED};
-use crate::protect::git::{is_repository, read_small, unless_absent};
+use crate::protect::git::{is_repository, none_if_missing, read_small};
 use crate::report::failure;
 use crate::report::failure::shown;
 use crate::view::path_walk::WalkAim;
@@ -33,17 +33,17 @@ const WORKTREES: &str = "worktrees";
 
 /// Directories that belong to the repository itself. Git puts no submodule there. But an old git may have done so, and a command
 /// can make such a repository around a submodule.
-const OWN: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
+const OWN_DIRECTORIES: &[&str] = &["hooks", "info", "lfs", "logs", "objects", "refs"];
 
 /// What git obeys in the directory of a linked worktree.
 const OBEYED_OF_WORKTREE: &[&str] = &["commondir", "config.worktree"];
 
-/// Files that make a directory a repository. For submodules with longer names, git needs the directory around them to be none. A
-/// submodule can have such a name itself.
-const SIGNS: &[&str] = &["HEAD", "config"];
+/// Files that make a directory a repository. They must not appear in a directory around submodules, because git would take
+/// it for the repository. A submodule can have such a name itself.
+const REPOSITORY_FILES: &[&str] = &["HEAD", "config"];
 
 /// Directories that make a directory with a `HEAD` a repository.
-const SIGNS_BESIDE_HEAD: &[&str] = &["objects", "refs"];
+const REPOSITORY_DIRECTORIES: &[&str] = &["objects", "refs"];
 
 /// What may still be looked at, in all repositories of one start.
 #[derive(Debug)]
@@ -59,14 +59,14 @@ impl Default for WalkBudget {
 }
 
 /// Why a part could not be looked at completely.
-pub(crate) enum Failed {
+pub(crate) enum WalkError {
     /// It has too many repositories or entries, or is too deep.
     Beyond,
     /// Something in it cannot be looked at.
     Io(io::Error),
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for WalkError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -74,7 +74,7 @@ impl From<io::Error> for Failed {
 
 /// What was found in a part of a repository. Paths are relative to the repository.
 #[derive(Debug, Default)]
-pub(crate) struct FoundModule {
+pub(crate) struct ObeyedPaths {
     /// What git obeys.
     pub(crate) paths: BTreeMap<PathBuf, WalkAim>,
     /// Directories, existing or not, in which git puts other repositories or worktrees.
@@ -82,15 +82,15 @@ pub(crate) struct FoundModule {
 }
 
 /// A walk through a part of a repository.
-struct Look<'r> {
+struct ModuleWalk<'r> {
     repository: &'r Path,
-    found: FoundModule,
+    found: ObeyedPaths,
     repositories: BTreeSet<PathBuf>,
     /// Directories that were listed.
     looked_at: BTreeSet<PathBuf>,
     /// Directories that contain repositories and are none themselves.
     around: Vec<PathBuf>,
-    left: &'r mut WalkBudget,
+    budget: &'r mut WalkBudget,
 }
 
 /// What git obeys in a part of a repository, one of [`PARTS`]. Submodules can have worktrees and submodules, and worktrees can
@@ -98,69 +98,73 @@ struct Look<'r> {
 ///
 /// # Errors
 /// Something cannot be looked at, or it is beyond the bound.
-pub(crate) fn obeyed_in(repository: &Path, part: &str, left: &mut WalkBudget) -> Result<FoundModule, Failed> {
-    let mut look = Look {
+pub(crate) fn obeyed_in(
+    repository: &Path,
+    part: &str,
+    budget: &mut WalkBudget,
+) -> Result<ObeyedPaths, WalkError> {
+    let mut walk = ModuleWalk {
         repository,
-        found: FoundModule::default(),
+        found: ObeyedPaths::default(),
         repositories: BTreeSet::new(),
         looked_at: BTreeSet::new(),
         around: Vec::new(),
-        left,
+        budget,
     };
     match part {
-        MODULES => look.submodules(Path::new(part))?,
-        _ => look.worktrees(Path::new(part))?,
+        MODULES => walk.submodules(Path::new(part))?,
+        _ => walk.worktrees(Path::new(part))?,
     }
-    look.take_signs()?;
-    Ok(look.found)
+    walk.add_signs()?;
+    Ok(walk.found)
 }
 
-impl Look<'_> {
+impl ModuleWalk<'_> {
     fn at(&self, path: &Path) -> PathBuf {
         self.repository.join(path)
     }
 
     /// Takes these names in `directory`.
-    fn take(&mut self, directory: &Path, names: &[&str], aim: WalkAim) {
+    fn add(&mut self, directory: &Path, names: &[&str], aim: WalkAim) {
         for name in names {
             self.found.paths.entry(directory.join(name)).or_insert(aim);
         }
     }
 
     /// Counts a submodule or a linked worktree.
-    fn count(&mut self) -> Result<(), Failed> {
-        self.left.repositories = self.left.repositories.checked_sub(1).ok_or(Failed::Beyond)?;
+    fn count(&mut self) -> Result<(), WalkError> {
+        self.budget.repositories = self.budget.repositories.checked_sub(1).ok_or(WalkError::Beyond)?;
         Ok(())
     }
 
     /// The entries of a directory. Each level is closed before the next is opened.
-    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, Failed> {
+    fn list(&mut self, directory: &Path) -> Result<Vec<(PathBuf, FileType)>, WalkError> {
         if directory.iter().count() > DEEPEST || directory.as_os_str().len() > LONGEST {
-            return Err(Failed::Beyond);
+            return Err(WalkError::Beyond);
         }
-        let listing = unless_absent(fs::read_dir(self.at(directory)));
+        let listing = none_if_missing(fs::read_dir(self.at(directory)));
         let mut entries = Vec::new();
         for entry in listing.map_err(|error| closed(directory, error))?.into_iter().flatten() {
             let entry = entry?;
-            self.left.entries = self.left.entries.checked_sub(1).ok_or(Failed::Beyond)?;
+            self.budget.entries = self.budget.entries.checked_sub(1).ok_or(WalkError::Beyond)?;
             entries.push((directory.join(entry.file_name()), entry.file_type()?));
         }
         self.found.listed.insert(directory.to_owned());
         Ok(entries)
     }
 
-    fn worktrees(&mut self, directory: &Path) -> Result<(), Failed> {
+    fn worktrees(&mut self, directory: &Path) -> Result<(), WalkError> {
         for (path, _) in self.list(directory)? {
             self.count()?;
-            self.take(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
+            self.add(&path, OBEYED_OF_WORKTREE, WalkAim::Git);
             self.submodules(&path.join(MODULES))?;
         }
         Ok(())
     }
 
     /// Takes the submodules in a directory `modules`, which need not exist.
-    fn submodules(&mut self, modules: &Path) -> Result<(), Failed> {
-        let there = unless_absent(fs::symlink_metadata(self.at(modules)));
+    fn submodules(&mut self, modules: &Path) -> Result<(), WalkError> {
+        let there = none_if_missing(fs::symlink_metadata(self.at(modules)));
         match there.map_err(|error| closed(modules, error))? {
             Some(there) if there.is_symlink() => Err(is_link(modules)),
             _ => self.submodules_in(modules, false).map(drop),
@@ -169,7 +173,7 @@ impl Look<'_> {
 
     /// Takes the submodules below a directory, because their names may have slashes. Returns whether there are any. A directory
     /// that looks like a repository may contain submodules too: a command or an old git can have arranged that.
-    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, Failed> {
+    fn submodules_in(&mut self, directory: &Path, is_repository: bool) -> Result<bool, WalkError> {
         let mut has_some = false;
         if !self.looked_at.insert(directory.to_owned()) {
             return Ok(has_some);
@@ -183,7 +187,7 @@ impl Look<'_> {
             if kind.is_symlink() && !is_repository {
                 return Err(is_link(&path));
             }
-            if kind.is_dir() && (!is_any_of(OWN) || self.is_submodule(&path)?) {
+            if kind.is_dir() && (!is_any_of(OWN_DIRECTORIES) || self.is_submodule(&path)?) {
                 has_some |= self.submodule(&path)?;
             }
         }
@@ -192,13 +196,13 @@ impl Look<'_> {
 
     /// Takes what git obeys in the repository of a submodule, if it is one, and in those below it. Returns whether there are
     /// any. Others can be inside it only while git does not take it for a repository.
-    fn submodule(&mut self, path: &Path) -> Result<bool, Failed> {
+    fn submodule(&mut self, path: &Path) -> Result<bool, WalkError> {
         let is_one = self.is_submodule(path)?;
         let is_new = is_one && self.repositories.insert(path.to_owned());
         if is_new {
             self.count()?;
-            self.take(path, OBEYED, WalkAim::Git);
-            self.take(path, LISTS, WalkAim::GitList);
+            self.add(path, OBEYED, WalkAim::Git);
+            self.add(path, LISTS, WalkAim::GitList);
         }
         let is_repository = is_surely_repository(&self.at(path))?;
         let is_around = self.submodules_in(path, is_repository)?;
@@ -214,14 +218,14 @@ impl Look<'_> {
 
     /// Whether it is a repository, or could become one again if a command put back what it took away. Its config cannot be
     /// taken away, because it is protected.
-    fn is_submodule(&self, path: &Path) -> Result<bool, Failed> {
+    fn is_submodule(&self, path: &Path) -> Result<bool, WalkError> {
         let at = self.at(path);
         Ok(is_repository(&at) || is_file(&at.join("config")).map_err(|error| closed(path, error))?)
     }
 
     /// Takes what would make a repository of a directory around others. A submodule may have such a name, or be below a
     /// directory that has.
-    fn take_signs(&mut self) -> Result<(), Failed> {
+    fn add_signs(&mut self) -> Result<(), WalkError> {
         let ways: BTreeSet<&Path> = self.repositories.iter().flat_map(|path| path.ancestors()).collect();
         let mut signs = Vec::new();
         for around in mem::take(&mut self.around) {
@@ -231,9 +235,9 @@ impl Look<'_> {
                     signs.push((path, aim));
                 }
             };
-            SIGNS.iter().for_each(|name| sign(name, WalkAim::GitSign));
+            REPOSITORY_FILES.iter().for_each(|name| sign(name, WalkAim::GitRepositoryFile));
             if is_file(&self.at(&around).join("HEAD"))? {
-                SIGNS_BESIDE_HEAD.iter().for_each(|name| sign(name, WalkAim::Git));
+                REPOSITORY_DIRECTORIES.iter().for_each(|name| sign(name, WalkAim::Git));
             }
         }
         for (path, aim) in signs {
@@ -254,13 +258,13 @@ fn closed(path: &Path, error: io::Error) -> io::Error {
 }
 
 /// The error for a link. Git would follow it. This walk does not.
-fn is_link(path: &Path) -> Failed {
+fn is_link(path: &Path) -> WalkError {
     io::Error::other(format!("{} is a link", shown(path))).into()
 }
 
 /// Whether something exists there that is no directory.
 fn is_file(path: &Path) -> io::Result<bool> {
-    Ok(unless_absent(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
+    Ok(none_if_missing(fs::symlink_metadata(path))?.is_some_and(|metadata| !metadata.is_dir()))
 }
 
 /// Whether every version of git takes it for a repository, and so puts no submodule into it.
@@ -269,7 +273,7 @@ fn is_surely_repository(path: &Path) -> io::Result<bool> {
         let at = path.join(name);
         fs::symlink_metadata(&at).is_ok_and(|it| it.is_dir()) && access(&at, AccessFlags::X_OK).is_ok()
     };
-    let is_own = unless_absent(fs::symlink_metadata(path.join("commondir")))?.is_none();
+    let is_own = none_if_missing(fs::symlink_metadata(path.join("commondir")))?.is_none();
     Ok(is_own && has("objects") && has("refs") && has_head(path)?)
 }
 

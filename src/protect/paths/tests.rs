@@ -175,7 +175,7 @@ fn a_long_path_to_a_directory_does_not_spoil_a_short_one() {
 
 #[test]
 fn links_beyond_the_limit_of_a_directory_are_reported() {
-    for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![Why::TooMany])] {
+    for (count, gaps) in [(MOST_FOLLOWED, vec![]), (MOST_FOLLOWED + 1, vec![GapReason::TooMany])] {
         let names: Vec<String> = (0..count).map(|number| format!("y{number}")).collect();
         let directories: Vec<&str> = names.iter().map(String::as_str).chain(["p"]).collect();
         let links: Vec<(String, String)> =
@@ -183,7 +183,7 @@ fn links_beyond_the_limit_of_a_directory_are_reported() {
         let links: Vec<(&str, &str)> = links.iter().map(|(at, to)| (&**at, &**to)).collect();
         let walls = walls(&workspace(&directories, &links), &["p"]);
         assert_eq!(walls.read_only.len(), 1 + MOST_FOLLOWED);
-        assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), gaps);
+        assert_eq!(walls.gaps.iter().map(|gap| gap.reason.clone()).collect::<Vec<_>>(), gaps);
     }
 }
 
@@ -278,7 +278,7 @@ fn a_path_that_is_too_deep_ends_in_a_read_only_directory() {
     let walls = walls(&dir, &["p"]);
     let end = vec!["d"; 64].join("/");
     assert_eq!(walls.read_only, [&end, "p"]);
-    assert_eq!(walls.gaps.iter().map(|gap| gap.why.clone()).collect::<Vec<_>>(), [Why::Far]);
+    assert_eq!(walls.gaps.iter().map(|gap| gap.reason.clone()).collect::<Vec<_>>(), [GapReason::TooLong]);
 }
 
 #[test]
@@ -287,7 +287,11 @@ fn a_path_of_too_many_steps_is_reported() {
     let dir = workspace(&["p", "q"], &[("p/hook", &text), ("q/hook", "../p/hook")]);
     let walls = walls(&dir, &["p", "q"]);
     assert_eq!(walls.read_only, ["p", "q"]);
-    assert!(walls.gaps.iter().all(|gap| gap.why == Why::Far) && walls.gaps.len() == 2, "{:?}", walls.gaps);
+    assert!(
+        walls.gaps.iter().all(|gap| gap.reason == GapReason::TooLong) && walls.gaps.len() == 2,
+        "{:?}",
+        walls.gaps
+    );
 }
 
 #[test]
@@ -296,5 +300,5 @@ fn steps_behind_links_are_limited_in_all() {
     let names: Vec<String> = (0..40).map(|number| format!("p/l{number:02}")).collect();
     let links: Vec<(&str, &str)> = names.iter().zip(&texts).map(|(at, to)| (&**at, &**to)).collect();
     let walls = walls(&workspace(&["p"], &links), &["p"]);
-    assert!(walls.gaps.iter().any(|gap| gap.why == Why::TooMany), "{:?}", walls.gaps);
+    assert!(walls.gaps.iter().any(|gap| gap.reason == GapReason::TooMany), "{:?}", walls.gaps);
 }

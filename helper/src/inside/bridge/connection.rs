@@ -8,10 +8,10 @@ use crate::{
 };
 
 /// Most calls of splice(2) in one turn of one flow.
-const TURN: usize = 8;
+const SPLICES_PER_TURN: usize = 8;
 
 /// Bytes to ask for at once: more than a pipe holds.
-const MOST: usize = 1 << 20;
+const SPLICE_BYTES: usize = 1 << 20;
 
 /// One end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,9 +112,9 @@ impl Connection {
     }
 
     /// Makes the close of the client's socket an orderly end instead of a reset.
-    pub(super) fn end_whole(&self) {
+    pub(super) fn close_orderly(&self) {
         // If the client is gone, nobody needs the orderly end.
-        let _ = sys::not_reset_when_closed(&self.client.socket);
+        let _ = sys::linger_off(&self.client.socket);
     }
 }
 
@@ -160,7 +160,7 @@ impl Flow {
     /// Moves bytes in this direction. Returns whether there is more to do now.
     fn turn(&mut self, from: &mut End, to: &mut End, pipes: &mut Pipes) -> Result<bool, Lost> {
         let mut moved = true;
-        for _ in 0..TURN {
+        for _ in 0..SPLICES_PER_TURN {
             moved = match self.course {
                 _ if self.held > 0 => self.drain(to)?,
                 Course::Open => self.fill(from, pipes)?,
@@ -192,7 +192,7 @@ impl Flow {
             Some(pipe) => pipe,
             none => none.insert(pipes.take().map_err(|_| Lost::Sender)?),
         };
-        match sys::splice(&from.socket, &pipe.into, MOST) {
+        match sys::splice(&from.socket, &pipe.into, SPLICE_BYTES) {
             Ok(0) => self.course = Course::Ending,
             Ok(count) => self.held = count,
             Err(Errno(EAGAIN)) => from.readable = false,

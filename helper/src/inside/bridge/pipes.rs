@@ -5,7 +5,7 @@
 use crate::sys::{self, Errno, Fd};
 
 /// Number of idle pipes to keep.
-const KEPT: usize = 4;
+const KEPT_PIPES: usize = 4;
 
 /// A pipe. It is empty unless a direction holds it.
 pub(super) struct Pipe {
@@ -22,13 +22,13 @@ impl Pipe {
 
 /// The idle pipes.
 pub(super) struct Pipes {
-    kept: [Option<Pipe>; KEPT],
+    kept: [Option<Pipe>; KEPT_PIPES],
 }
 
 impl Pipes {
     /// Creates the kept pipes, so that connections can pass bytes even if descriptors run out.
     pub(super) fn new() -> Result<Self, Errno> {
-        let mut kept = [const { None }; KEPT];
+        let mut kept = [const { None }; KEPT_PIPES];
         for place in &mut kept {
             *place = Some(Pipe::new()?);
         }

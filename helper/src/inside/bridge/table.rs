@@ -109,7 +109,7 @@ impl Table {
             None => Outcome::Waits,
         };
         if let (Outcome::Over, Some(connection)) = (&outcome, &place.connection) {
-            connection.end_whole();
+            connection.close_orderly();
         }
         self.first = next;
         if next.is_none() {

@@ -59,7 +59,7 @@ pub(crate) fn end_writing(socket: &Fd) -> Result<(), Errno> {
 
 /// setsockopt(SO_LINGER), off. Closing a TCP connection resets it while lingering is on with a time of zero;
 /// this ends that.
-pub(crate) fn not_reset_when_closed(socket: &Fd) -> Result<(), Errno> {
+pub(crate) fn linger_off(socket: &Fd) -> Result<(), Errno> {
     let linger = Linger { on: 0, seconds: 0 };
     call!(nr::SETSOCKOPT, socket.0, SOL_SOCKET, SO_LINGER, &raw const linger, size_of::<Linger>()).map(drop)
 }

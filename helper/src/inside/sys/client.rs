@@ -226,7 +226,7 @@ pub(crate) fn is_sandboxed() -> bool {
 }
 
 /// ioctl(SIOCOUTQ) of unix(7): whether the peer has unread messages.
-pub(crate) fn is_unheard(socket: &Fd) -> bool {
+pub(crate) fn is_unread(socket: &Fd) -> bool {
     let mut unread = 0i32;
     call!(crate::kernel::nr::IOCTL, socket.0, SIOCOUTQ, &raw mut unread).is_ok() && unread > 0
 }

@@ -24,8 +24,8 @@ fn with(names: &[&str]) -> tempfile::TempDir {
 struct Below {
     paths: Vec<PathBuf>,
     listed: Vec<PathBuf>,
-    unseen: Vec<PathBuf>,
-    /// Those of `unseen` that are beyond the bound.
+    incomplete: Vec<PathBuf>,
+    /// Those of `incomplete` that are beyond the bound.
     beyond: Vec<PathBuf>,
 }
 
@@ -43,11 +43,11 @@ fn obeyed_beside(base: &Path, writable: &Path) -> Below {
     below(base, writable, WalkBudget::default())
 }
 
-fn below(base: &Path, writable: &Path, left: WalkBudget) -> Below {
+fn below(base: &Path, writable: &Path, budget: WalkBudget) -> Below {
     let real = |path: &Path| fs::canonicalize(path).expect("its name");
     let (base, writable) = (real(base), real(writable));
-    let mut obeyed = Obeyed { left, ..Obeyed::default() };
-    obeyed.take(&base, &Bases::new([writable])).expect("no shortage");
+    let mut obeyed = Obeyed { budget, ..Obeyed::default() };
+    obeyed.add(&base, &Bases::new([writable])).expect("no shortage");
     let below = |path: &Path| {
         let around = path.parent().and_then(|around| fs::canonicalize(around).ok());
         let path = around.map_or(path.to_owned(), |around| around.join(path.file_name().expect("a name")));
@@ -59,11 +59,11 @@ fn below(base: &Path, writable: &Path, left: WalkBudget) -> Below {
     Below {
         paths,
         listed: obeyed.listed.iter().map(|path| below(path)).collect(),
-        unseen: obeyed.unseen.iter().map(|(path, _)| below(path)).collect(),
+        incomplete: obeyed.incomplete.iter().map(|(path, _)| below(path)).collect(),
         beyond: obeyed
-            .unseen
+            .incomplete
             .iter()
-            .filter(|(_, why)| *why == Unseen::Beyond)
+            .filter(|(_, why)| *why == Incomplete::Beyond)
             .map(|(path, _)| below(path))
             .collect(),
     }
@@ -80,7 +80,7 @@ fn too_many_directories_are_protected_as_one() {
         let dir = with(&one.each_ref().map(String::as_str));
         let deepest = format!("{below}/0/{deepest}");
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.incomplete.is_empty());
         let add = |number: usize| {
             let at = dir.path().join(".git").join(below).join(number.to_string());
             fs::create_dir(&at).expect("a directory");
@@ -88,7 +88,7 @@ fn too_many_directories_are_protected_as_one() {
         };
         (1..MOST).for_each(add);
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.unseen.is_empty());
+        assert!(has(&found.paths, &deepest) && !has(&found.paths, below) && found.incomplete.is_empty());
         add(MOST);
         assert_is_beyond(&obeyed(dir.path()), &deepest);
     }
@@ -98,7 +98,7 @@ fn too_many_directories_are_protected_as_one() {
 fn assert_is_beyond(found: &Below, part: &str) {
     assert!(has(&found.paths, "modules") && has(&found.paths, "worktrees"), "{found:?}");
     assert!(!has(&found.paths, part), "{found:?}");
-    assert_eq!((&*found.beyond, &*found.unseen), (&[".git".into()][..], &[".git".into()][..]));
+    assert_eq!((&*found.beyond, &*found.incomplete), (&[".git".into()][..], &[".git".into()][..]));
 }
 
 #[test]
@@ -111,7 +111,11 @@ fn submodules_and_worktrees_are_counted_together() {
         fs::write(at("modules", number).join("config"), "").expect("a file");
     }
     let found = obeyed(dir.path());
-    assert!(found.unseen.is_empty() && has(&found.paths, "worktrees/w/commondir"), "{:?}", found.unseen);
+    assert!(
+        found.incomplete.is_empty() && has(&found.paths, "worktrees/w/commondir"),
+        "{:?}",
+        found.incomplete
+    );
     assert!(has(&found.paths, "modules/sub/hooks"));
     fs::create_dir(at("worktrees", MOST)).expect("a directory");
     assert_is_beyond(&obeyed(dir.path()), "modules/sub/hooks");
@@ -126,7 +130,7 @@ fn entries_that_are_no_repositories_are_counted() {
     }
     // With `sub`, its config, and `many`.
     let found = obeyed_in_entries(dir.path(), 100);
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/hooks"), "{:?}", found.unseen);
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/hooks"), "{:?}", found.incomplete);
     assert_is_beyond(&obeyed_in_entries(dir.path(), 99), "modules/sub/hooks");
 }
 
@@ -143,7 +147,7 @@ fn what_cannot_be_looked_at_is_protected_as_a_whole() {
             set(mode);
             let found = obeyed(dir.path());
             set(0o700);
-            assert!(has(&found.unseen, below) && has(&found.paths, below), "{below} {mode:o}: {found:?}");
+            assert!(has(&found.incomplete, below) && has(&found.paths, below), "{below} {mode:o}: {found:?}");
         }
     }
 }
@@ -228,7 +232,7 @@ fn a_false_repository_hides_no_submodule() {
     assert!(has(&obeyed(dir.path()).paths, "modules/tools/hooks/config"), "a command can write such a HEAD");
     fs::create_dir(dir.path().join("elsewhere")).expect("a directory");
     symlink("../../elsewhere", dir.path().join(".git/modules/link")).expect("a link");
-    assert!(has(&obeyed(dir.path()).unseen, "modules"), "links are not followed");
+    assert!(has(&obeyed(dir.path()).incomplete, "modules"), "links are not followed");
 }
 
 #[test]
@@ -353,7 +357,7 @@ fn a_submodule_is_found_whatever_lies_around_it() {
     fs::rename(at("modules/tools"), at("modules/elsewhere")).expect("renamed");
     symlink("elsewhere", at("modules/tools")).expect("a link");
     let found = obeyed(dir.path());
-    assert!(has(&found.unseen, "modules") && found.beyond.is_empty(), "links are not followed");
+    assert!(has(&found.incomplete, "modules") && found.beyond.is_empty(), "links are not followed");
     assert!(has(&found.paths, "modules") && !has(&found.paths, "worktrees"), "{found:?}");
 }
 
@@ -368,7 +372,7 @@ fn a_repository_may_have_many_objects() {
     }
     // `sub` and its three entries.
     let found = obeyed_in_entries(dir.path(), 4);
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/config"), "{:?}", found.unseen);
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/config"), "{:?}", found.incomplete);
 }
 
 #[test]
@@ -429,7 +433,7 @@ fn a_link_to_what_is_no_file_is_not_opened() {
             symlink(to, link).expect("a link");
         }
         let found = obeyed(dir.path());
-        assert!(has(&found.paths, "commondir") && found.unseen.is_empty(), "{to}: {found:?}");
+        assert!(has(&found.paths, "commondir") && found.incomplete.is_empty(), "{to}: {found:?}");
     }
     assert_eq!(write().expect_err("nobody reads").raw_os_error(), Some(libc::ENXIO));
 }
@@ -448,9 +452,9 @@ fn the_walk_has_a_bound() {
     }
     let found = obeyed(dir.path());
     assert!(
-        found.unseen.is_empty() && has(&found.paths, "modules/libs/9/x/599/config"),
+        found.incomplete.is_empty() && has(&found.paths, "modules/libs/9/x/599/config"),
         "{:?}",
-        found.unseen
+        found.incomplete
     );
     // Two repositories; together they are beyond the bound.
     let dir = with(&["HEAD", "../c/HEAD"]);
@@ -460,13 +464,13 @@ fn the_walk_has_a_bound() {
         repository(&dir.path().join(format!("c/modules/{number}")));
     }
     let found = obeyed(dir.path());
-    assert_eq!((&*found.beyond, &*found.unseen), (&["c".into()][..], &["c".into()][..]));
+    assert_eq!((&*found.beyond, &*found.incomplete), (&["c".into()][..], &["c".into()][..]));
     assert!(has(&found.paths, "modules/7/config"));
     assert!(found.paths.contains(&"c/modules".into()) && found.paths.contains(&"c/worktrees".into()));
     // `modules` counts as one directory, and the `modules` of the submodule as another.
     for (name, deepest) in [("a", DEEPEST - 2), (&*"a".repeat(200), 5)] {
         let nest = |levels: usize| with(&[&format!("modules/{}/config", vec![name; levels].join("/"))]);
-        assert!(obeyed(nest(deepest).path()).unseen.is_empty(), "{name}");
+        assert!(obeyed(nest(deepest).path()).incomplete.is_empty(), "{name}");
         let config = format!("modules/{}/config", vec![name; deepest + 1].join("/"));
         assert_is_beyond(&obeyed(nest(deepest + 1).path()), &config);
     }
@@ -480,7 +484,7 @@ fn worktrees_of_a_submodule_are_found() {
         fs::create_dir_all(modules).expect("a directory");
     }
     let found = obeyed(dir.path());
-    assert!(found.unseen.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
+    assert!(found.incomplete.is_empty() && has(&found.paths, "modules/sub/worktrees/99/commondir"));
 }
 
 /// The part that is not read may be a section of git.
@@ -497,7 +501,7 @@ fn a_config_that_is_too_long_may_be_a_repositorys() {
 #[test]
 fn a_config_of_git_has_its_keys() {
     for config in ["[core]\n\tbare = true\n", "[user]\n[CORE] RepositoryFormatVersion=0", "[core]\nbare"] {
-        assert!(is_of_git(config.as_bytes()), "{config}");
+        assert!(is_git_config(config.as_bytes()), "{config}");
     }
     for config in [
         "",
@@ -506,6 +510,6 @@ fn a_config_of_git_has_its_keys() {
         "bare = true\n[core]\n[x]\nbare = true",
         "# [core]\n#bare\n[core]\n;bare\nbarely = true",
     ] {
-        assert!(!is_of_git(config.as_bytes()), "{config}");
+        assert!(!is_git_config(config.as_bytes()), "{config}");
     }
 }
