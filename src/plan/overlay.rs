@@ -237,13 +237,13 @@ pub(crate) fn check_upper(
         return Err(invalid("belongs to another user"));
     }
     if workspace.path.starts_with(&source.path) || source.path.starts_with(&workspace.path) {
-        return Err(invalid("lies in the workspace, or around it"));
+        return Err(invalid("overlaps the workspace"));
     }
     let reachable = |(_, grant): (&Path, &BindSource)| {
         source.path.starts_with(&grant.path) || grant.path.starts_with(&source.path)
     };
     if view.writable().any(reachable) {
-        return Err(invalid("lies in what is granted writable, or around it"));
+        return Err(invalid("overlaps a writable grant"));
     }
     let kind = file_system(&source.path).map_err(refused)?;
     if kind == statfs::OVERLAYFS_SUPER_MAGIC {

@@ -63,8 +63,8 @@ fn a_scope_of_its_own_is_left_and_used() {
 #[test]
 fn a_group_with_others_in_it_is_no_place_and_says_so() {
     let crowded = CgroupDirectory { others: 3, ..spot("/c/u/k.scope") };
-    let said = lack(&facts(crowded, foreign("/c/u")), false);
-    assert_eq!(said, "/c/u/k.scope holds 3 other processes, so it can give no limits to groups in it");
+    let reason = lack(&facts(crowded, foreign("/c/u")), false);
+    assert_eq!(reason, "/c/u/k.scope holds 3 other processes, so it can give no limits to groups in it");
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn real_root_has_the_top_as_it_is() {
 #[test]
 fn hosts_without_it_say_what_they_have() {
     assert_eq!(lack(&Cgroups::default(), true), "no cgroup v2 hierarchy is mounted here");
-    let said = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
-    assert_eq!(said, "/c/user.slice/s.scope is not delegated to the caller");
+    let reason = lack(&facts(foreign("/c/user.slice/s.scope"), foreign("/c/user.slice")), false);
+    assert_eq!(reason, "/c/user.slice/s.scope is not delegated to the caller");
     let bare = CgroupDirectory { is_root: true, offers: Vec::new(), ..spot("/c/unified") };
     let hybrid =
         Cgroups { top: Some(bare.clone()), own: Some(bare), parent: None, of_v1: vec![Memory, Pids] };
@@ -160,7 +160,7 @@ fn groups_of(
     plan(&policy, &Host::detect(), place, shape, disks.to_vec())
 }
 
-fn said(settings: &[Setting]) -> Vec<String> {
+fn contents(settings: &[Setting]) -> Vec<String> {
     settings.iter().map(|setting| format!("{} {}", setting.file, setting.value)).collect()
 }
 
@@ -191,7 +191,7 @@ fn one_shots_have_all_limits_to_themselves() {
         "io.max 8:0 rbps=1048576 wiops=9",
         "io.max 259:1 rbps=1048576 wiops=9",
     ];
-    assert_eq!(said(&plan.leaf), expected);
+    assert_eq!(contents(&plan.leaf), expected);
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
     let groups = groups_of(all(), SandboxKind::Session { ready: 2 }, &[Memory, Pids], &[]);
     assert!(groups.enforces(Memory) && !groups.enforces(Io) && !groups.enforces(Cpuset));
     let plan = groups.plan.clone().expect("a plan");
-    assert_eq!(said(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
-    assert_eq!(said(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
+    assert_eq!(contents(&plan.shared), ["memory.swap.max 0", "memory.max 67108864", "pids.max 28"]);
+    assert_eq!(contents(&plan.leaf), ["memory.oom.group 1", "pids.max 21"]);
     let wanted = Limits {
         memory: Some(Size::from_bytes(1 << 20)),
         pids: Some(3),
@@ -208,7 +208,7 @@ fn commands_of_a_session_share_theirs_and_are_killed_one_by_one() {
         ..Limits::default()
     };
     let tight = groups.for_command(&all(), &wanted);
-    assert_eq!(said(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
+    assert_eq!(contents(&tight), ["memory.swap.max 0", "memory.max 1048576", "pids.max 4"]);
     assert!(CgroupPlan::default().for_command(&all(), &wanted).is_empty());
 }
 

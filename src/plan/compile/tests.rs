@@ -161,7 +161,7 @@ fn only_root_may_lack_a_user_namespace_and_only_if_the_policy_allows_it() {
             let maps = steps(&compiled).iter().any(|step| matches!(step, Step::Write { .. }));
             let separate = steps(&compiled).iter().any(|step| matches!(step, Step::Separate {}));
             assert_eq!((maps, separate), (!without, without));
-            let state = compiled.enforcement.get(Protection::UserNamespace).expect("told").state;
+            let state = compiled.enforcement.get(Protection::UserNamespace).expect("reported").state;
             assert_eq!(state, if without { State::Off } else { State::Enforced });
         }
     }
