@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 
 use crate::command::explain::text::{Complaint, Named, Trouble};
-use crate::plan::explain::Terms;
+use crate::plan::explain::Explainer;
 use crate::plan::restrict::Restriction;
 use crate::policy::limits::Limits;
 use crate::policy::network::NetworkMode;
@@ -130,10 +130,10 @@ fn network_denial(terms: &Terms, trouble: &Trouble) -> Option<Denial> {
             let subject = name.clone().unwrap_or_else(|| "network".to_owned());
             // The message names no port. Most programs that look up a name use HTTPS.
             let to = name.as_ref().map_or_else(|| ANYWHERE.to_owned(), |name| format!("{name}:443"));
-            Some(no_network(terms, subject, &to))
+            Some(no_network(explainer, subject, &to))
         }
         (Trouble::Port(port), NetworkMode::Host) => {
-            let allowed = terms.ports.as_ref().filter(|ports| !ports.contains(port))?;
+            let allowed = explainer.ports.as_ref().filter(|ports| !ports.contains(port))?;
             let allowed: Vec<String> = allowed.iter().map(u16::to_string).collect();
             let flag = format!("--allow '*:{port}'");
             let reason = format!("TCP connections are allowed to port {} only", allowed.join(", "));
@@ -149,8 +149,8 @@ fn network_denial(terms: &Terms, trouble: &Trouble) -> Option<Denial> {
     }
 }
 
-fn no_network(terms: &Terms, subject: String, to: &str) -> Denial {
-    let flag = terms.proxy_flags.map(|flags| format!("{flags} {to}"));
+fn no_network(explainer: &Explainer, subject: String, to: &str) -> Denial {
+    let flag = explainer.proxy_flags.map(|flags| format!("{flags} {to}"));
     Denial {
         protection: Protection::NetworkNamespace,
         subject,

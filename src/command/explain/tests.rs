@@ -20,7 +20,7 @@ fn judge(policy: crate::policy::Policy, directory: &Path) -> Judge {
     );
     let compiled = compiled.expect("a policy for this host");
     Judge {
-        terms: compiled.terms.expect("terms"),
+        explainer: compiled.explainer.expect("an explainer"),
         directory: directory.to_owned(),
         limits: compiled.limits,
         restrictions: Vec::new(),
@@ -48,7 +48,7 @@ fn the_filter_asks_only_if_the_policy_wants_explanations() {
     };
     for shape in [SandboxKind::OneShot, SandboxKind::Session { ready: 2 }] {
         let (without, with) = (compile(&policy, shape), compile(&policy.clone().explain(true), shape));
-        assert!(without.terms.is_none() && with.terms.is_some());
+        assert!(without.explainer.is_none() && with.explainer.is_some());
         let asks = |compiled: &crate::plan::compile::Compiled| {
             [&compiled.setup, &compiled.walls].into_iter().any(|section| {
                 (0..)
