@@ -121,7 +121,7 @@ fn a_mount_is_told_by_its_number_and_its_fields() {
         (
             "d.toml",
             "mounts = [{ type = 'tmpfs', target = '/a', path = '/b' }]",
-            "mounts[0]: field `path` does not belong to it: type tmpfs has target",
+            "mounts[0]: field `path` does not belong to this type: type tmpfs has target",
         ),
     ] {
         let file = beside.path().join(name);
