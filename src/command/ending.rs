@@ -195,7 +195,7 @@ impl Running {
     /// The error for a failed start.
     pub(crate) fn failure(&mut self, section: u32, index: u32, errno: i32) -> Error {
         let error = self.why(section, index, errno);
-        self.exec.failed(&error);
+        self.exec.record_failure(&error);
         error
     }
 
@@ -256,7 +256,7 @@ impl Running {
         if let (Some(limit), Some(judge)) = (ended.limit, &self.asked.judge) {
             denials.extend(explain::of_end(&judge.limits, limit));
         }
-        self.exec.denied(&denials);
+        self.exec.record_denials(&denials);
         denials.extend(self.witness.iter().flat_map(Witness::denials));
         let mut outcome = Outcome {
             enforcement: std::mem::take(&mut self.enforcement),
@@ -265,7 +265,7 @@ impl Running {
             audit_id: self.exec.id().map(str::to_owned),
             ..ended
         };
-        self.exec.ended(&mut outcome);
+        self.exec.record_outcome(&mut outcome);
         outcome
     }
 

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::unix::pipe;
 
-use crate::audit::trail::Late;
+use crate::audit::trail::DenialLog;
 use crate::command::explain::Judge;
 use crate::command::stdio::Flood;
 use crate::report::error::Error;
@@ -45,7 +45,7 @@ impl ChildOutput {
     }
 
     /// Has the errors in it explained.
-    pub(crate) fn explain_by(&mut self, judge: Judge, late: Late) {
+    pub(crate) fn explain_by(&mut self, judge: Judge, late: DenialLog) {
         self.tail = Some(Box::new(Tail::new(judge, late)));
     }
 
@@ -221,11 +221,11 @@ const SIZE: usize = 64 << 10;
 pub(crate) struct Tail {
     bytes: VecDeque<u8>,
     judge: Judge,
-    late: Late,
+    late: DenialLog,
 }
 
 impl Tail {
-    pub(crate) fn new(judge: Judge, late: Late) -> Self {
+    pub(crate) fn new(judge: Judge, late: DenialLog) -> Self {
         Self { bytes: VecDeque::new(), judge, late }
     }
 
@@ -245,7 +245,7 @@ impl Tail {
 
     /// Writes down what was found.
     pub(crate) fn record(&self, denials: &[Denial]) {
-        self.late.denied(denials);
+        self.late.record(denials);
     }
 
     #[cfg(test)]

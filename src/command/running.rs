@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant as Deadline, sleep_until};
 
-use crate::audit::trail::{Exec, Late};
+use crate::audit::trail::{DenialLog, Exec};
 use crate::command::ending::Cause;
 use crate::command::explain::Judge;
 use crate::command::explain::refused::Refusals;
@@ -133,8 +133,8 @@ impl Running {
     }
 
     /// Who writes down what is known of it after its end.
-    pub(crate) fn late(&self) -> Late {
-        self.exec.late()
+    pub(crate) fn late(&self) -> DenialLog {
+        self.exec.denial_log()
     }
 
     /// What explains the errors of the command, where they shall be.

@@ -45,7 +45,8 @@ impl Command {
         let trail = self.source.trail();
         let mut exec = trail.begin(&self.program, &self.arguments, &asked.directory)?;
         let handed_over = self.hand_over(&prepared, (&asked, &request), theirs).await;
-        let HandedOver { taken, membership, born } = handed_over.inspect_err(|error| exec.failed(error))?;
+        let HandedOver { taken, membership, born } =
+            handed_over.inspect_err(|error| exec.record_failure(error))?;
         tracing::debug!(parent: &span, "handed over");
         drop(request);
         let asked = CommandSpec { narrow: taken.steps(), ..asked };

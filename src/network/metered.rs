@@ -176,7 +176,7 @@ fn egress(host: String, port: Option<u16>, decision: &'static str, reason: &'sta
 impl Proxy {
     /// Writes down what did not pass. It did not, whether that is written or not.
     pub(crate) fn record_refusal(&self, refusal: &ProxyRefusal) {
-        let _ = self.trail.write(self.trail.only(), || {
+        let _ = self.trail.write(self.trail.only_command(), || {
             let decision = if refusal.is_denial() { "denied" } else { "failed" };
             let (host, port) = match &refusal.destination {
                 Some(destination) => (host(destination), Some(destination.port)),
@@ -198,11 +198,11 @@ impl Proxy {
         destination: &Destination,
         reason: &'static str,
     ) -> Result<(), ProxyRefusal> {
-        if !self.trail.is_strict() {
+        if !self.trail.is_fail_closed() {
             return Ok(());
         }
         let record = || Record::Egress(passed(destination, "begun", reason));
-        match self.trail.write(self.trail.only(), record) {
+        match self.trail.write(self.trail.only_command(), record) {
             Ok(_) => Ok(()),
             Err(_) => Err(ProxyRefusal::of(destination, Reason::Unrecorded)),
         }
@@ -227,7 +227,7 @@ impl Passage {
         reason: &'static str,
     ) -> Self {
         Self {
-            exec: proxy.trail.only(),
+            exec: proxy.trail.only_command(),
             proxy: Arc::clone(proxy),
             tally: Arc::new(Tally::new()),
             destination: destination.clone(),
