@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::policy::validate::check_text;
+use crate::policy::path::check_text;
 use crate::report::policy_error::PolicyError;
 
 /// The placeholder for the day (UTC) in the name of a log: `2026-01-31`.

@@ -1,11 +1,9 @@
 //! Limits of what the commands may use. Plain data; the enforcement report says which limits the host can enforce.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use crate::policy::cgroup::{Cgroup, IoLimits, check_cpuset};
-use crate::policy::units::{Size, Span};
+use crate::policy::units::{Size, Span, check_size, check_span};
 use crate::report::enforcement::Protection;
 use crate::report::policy_error::PolicyError;
 
@@ -59,9 +57,6 @@ pub struct Limits {
 
 /// More processors than any kernel supports.
 const CPUS_MAX: f64 = 4096.0;
-/// The longest span: longer than any command runs, and short enough that adding it to a clock cannot overflow.
-const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-
 impl Limits {
     /// Whether the policy sets a limit that this protection enforces.
     pub(crate) fn asks_for(&self, protection: Protection) -> bool {
@@ -129,32 +124,12 @@ const COUNT_MAX: u64 = 1 << 53;
 /// The memory that Kennel's own process in a cgroup and the start of a small program need, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
 
-/// The largest size of a file, in bytes.
-const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
-
-/// Checks a size. Text cannot express a size of 0, but code can.
-pub(crate) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
-    match size {
-        Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
-            Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks a span. A span from code can be 0, or so long that it overflows a clock.
-pub(crate) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
-    match span {
-        Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
-            Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
-        }
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::policy::units::{SIZE_MAX, SPAN_MAX};
 
     pub(crate) fn refused(limits: &Limits, start: &str) {
         let error = limits.check().expect_err(start).to_string();

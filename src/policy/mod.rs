@@ -17,6 +17,7 @@ pub(crate) mod mount;
 pub(crate) mod mount_text;
 pub(crate) mod network;
 pub(crate) mod overlay;
+pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod require;
 pub(crate) mod rule;

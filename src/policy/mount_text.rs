@@ -71,7 +71,7 @@ impl Mount {
 /// type, and so loses the line of a wrong key.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct MountKeys {
+struct MountKeys {
     #[serde(rename = "type")]
     kind: Option<Kind>,
     source: Option<PathBuf>,
@@ -95,6 +95,12 @@ enum Kind {
     Symlink,
     Device,
     Proc,
+}
+
+impl<'de> Deserialize<'de> for Mount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        MountKeys::deserialize(deserializer)?.try_into().map_err(de::Error::custom)
+    }
 }
 
 impl TryFrom<MountKeys> for Mount {

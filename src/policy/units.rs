@@ -235,6 +235,32 @@ impl Visitor<'_> for SpanVisitor {
     }
 }
 
+/// The longest span: longer than any command runs, and short enough that adding it to a clock cannot overflow.
+pub(crate) const SPAN_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The largest size of a file, in bytes.
+pub(crate) const SIZE_MAX: u64 = i64::MAX.cast_unsigned();
+
+/// Checks a size. Text cannot express a size of 0, but code can.
+pub(crate) fn check_size(key: &str, size: Option<Size>) -> Result<(), PolicyError> {
+    match size {
+        Some(size) if !(1..=SIZE_MAX).contains(&size.bytes()) => {
+            Err(PolicyError::value(key, size, "must be at least 1 byte and less than 2^63"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a span. A span from code can be 0, or so long that it overflows a clock.
+pub(crate) fn check_span(key: &str, span: Option<Span>) -> Result<(), PolicyError> {
+    match span {
+        Some(span) if span.duration().is_zero() || span.duration() > SPAN_MAX => {
+            Err(PolicyError::value(key, span, "must be above 0 and at most a year"))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
